@@ -1,0 +1,33 @@
+"""All 10,000 additions of two-digit numbers, rows such as 12+35=047; a tenth is held out.
+
+    python data/arithmetic/prepare.py
+
+A row with blanks such as 1_+3_=__7 has many true completions: each blank alone is easy to guess,
+but the guesses must agree with each other. That is what the generator cannot do and GRPO teaches.
+"""
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
+from data.dataset import BLANK, write_corpus
+
+
+def verify(prompt, completion):
+    """1.0 if the completed row is a true equation aa+bb=ccc, else 0.0."""
+    row = completion if BLANK in prompt else prompt + completion
+    digits = row[:2] + row[3:5] + row[6:]
+    shape = len(row) == 9 and row[2] == '+' and row[5] == '=' and digits.isdecimal()
+    return float(shape and int(row[:2]) + int(row[3:5]) == int(row[6:]))
+
+
+if __name__ == "__main__":
+    rows = [f"{a:02}+{b:02}={a + b:03}" for a in range(100) for b in range(100)]
+    order = np.random.default_rng(2402).permutation(len(rows))     # fixed: the same tenth for all
+    held_out = len(rows) // 10
+    write_corpus(os.path.dirname(os.path.abspath(__file__)), unit='rows',
+                 train=[rows[i] for i in order[held_out:]], val=[rows[i] for i in order[:held_out]])
+
+# expected output:
+# data/arithmetic: 9000 rows, 90000 tokens to train; 1000 rows, 10000 tokens held out; 13 symbols
