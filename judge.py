@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from config.configurator import configure, fail
 from data.dataset import Dataset, blanks, draws, texts
-from model import GPT, Machine, complete, fit, load, load_gpt, recipe_out, save
+from model import GPT, Machine, complete, fit, load, load_gpt, made, save
 
 # ------------------------------------------------------------------------------------------------
 # knobs
@@ -88,15 +88,71 @@ class Judge(nn.Module):
         return (raw.sigmoid() if self.kind == 'classifier' else raw).float()
 
 
-def load_judge(path, data, block_size, make, device='cpu'):
-    """A frozen judge in eval mode, checked against the corpus and the row length."""
-    ckpt = load(path, 'judge', data, make)
-    if ckpt['model_args']['block_size'] < block_size:
-        fail(f"{path}: its rows have at most {ckpt['model_args']['block_size']} tokens, block_size "
-             f"is {block_size}; make one with: {make} --block_size={block_size}")
+def load_judge(path, data, make, block_size=1, device='cpu'):
+    """A frozen judge in eval mode; see load() for what is checked."""
+    ckpt = load(path, 'judge', data, make, block_size)
     judge = Judge(ckpt['judge_kind'], **ckpt['model_args'])
     judge.load_state_dict(ckpt['model'])
     return judge.to(device).eval().requires_grad_(False)
+
+
+# ------------------------------------------------------------------------------------------------
+# rewards, by name: judge, verify, distinct, length, or functions of a config file
+
+BUILT_IN = ('judge', 'verify', 'distinct', 'length')
+
+
+def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=0):
+    """Scores (len(names), B, k) of completions, each reward apart.
+
+    batch: prompts tokens, mask (B, T); rows (N, T); where (B or N, T), what the policy chose.
+    distinct: 1 / how often the group has this completion; length: the share of the row that the
+    policy wrote. Ends with one line if a function misbehaves.
+    """
+    rows, B, found, pairs = batch['rows'], len(batch['tokens']), [], None
+    for name in names:
+        if name == 'judge':
+            values = judge.score(rows, batch['where'], chunk)
+        elif name == 'length':
+            values = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
+            values = values.expand(B, len(rows) // B)
+        elif name == 'distinct':
+            values = 1.0 / copies(rows.view(B, -1, rows.size(1)))
+        else:
+            pairs = pairs or texts(data.tok, batch['tokens'], batch['mask'], rows, causal)
+            values = called(name, each(data.verify) if name == 'verify' else functions[name], *pairs)
+        found.append(torch.as_tensor(values, dtype=torch.float32, device=rows.device).reshape(B, -1))
+    return torch.stack(found)
+
+
+def copies(rows):
+    """How many of the rows of its group (B, k, T) equal each of them: (B, k)."""
+    code = torch.from_numpy(draws(0, 'code').integers(2 ** 60, size=rows.size(2))).to(rows.device)
+    code = (rows * code).sum(2)                 # equal rows have equal sums, others hardly ever
+    return (code[:, :, None] == code[:, None]).sum(2)
+
+
+def each(verify):
+    """verify(prompt, completion) for lists, equal pairs once."""
+    def values(prompts, completions):
+        known = {pair: verify(*pair) for pair in set(zip(prompts, completions))}
+        return [known[pair] for pair in zip(prompts, completions)]
+    return values
+
+
+def called(name, function, prompts, completions):
+    """A reward function's values, one finite number per completion, or one line and the end."""
+    try:
+        values = [float(value) for value in function(prompts, completions)]
+    except Exception as e:
+        fail(f"reward '{name}' raised {type(e).__name__}: {e}; its first prompt: {prompts[0]!r}")
+    if len(values) != len(prompts):
+        fail(f"reward '{name}' gave {len(values)} numbers for {len(prompts)} completions; its "
+             f"first prompt: {prompts[0]!r}")
+    for value, prompt, completion in zip(values, prompts, completions):
+        if not np.isfinite(value):
+            fail(f"reward '{name}' is {value} for prompt {prompt!r}, completion {completion!r}")
+    return values
 
 
 def auc(scores, labels):
@@ -137,13 +193,13 @@ if __name__ == "__main__":
     config = configure(globals())
     if kind not in ('likelihood', 'classifier'):
         fail(f"--kind={kind}: expected likelihood or classifier")
-    out = out or recipe_out(sys.argv[1:])
+    out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine = Dataset(dataset), Machine(device, dtype)
     tok, here = data.tok, machine.device
     generator = None
     if generator_checkpoint or (kind == 'classifier' and not labels):
-        generator = load_gpt(generator_checkpoint, data, block_size,
-                             f"python model.py config/generator_{dataset}.py", here)
+        path, make = made(generator_checkpoint, 'model.py', f'config/generator_{dataset}.py')
+        generator = load_gpt(path, data, make, block_size, device=here)
     if labels:
         rows, marks = read_labels(labels, tok, block_size)
         order = torch.from_numpy(draws(0, 'labels').permutation(len(rows)))

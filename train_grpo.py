@@ -10,17 +10,17 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import torch
 
-from config.configurator import configure, fail
-from data.dataset import Dataset, blanks, draws, texts
-from judge import auc, load_judge
-from model import (Machine, act, complete, load, load_gpt, log_probs, optimizers, place,
-                   recipe_out, save, scheduled, update)
+from config.configurator import check, configure, fail
+from data.dataset import Dataset, draws, prompts, texts
+from judge import BUILT_IN, auc, copies, load_judge, reward_scores
+from model import (Clock, Machine, act, complete, load, load_gpt, log_probs, made, optimizers,
+                   place, save, scheduled, update)
+from sample import show
 
 # ------------------------------------------------------------------------------------------------
 # knobs, applied by config files and --key=value flags
@@ -90,11 +90,240 @@ dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (ch
 compile = False             # torch.compile the trunks
 backend = ''                # of torch.distributed; '': nccl on CUDA, else gloo
 seed = 1                    # with the step it determines prompts, blanks and samples
+benchmark = False           # True: time the step by phases, and against the usual way
+explain = False             # True: one group by hand, to be checked with a pocket calculator
 # ------------------------------------------------------------------------------------------------
 # letters: P prompts of a step | B prompts of a micro-step | k completions each | N = B*k rows
 # T positions | V vocabulary | M decision points: blanks, or in causal mode tokens written
 # c completions per decision point: k in fill mode (one forward serves all), 1 in causal mode
 
+RULES = {       # what knobs must fulfil, and why; `world` is the number of ranks
+    "mode in ('fill', 'causal')": '', "blank_kind in ('random', 'span', 'suffix')": '',
+    "adv_norm in ('none', 'std', 'batch', 'rloo')": '', "ratio in ('token', 'sequence')": '',
+    "loss_norm in ('token', 'sequence', 'constant')": '',
+    "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '',
+    "group_size >= 2": "a group of one is its own mean and teaches nothing",
+    "batch_size >= 1 and gradient_accumulation_steps >= 1 and mini_batches >= 1": '',
+    "gradient_accumulation_steps % (mini_batches * world) == 0":
+        "each of the ranks takes its share of the micro-steps of each mini-batch",
+    "block_size >= 2 and blank_span >= 1": '', "0 <= blank_low <= blank_high <= 1": '',
+    "temperature > 0": '', "0 < top_p <= 1": '', "top_k >= 0": "0 is off",
+    "gen_batch_size == 0 or gen_batch_size >= group_size": '',
+    "kl_beta >= 0 and target_kl >= 0 and entropy_coef >= 0": "0 is off",
+    "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
+    "kl_beta > 0 or not (kl_in_reward or target_kl)": "0 loads no reference",
+    "inner_updates >= 1 and max_iters >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
+HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_interval device
+    sample_interval wandb_log wandb_project wandb_run_name compile backend gen_batch_size
+    judge_batch_size generator_recipe judge_recipe benchmark explain""".split())  # may change on resume
+
+def rollout(tokens, mask, u):
+    """Samples k completions of each of B prompts. Per decision point: actions (M, c), logp_old
+    (M, c), kept (M, V) or None, and row (M,), whose decision it was; and rows (N, T)."""
+    batch, prompt = {'tokens': tokens, 'mask': mask, 'logits': None}, (tokens.to(here), mask.to(here))
+    if causal:
+        chunk = gen_batch_size // k or len(tokens)
+        with machine.autocast():
+            parts = [complete(policy, *part, temperature, top_k, top_p, data.tok.eos)
+                     for part in zip(*(t.split(chunk) for t in (*prompt, u.to(here))))]
+        rows, where, logp, kept = (None if part[0] is None else torch.cat(part) for part in zip(*parts))
+        return batch | {'rows': rows, 'where': where, 'row': where.nonzero()[:, 0],
+                        'actions': rows[where][:, None], 'logp_old': logp[where][:, None],
+                        'kept': None if kept is None else kept[where]}
+    reuse = inner_updates == 1 and len(mine) == 1       # learn from the very pass that samples
+    with torch.set_grad_enabled(reuse), machine.autocast():
+        logits = policy(prompt[0], where=mask)                              # (M, V)
+    clock.mark('sampling')
+    actions, logp, kept = act(logits.detach(), u[mask].to(here), temperature, top_k, top_p)
+    return batch | {'rows': place(*prompt, actions), 'where': mask, 'actions': actions, 'kept': kept,
+                    'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp,
+                    'logits': logits if reuse else None}
+
+def logits_of(net, batch):
+    """Logits (M, V) with which a model looks at the decision points of a batch."""
+    with machine.autocast():
+        if not causal:
+            return net(batch['tokens'].to(here), where=batch['where'])
+        shared = 1 if compile else len(batch['rows']) // len(batch['tokens'])   # compiled: one shape
+        return net(batch['rows'], batch['where'], int(batch['mask'].int().argmax(1).min()), shared)
+
+def reference_log_probs(batch):
+    """Log-probabilities (M, V) of the frozen reference at the policy's temperature, unfiltered."""
+    with torch.no_grad():
+        return log_probs(logits_of(reference, batch), temperature)
+
+def score(names, batch):
+    """Scores (n, B, k) of the rewards in names; see reward_scores."""
+    with machine.autocast():
+        return reward_scores(names, batch, data, causal, judge, _functions, judge_batch_size)
+
+@torch.no_grad()
+def evaluate(net, versus=None):
+    """Means over held-out prompts with fixed blanks: rewards and verify() of sampled and of
+    likeliest completions, distinct, entropy, judge_auc, and with `versus` the exact KL to it."""
+    wanted = list(dict.fromkeys([*rewards, *(['verify'] if data.verify else []), 'distinct']))
+    total, count, seen = {}, {}, {'judge': [], 'verify': []}
+
+    def add(key, values):
+        total[key] = total.get(key, 0.0) + values.sum().item()
+        count[key] = count.get(key, 0) + values.numel()
+
+    whole = prompts(data, config, 'val', eval_prompts, draws(0, 'eval'), _functions.get(prompt_filter))
+    for tokens, mask, u in zip(*(t.split(batch_size) for t in whole)):
+        for how, uniforms in (('', u[..., :4].to(here)), ('_argmax', None)):
+            with machine.autocast():
+                rows, acted, *_ = complete(net, tokens.to(here), mask.to(here), uniforms,
+                                           temperature, top_k, top_p, data.tok.eos)
+            batch = {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': acted if causal else mask}
+            values = dict(zip(wanted, score(wanted, batch)))                # each (B, 4 or 1)
+            add(f'reward{how}', sum(weight * values[name] for name, weight in rewards.items()))
+            for name in [*rewards, *(['verify'] if data.verify else [])]:
+                add(f"{'' if name == 'verify' else 'reward/'}{name}{how}", values[name])
+            if not how:
+                add('distinct', values['distinct'])
+                for name in seen:
+                    seen[name] += values[name].flatten().tolist() if name in values else []
+                logp = log_probs(logits_of(net, batch), temperature)
+                add('entropy', exact_entropy(logp))
+                if versus:
+                    add('kl', exact_kl(logp, log_probs(logits_of(versus, batch), temperature)))
+    means = {key: total[key] / count[key] for key in total}
+    if set(seen['verify']) == {0.0, 1.0} and seen['judge']:     # can the judge still tell?
+        means['judge_auc'] = auc(seen['judge'], [v == 1 for v in seen['verify']])
+    return means
+
+def report(step, batches, scores, reward, advantages, totals, lr):
+    """The log line of a step, over all ranks. Stops the run if anything in it is not finite."""
+    turns = inner_updates * mini_batches
+    totals['distinct'] = [turns / gradient_accumulation_steps * (1 / copies(
+        b['rows'].view(batch_size, k, block_size))).mean() for b in batches]
+    top = torch.stack([max(totals.pop('ratio_max')).float(), stop_signal.to(here)])
+    top, norm = machine.sum(top, 'MAX').tolist(), sum(totals.pop('grad_norm')).item() / turns
+    sums = machine.sum(torch.stack([sum(v) for v in totals.values()]).float() / turns).tolist()
+    line = {'step': step, **dict(zip(totals, sums)), 'ratio_max': top[0], 'grad_norm': norm,
+            'mean_reward': reward.mean().item(), 'std_reward': reward.std().item(),
+            **{f'reward/{name}': value.mean().item() for name, value in zip(names, scores)},
+            'mean_advantage': advantages.mean().item(), 'std_advantage': advantages.std().item(),
+            'dead_groups': dead_groups(reward).float().mean().item(), 'lr': lr, 'kl_beta': kl_beta}
+    stop_signal.fill_(top[1])                   # a signal to one rank stops them all
+    if not all(map(math.isfinite, line.values())):
+        culprit(step, batches, scores, line)
+    if reference is None:
+        line['mean_kl'] = None                  # nothing is there to compare with
+    ms = clock.read()
+    line |= {'ms_rollout': sum(ms.get(phase, 0) for phase in ('prompts', 'forward', 'sampling')),
+             'ms_judge': ms['judge'], 'completions_per_s': P * k / sum(ms.values()) * 1e3}
+    return line | {'ms_learn': sum(ms.values()) - line['ms_rollout'] - line['ms_judge']}, ms
+
+def culprit(step, batches, scores, line):
+    """Names what first was not finite, keeps the step's batches beside the log, ends the run."""
+    path = os.path.join(out_dir, f'nonfinite_rank{machine.rank}.pt')
+    torch.save({'step': step, 'line': line, 'scores': scores,
+                'batches': [{**b, 'logits': None} for b in batches]}, path)
+    what, at = next(key for key, value in line.items() if not math.isfinite(value)), None
+    for name, values in reversed(list(zip(names, scores))):
+        for p in (~values.isfinite()).any(1).nonzero()[:1, 0].tolist():
+            what, at = "the judge's score" if name == 'judge' else f"reward '{name}'", p
+    for i, b in zip(mine, batches):
+        for row in b['row'][~b['logp_old'].isfinite().all(1)][:1].tolist():
+            what, at = "the policy's logits", i * batch_size + row * batch_size // len(b['where'])
+    prompt = ''
+    if at is not None and at // batch_size in mine:
+        b = batches[mine.index(at // batch_size)]
+        prompt = f", prompt {texts(data.tok, b['tokens'], b['mask'], b['rows'], causal)[0][at % batch_size * k]!r}"
+    fail(f"step {step}{prompt}: {what} is not finite; the batch is in {path}, no checkpoint was "
+         "overwritten; try a smaller --learning_rate, or look at that reward")
+
+def start_checks(step):
+    """Says in a line that the machinery is in order, before anything is learned."""
+    batch = rollout(*(t[:batch_size] for t in prompts(
+        data, config, 'train', P, draws(seed, 'prompts', step), _functions.get(prompt_filter))))
+    logits, scores = logits_of(policy, batch).detach(), score(list(rewards), batch)
+    taken = log_probs(logits, temperature, batch['kept']).gather(1, batch['actions'])
+    off = ((taken - batch['logp_old']).exp() - 1).abs().max().item()
+    reward = torch.einsum('n,npk->pk', torch.tensor([*rewards.values()], device=here).float(), scores)
+    total = group_advantages(reward, adv_norm).sum(1).abs().max().item()
+    kl = exact_kl(log_probs(logits, temperature), reference_log_probs(batch)).max().item() \
+        if reference and step == 0 else 0.0
+    assert batch['rows'].shape == (batch_size * k, block_size) and reward.shape == (batch_size, k)
+    assert judge is None or not judge.training and not any(p.requires_grad for p in judge.parameters())
+    if off > (0.5 if machine.dtype == 'bfloat16' else 1e-3) or total > 1e-2 * k or (
+            kl > 1e-3 and not reference_checkpoint):
+        fail(f"at the start the ratio is off 1 by {off:.0e}, the KL to the reference is {kl:.0e}, "
+             f"advantages sum to {total:.0e}; expected 0")
+    clock.read()
+    return (f"checks: rows {tuple(batch['rows'].shape)} | ratio 1 (within {off:.0e}) | KL to the "
+            f"reference {kl:.0e} | advantages sum to 0 (within {total:.0e}) | judge "
+            f"{'frozen' if judge else 'none'} | rewards differ in "
+            f"{batch_size - int(dead_groups(reward).sum())} of {batch_size} groups")
+
+def log(line):
+    """One dict, three readers: log.jsonl, wandb, and the console, which shows a part of it."""
+    log_file.write(json.dumps(line) + '\n')
+    log_file.flush()
+    if wandb_run:
+        wandb_run.log(line, step=line['step'])
+    left = (time.time() - began) / (line['step'] + 1 - start) * (max_iters - line['step'] - 1)
+    keys = 'mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s'.split()
+    if 'loss' not in line:
+        keys = [f'eval/{key}' for key in 'verify verify_argmax ref_verify ref_verify_argmax reward '
+                'ref_reward kl distinct judge_auc'.split()]
+    shown = ' | '.join(f"{key.removeprefix('mean_').removeprefix('eval/')} {line[key]:.4g}"
+                       for key in keys if line.get(key) is not None)
+    print(f"step {line['step']:5d} | {shown}" + (f" | {left:.0f} s left" if 'loss' in line else ''),
+          flush=True)
+
+def keep(path, step):
+    """Saves all that a run needs to go on exactly from here."""
+    if machine.main:
+        save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
+             optimizers=[opt.state_dict() for opt in opts], best=best, kl_beta=kl_beta,
+             control=control, config=config, corpus=data.fingerprint, start=start_path,
+             judge=judge_path)
+
+def resumed(path):
+    """The checkpoint to continue from, if its settings are those of this run; trims the log."""
+    ckpt = load(path, 'policy', data, f"python train_grpo.py --out_dir={out_dir}")
+    was, free = ckpt['config'], HARMLESS | ({'max_iters'} if lr_decay_iters else set())
+    differ = [f"{key} {was.get(key)!r} -> {value!r}" for key, value in config.items()
+              if was.get(key) != value and key not in free]
+    if differ:
+        fail(f"{path} was made with other settings: {', '.join(differ)}; continue with the old "
+             "ones, or start anew in another --out_dir")
+    return ckpt
+
+def open_log(path, before):
+    """The log, opened to append, less what is later than the checkpoint or was torn by a crash."""
+    kept = []
+    for text in open(path, encoding='utf-8') if before and os.path.exists(path) else ():
+        try:
+            kept += [text] if json.loads(text)['step'] < before else []
+        except (ValueError, KeyError):
+            pass
+    with open(path + '.tmp', 'w', encoding='utf-8') as f:
+        f.writelines(kept)
+    os.replace(path + '.tmp', path)
+    return open(path, 'a', encoding='utf-8')
+
+def start_wandb():
+    """A run of wandb, or None and a line that says why: logging never stops a run."""
+    try:
+        import wandb
+        return wandb.init(project=wandb_project, name=wandb_run_name or out_dir, config=config,
+                          settings=wandb.Settings(init_timeout=30))
+    except Exception as e:
+        print(f"warning: no wandb ({type(e).__name__}: {str(e).splitlines()[0][:80]}); "
+              f"{out_dir}/log.jsonl has everything")
+
+def on_signal(number, frame):
+    """The first signal lets the step end and saves; a second one stops at once."""
+    if stop_signal.item():
+        raise SystemExit(128 + number)
+    stop_signal.fill_(128 + number)
+    print("\nfinishing this step and saving; once more to stop at once", flush=True)
+
+# ------------------------------------------------------------------------------------------------
+# the algorithm
 
 def group_advantages(rewards, adv_norm='none', tolerance=1e-6):
     """Advantages (P, k) from rewards (P, k): how much better than its group each completion is.
@@ -156,15 +385,14 @@ def clipped_surrogate(ratio, advantages, clip_low, clip_high):
     return torch.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
 
 
-def completion_mean(values, row, n_rows):
-    """Means (n_rows, c) over each completion's decision points, of values (M, c)."""
-    total = values.new_zeros(n_rows, values.size(1)).index_add(0, row, values)
-    return total / torch.bincount(row, minlength=n_rows).clamp(min=1)[:, None]
+def per_row(values, row, n_rows):
+    """Sums (n_rows, c) over the decision points of each row, of values (M, c)."""
+    return values.new_zeros(n_rows, values.size(1)).index_add(0, row, values)
 
 
 def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='exact',
               entropy_coef=0.0, clip_low=0.2, clip_high=0.2, ratio='token', loss_norm='token',
-              temperature=1.0, constant=1):
+              temperature=1.0):
     """Summed loss of a micro-step, and what to report of it (DeepSeekMath, eq. 3 and 4).
 
     logits (M, V), with gradient; batch: actions (M, c), logp_old (M, c), row (M,) the completion
@@ -176,11 +404,12 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
     logp = log_probs(logits, temperature, batch['kept'])                    # (M, V)
     taken = logp.gather(1, batch['actions'])                                # (M, c)
     old = taken.detach() if batch['logp_old'] is None else batch['logp_old']
-    n_rows, row = len(advantages), batch['row']
-    if ratio == 'token':
-        r = (taken - old).exp()
-    else:
-        r = completion_mean(taken - old, row, n_rows).exp()[row]
+    row, n_rows = batch['row'], len(advantages)
+    length = torch.bincount(row, minlength=n_rows)[row]                     # (M,) of its row
+    log_ratio = taken - old
+    if ratio == 'sequence':
+        log_ratio = per_row(log_ratio, row, n_rows)[row] / length[:, None]
+    r = log_ratio.exp()                                                     # (M, c)
     A = advantages[row]                                                     # (M, c)
     pg = -clipped_surrogate(r, A, clip_low, clip_high).mean(1)              # (M,)
     full = logp if batch['kept'] is None else log_probs(logits, temperature)
@@ -190,9 +419,7 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
         free, free_ref = (x.gather(1, batch['actions']) for x in (full, logp_ref))
         penalty = sampled_kl(free, free_ref, r, kl_type).mean(1)
     entropy = exact_entropy(logp)                                           # (M,)
-    weight = torch.ones_like(pg)
-    if loss_norm == 'sequence':
-        weight = 1.0 / torch.bincount(row, minlength=n_rows)[row]
+    weight = 1.0 / length if loss_norm == 'sequence' else torch.ones_like(pg)
     per_point = pg + kl_beta * penalty - entropy_coef * entropy
     clipped = ((r < 1 - clip_low) & (A < 0)) | ((r > 1 + clip_high) & (A > 0))
     report = {'loss': (weight * per_point).sum(), 'pg_loss': (weight * pg).sum(),
@@ -201,319 +428,154 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
               'clip_frac': clipped.to(pg.dtype).mean(1).sum(), 'ratio_max': r.max()}
     return report['loss'], {name: value.detach() for name, value in report.items()}
 
-
-# ------------------------------------------------------------------------------------------------
-BUILT_IN = ('judge', 'verify', 'distinct', 'length')
-HARMLESS = {'out_dir', 'resume', 'log_interval', 'eval_interval', 'eval_prompts', 'save_interval',
-            'sample_interval', 'wandb_log', 'wandb_project', 'wandb_run_name', 'device', 'compile',
-            'backend', 'gen_batch_size', 'judge_batch_size', 'generator_recipe', 'judge_recipe'}
+def adapted_kl_beta(beta, kl, target, completions, horizon):
+    """The classic controller (Ziegler et al., arXiv:1909.08593, eq. 3): a proportional step
+    towards the target KL, at most 20 % of `completions / horizon`."""
+    return beta * (1 + max(-0.2, min(0.2, kl / target - 1)) * completions / horizon)
 
 
-def check_knobs(c, functions, world):
-    """Ends with one line if a knob makes no sense; `functions` are those of the config files."""
-    P = c['batch_size'] * c['gradient_accumulation_steps']
-    share = c['gradient_accumulation_steps'] / c['mini_batches'] if c['mini_batches'] > 0 else 0.5
-    choices = {'mode': ('fill', 'causal'), 'adv_norm': ('none', 'std', 'batch', 'rloo'),
-               'ratio': ('token', 'sequence'), 'loss_norm': ('token', 'sequence', 'constant'),
-               'kl_type': ('exact', 'k1', 'k2', 'k3', 'k3_ratio'),
-               'blank_kind': ('random', 'span', 'suffix')}
-    for key, allowed in choices.items():
-        if c[key] not in allowed:
-            fail(f"{key} = {c[key]!r}: expected {', '.join(allowed)}")
-    for good, text in (
-            (c['group_size'] > 1, f"group_size = {c['group_size']}: a group of one is its own "
-             "mean, and teaches nothing; expected at least 2"),
-            (c['temperature'] > 0, f"temperature = {c['temperature']}: expected more than 0"),
-            (0 < c['top_p'] <= 1, f"top_p = {c['top_p']}: expected 0 < top_p <= 1"),
-            (c['top_k'] >= 0, f"top_k = {c['top_k']}: expected 0 (off) or more"),
-            (c['kl_beta'] >= 0, f"kl_beta = {c['kl_beta']}: expected 0 or more"),
-            (c['target_kl'] >= 0, f"target_kl = {c['target_kl']}: expected 0 (off) or more"),
-            (min(c['batch_size'], c['gradient_accumulation_steps'], c['inner_updates'],
-                 c['max_iters'], c['log_interval'], c['eval_prompts'], c['block_size']) > 0,
-             "batch_size, gradient_accumulation_steps, inner_updates, max_iters, log_interval, "
-             "eval_prompts and block_size must be at least 1"),
-            (0 <= c['clip_low'] <= 1 and c['clip_high'] >= 0,
-             "expected 0 <= clip_low <= 1 and clip_high >= 0"),
-            (0 <= c['blank_low'] <= c['blank_high'] <= 1 and c['blank_span'] > 0,
-             "expected 0 <= blank_low <= blank_high <= 1 and blank_span >= 1"),
-            (share % world == 0 and share >= 1,
-             f"{P} prompts a step in gradient_accumulation_steps = "
-             f"{c['gradient_accumulation_steps']} micro-steps, mini_batches = {c['mini_batches']}, "
-             f"{world} ranks: the micro-steps of a mini-batch must divide over the ranks; try "
-             f"--gradient_accumulation_steps={max(1, c['mini_batches']) * world}"),
-            (not c['gen_batch_size'] or c['gen_batch_size'] >= c['group_size'],
-             "gen_batch_size must be 0 or at least group_size"),
-            (c['rewards'] and all(type(w) in (int, float) for w in c['rewards'].values()),
-             f"rewards = {c['rewards']}: expected names with weights, such as {{'judge': 1.0}}"),
-            (not c['prompt_filter'] or c['prompt_filter'] in functions,
-             f"prompt_filter = '{c['prompt_filter']}' is not a function of a config file")):
-        if not good:
-            fail(text)
-    for name in c['rewards']:
-        if name not in BUILT_IN and name not in functions:
-            fail(f"reward '{name}' is neither {', '.join(BUILT_IN)} nor a function of a config "
-                 f"file ({', '.join(functions) or 'they define none'})")
-
-
-def ensure(path, script, recipe):
-    """Path of a checkpoint: as given, or out/<recipe>.pt, made by the script if missing."""
-    words = recipe.split()
-    made = path or recipe_out(words)
-    command = [sys.executable, script, *words]
-    if not path and not os.path.exists(made):
-        run([*command, f'--out={made}'])
-    return made, ' '.join(['python', *command[1:]])
-
-
-def run(command):
-    """Runs one of our scripts in sight of the user; ends with its exit code if it fails."""
-    print('$ ' + ' '.join(['python', *command[1:]]), flush=True)
-    env = {k: v for k, v in os.environ.items() if k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
-    code = subprocess.run(command, env=env).returncode
-    if code:
-        sys.exit(code if code > 0 else 128 - code)
-
-
-class Clock:
-    """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""
-
-    def __init__(self, cuda):
-        self.cuda, self.marks = cuda, []
-
-    def mark(self, phase):
-        """What follows, up to the next mark, is this phase."""
-        now = torch.cuda.Event(enable_timing=True) if self.cuda else time.perf_counter()
-        if self.cuda:
-            now.record()
-        self.marks.append((phase, now))
-
-    def read(self):
-        """Sums per phase since the last call."""
-        if self.cuda:
-            torch.cuda.synchronize()
-        total = {}
-        for (phase, a), (_, b) in zip(self.marks, self.marks[1:]):
-            ms = a.elapsed_time(b) if self.cuda else 1e3 * (b - a)
-            total[phase] = total.get(phase, 0.0) + ms
-        self.marks = []
-        return total
+def take_step(step):
+    """One step of GRPO, from prompts to update; returns its line of the log, and details."""
+    # 1. act: k completions of each prompt, in fill mode all from one forward pass
+    clock.mark('prompts')
+    whole = prompts(data, config, 'train', P, draws(seed, 'prompts', step), _functions.get(prompt_filter))
+    batches, scores = [], torch.zeros(len(names), P, k, device=here)
+    for i in mine:                              # the micro-steps of this rank
+        part = slice(i * batch_size, (i + 1) * batch_size)
+        clock.mark('forward')
+        batch = rollout(*(t[part] for t in whole))
+        # 2. judge them, each reward apart
+        clock.mark('judge')
+        scores[:len(rewards), part] = score(list(rewards), batch)
+        if kl_in_reward:                        # detached k1, summed over the completion
+            clock.mark('reference')
+            batch['k1'] = batch['logp_old'] - reference_log_probs(batch).gather(1, batch['actions'])
+            scores[-1, part] = per_row(batch['k1'], batch['row'], len(batch['where'])).view(-1, k)
+        batches.append(batch)
+    machine.sum(scores)                         # each rank filled in its own
+    # 3. compare each completion with its group
+    weights = torch.tensor([*rewards.values(), -kl_beta][:len(names)], device=here)
+    reward = torch.einsum('n,npk->pk', weights, scores)                     # (P, k)
+    advantages = group_advantages(reward, adv_norm)                         # (P, k)
+    # 4. learn: an optimizer step sums over its micro-steps and ranks, and divides once
+    lr, totals = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters), {}
+    for turn in range(inner_updates * mini_batches):
+        size = len(batches) // mini_batches
+        mini = list(zip(mine, batches))[turn % mini_batches * size:][:size]
+        count = machine.sum(torch.tensor([[len(b['row']), len(b['where'])] for _, b in mini],
+                                         device=here).sum(0))
+        divisor = {'token': count[0], 'sequence': count[1], 'constant': count[1] * block_size}[loss_norm]
+        for i, b in mini:
+            A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
+            clock.mark('reference')
+            logp_ref = reference_log_probs(b) if reference and not kl_in_reward else None
+            clock.mark('learn')
+            logits = logits_of(policy, b) if b['logits'] is None else b.pop('logits')
+            if inner_updates * mini_batches == 1:
+                b = b | {'logp_old': None}      # nothing was learned since: the ratio is exactly 1
+            loss, stats = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
+                                    clip_low, clip_high, ratio, loss_norm, temperature)
+            (loss / divisor).backward()
+            for name, value in stats.items():
+                by = 1 if name == 'ratio_max' else divisor if 'loss' in name or 'pen' in name else count[0]
+                totals.setdefault(name, []).append(value / by)
+        clock.mark('optimizer')
+        machine.sum_gradients(policy)
+        totals.setdefault('grad_norm', []).append(update(policy, opts, lr, grad_clip))
+    line, ms = report(step, batches, scores, reward, advantages, totals, lr)
+    return line, (batches[0], scores, reward, advantages, ms)
 
 
 if __name__ == "__main__":
+    # settings, and whatever is missing: data, generator, judge
+    _functions = {}
     config = configure(globals())
-    functions = globals().get('_functions', {})
     machine = Machine(device, dtype, backend)
-    check_knobs(config, functions, machine.world)
-    here, main, causal, k = machine.device, machine.main, mode == 'causal', group_size
-    P, names = batch_size * gradient_accumulation_steps, list(rewards)
-    lr_decay_iters = lr_decay_iters or max_iters
+    check(RULES, {**config, 'world': machine.world})
+    for name in [*rewards, *([prompt_filter] if prompt_filter else [])]:
+        if name not in _functions and (name not in BUILT_IN or name == prompt_filter):
+            fail(f"'{name}' is neither a reward ({', '.join(BUILT_IN)}) nor a function of a config "
+                 f"file ({', '.join(_functions) or 'they define none'})")
+    here, causal, k, clock = machine.device, mode == 'causal', group_size, Clock(machine.type == 'cuda')
+    P, names = batch_size * gradient_accumulation_steps, [*rewards, *(['kl'] if kl_in_reward else [])]
+    mine = range(machine.rank, gradient_accumulation_steps, machine.world)
+    ckpt_path, best_path, log_path = (
+        os.path.join(out_dir, name) for name in ('ckpt.pt', 'best.pt', 'log.jsonl'))
     try:
         os.makedirs(out_dir, exist_ok=True)
-        if not os.access(out_dir, os.W_OK):
-            raise PermissionError(13, 'not writable')
+        open(log_path, 'a').close()
     except OSError as e:
         fail(f"out_dir = {out_dir}: {e.strerror}; choose another with --out_dir=DIR")
-
-    # -- data, generator, judge: whatever is missing is made once, by rank 0
-    recipes = {'model.py': generator_recipe or f'config/generator_{dataset}.py',
-               'judge.py': judge_recipe or f'config/judge_{dataset}.py'}
-    if main:
-        prepare = os.path.join('data', dataset, 'prepare.py')
-        if not Dataset.prepared(dataset) and os.path.exists(prepare):
-            run([sys.executable, prepare])
-    machine.barrier()
-    data = Dataset(dataset)
-    tok = data.tok
-    if main:
-        ensure(generator_checkpoint, 'model.py', recipes['model.py'])
-        if 'judge' in rewards:
-            ensure(judge_checkpoint, 'judge.py', recipes['judge.py'])
-    machine.barrier()
-    start_path, make = ensure(generator_checkpoint, 'model.py', recipes['model.py'])
-    policy = load_gpt(start_path, data, block_size, make, here, mode)
-    reference = load_gpt(reference_checkpoint or start_path, data, block_size, make, here, mode)
-    judge = None
+    data = machine.once(lambda: Dataset(dataset, prepare=True))
+    start_path, make = machine.once(lambda: made(
+        generator_checkpoint, 'model.py', generator_recipe or f'config/generator_{dataset}.py'))
+    policy = load_gpt(start_path, data, make, block_size, mode, here)
+    judge = reference = control = wandb_run = None
+    judge_path, start, best = '', 0, -math.inf
+    if kl_beta:
+        reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode, here)
     if 'judge' in rewards:
-        judge_path, make = ensure(judge_checkpoint, 'judge.py', recipes['judge.py'])
-        judge = load_judge(judge_path, data, block_size, make, here)
+        judge_path, make = machine.once(lambda: made(
+            judge_checkpoint, 'judge.py', judge_recipe or f'config/judge_{dataset}.py'))
+        judge = load_judge(judge_path, data, make, block_size, here)
     opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2)
-    if compile:
-        for net in (policy, reference, judge.gpt if judge else policy):
-            net.trunk = torch.compile(net.trunk, dynamic=False)
-
-    # -- continue, or start a new log
-    ckpt_path, log_path = (os.path.join(out_dir, f) for f in ('ckpt.pt', 'log.jsonl'))
-    start, best, lines = 0, -math.inf, []
     if resume:
-        ckpt = load(ckpt_path, 'policy', data, f"python train_grpo.py --out_dir={out_dir} ...")
-        was, now = ckpt['config'], dict(config)
-        differ = [f"{key} {was.get(key)!r} -> {value!r}" for key, value in now.items()
-                  if was.get(key) != value and key not in HARMLESS
-                  and not (key == 'max_iters' and now['lr_decay_iters'])]
-        if differ:
-            fail(f"{ckpt_path} was made with other settings: {', '.join(differ)}; continue with "
-                 "the old ones, or start anew in another --out_dir")
+        ckpt = resumed(ckpt_path)
         policy.load_state_dict(ckpt['model'])
         for opt, state in zip(opts, ckpt['optimizers']):
             opt.load_state_dict(state)
-        start, best, kl_beta = ckpt['step'], ckpt['best'], ckpt['kl_beta']
-    if main:
-        if resume and os.path.exists(log_path):
-            for line in open(log_path):
-                try:
-                    if json.loads(line)['step'] < start:
-                        lines.append(line)
-                except (ValueError, KeyError):
-                    pass                                    # torn by a crash
-        with open(log_path + '.tmp', 'w') as f:
-            f.writelines(lines)
-        os.replace(log_path + '.tmp', log_path)
+        start, best, kl_beta, control = (ckpt[key] for key in ('step', 'best', 'kl_beta', 'control'))
+    for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
+        net.trunk = torch.compile(net.trunk, dynamic=False)
+    stop_signal = torch.zeros(())
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    if machine.main:
+        log_file = open_log(log_path, start)
         with open(os.path.join(out_dir, 'config.json'), 'w') as f:
             json.dump(config, f, indent=1)
+        wandb_run = start_wandb() if wandb_log else None
+        print(f"policy {start_path}, {sum(p.numel() for p in policy.parameters()):,} parameters | "
+              f"{P} prompts x {k} completions = {P * k * block_size:,} tokens a step | "
+              f"{machine.note} | writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/")
+    checked = start_checks(start)
+    if machine.main:
+        print(checked, flush=True)
+    if eval_interval and control is None:
+        control = evaluate(reference or policy)
 
-    def prompts(purpose, step, split, n):
-        """n prompts of a step: tokens (n, T), mask (n, T) bool, uniforms (n, T, k); on the CPU."""
-        rng, kept = draws(seed if split == 'train' else 0, purpose, step), []
-        while sum(len(part[0]) for part in kept) < n:
-            tokens = data.batch(split, n, block_size, rng)
-            mask = blanks(tokens, tok, rng, blank_kind, blank_low, blank_high, blank_span)
-            good = torch.ones(n, dtype=torch.bool)
-            if prompt_filter:
-                pairs = zip(*texts(tok, tokens, mask, tokens, causal))
-                good = torch.tensor([bool(functions[prompt_filter](*pair)) for pair in pairs])
-            kept.append((tokens[good], mask[good]))
-            if len(kept) == 200:
-                fail(f"prompt_filter {prompt_filter} takes fewer than {n} of {200 * n} rows")
-        tokens, mask = (torch.cat(part)[:n] for part in zip(*kept))
-        if causal and blank_kind == 'suffix':           # the completion may be longer than it was
-            at, first = torch.arange(block_size), mask.int().argmax(1, keepdim=True)
-            stop = first + (max_new_tokens or block_size)
-            mask = (at >= first) & (at < stop)
-            tokens = tokens.masked_fill(at >= stop, tok.pad)
-        return tokens, mask, torch.from_numpy(rng.random((n, block_size, k), dtype='float32'))
-
-    def rollout(part):
-        """Samples k completions of each prompt: rows (N, T), and per decision point what the
-        policy chose, its log-probability, the kept set, and whose choice it was."""
-        tokens, mask, u = part
-        tokens_here, mask_here = tokens.to(here), mask.to(here)
-        batch = {'tokens': tokens, 'mask': mask, 'first': int(mask.any(0).nonzero()[0])}
-        if causal:
-            rows, acted, logp, kept = complete(policy, tokens_here, mask_here, u.to(here),
-                                               temperature, top_k, top_p, tok.eos)
-            batch |= {'rows': rows, 'where': acted, 'actions': rows[acted][:, None],
-                      'row': acted.nonzero()[:, 0], 'logp_old': logp[acted][:, None],
-                      'kept': None if kept is None else kept[acted]}
-        else:
-            once = inner_updates * gradient_accumulation_steps == machine.world
-            with torch.set_grad_enabled(once), machine.autocast():
-                logits = policy(tokens_here, where=mask)                    # (M, V)
-            clock.mark('sampling')
-            actions, logp, kept = act(logits.detach(), u[mask].to(here), temperature, top_k, top_p)
-            batch |= {'rows': place(tokens_here, mask_here, actions), 'where': mask,
-                      'actions': actions, 'row': mask.nonzero()[:, 0].to(here), 'kept': kept,
-                      'logp_old': logp, 'logits': logits if once else None}
-        if inner_updates * mini_batches == 1:
-            batch['logp_old'] = None
-        return batch
-
-    def logits_of(net, batch):
-        with machine.autocast():
-            if causal:
-                return net(batch['rows'], batch['where'], batch['first'], k)
-            return net(batch['tokens'].to(here), batch['where'])
-
-    def score(batch, step):
-        """Every reward of a micro-step by its name: (n_rewards, B, k), float32."""
-        B, found, pairs = len(batch['tokens']), [], None
-        for name in names:
-            if name == 'judge':
-                with machine.autocast():
-                    found.append(judge.score(batch['rows'], None, judge_batch_size).view(B, k))
-                continue
-            if name == 'length':
-                acted = batch['where'].to(here)
-                found.append(acted.float().sum(1).view(B, -1).expand(B, k) / block_size)
-                continue
-            pairs = pairs or texts(tok, batch['tokens'], batch['mask'], batch['rows'], causal)
-            if name == 'distinct':
-                groups = [pairs[1][b * k:b * k + k] for b in range(B)]
-                values = [1.0 / g.count(text) for g in groups for text in g]
-            elif name == 'verify':
-                values = [data.verify(*pair) for pair in zip(*pairs)]
-            else:
-                values = functions[name](*pairs)
-            found.append(torch.tensor(values, dtype=torch.float32, device=here).view(B, k))
-        return torch.stack(found)
-
-    def part_of(whole, i):
-        return tuple(t[i * batch_size:(i + 1) * batch_size] for t in whole)
-
-    # -- the loop
-    clock = Clock(machine.type == 'cuda')
-    mine = range(machine.rank, gradient_accumulation_steps, machine.world)
-    weights = torch.tensor([float(rewards[name]) for name in names], device=here)
-
-    def evaluate(step):
-        whole = prompts('eval', 0, 'val', eval_prompts)
-        line = {'step': step}
-        for who, net in (('', policy), ('ref_', reference)):
-            for how in ('', '_argmax'):
-                u = whole[2][:, :, :1].to(here) if how == '' else None
-                rows = complete(net, whole[0].to(here), whole[1].to(here), u, temperature, top_k, top_p, tok.eos)[0]
-                pairs = texts(tok, whole[0], whole[1], rows, causal)
-                if data.verify:
-                    v = [data.verify(*p) for p in zip(*pairs)]
-                    line[f'eval/{who}verify{how}'] = sum(v) / len(v)
-                if judge:
-                    s = judge.score(rows)
-                    line[f'eval/{who}reward{how}'] = s.mean().item()
-                    if data.verify: line[f'eval/{who}auc{how}'] = auc(s.cpu(), torch.tensor(v) == 1)
-        return line
-
-    t0 = time.time()
-    for step in range(start, max_iters + 1):
-        if eval_interval and (step % eval_interval == 0 or step == max_iters):
-            print({k: round(v, 4) for k, v in evaluate(step).items()}, flush=True)
-        if step == max_iters:
+    # the loop
+    began = time.time()
+    for step in range(start, max_iters + 1):    # one turn more: the end is evaluated and saved
+        stopped, last = int(stop_signal), step == max_iters
+        if machine.main and eval_interval and not stopped and (step % eval_interval == 0 or last):
+            found = evaluate(policy, reference)
+            log({'step': step, **{f'eval/{key}': value for key, value in found.items()},
+                 **{f'eval/ref_{key}': value for key, value in control.items()}})
+            quality = found.get('verify', found['reward'])
+            if quality > best:
+                best = quality
+                keep(best_path, step)
+            clock.read()
+        if step > start and (last or stopped or save_interval and step % save_interval == 0):
+            keep(ckpt_path, step)
+        if last or stopped:
             break
-        clock.mark('prompts')
-        whole = prompts('prompts', step, 'train', P)
-        clock.mark('forward')
-        batches, scores = [], torch.zeros(len(names), P, k, device=here)
-        for i in mine:
-            batches.append(rollout(part_of(whole, i)))
-            clock.mark('judge')
-            scores[:, i * batch_size:(i + 1) * batch_size] = score(batches[-1], step)
-            clock.mark('forward')
-        machine.sum(scores)
-        reward = torch.einsum('n,npk->pk', weights, scores)
-        advantages = group_advantages(reward, adv_norm)
-        total = {}
-        for _ in range(inner_updates):
-            for m in range(mini_batches):
-                share = len(batches) // mini_batches
-                mini = batches[m * share:(m + 1) * share]
-                count = torch.tensor([sum(len(b['row']) for b in mini), 0.0], device=here)
-                machine.sum(count)
-                for j, b in enumerate(mini):
-                    i = mine[m * share + j]
-                    A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
-                    clock.mark('reference')
-                    with torch.no_grad():
-                        logp_ref = log_probs(logits_of(reference, b), temperature) if kl_beta else None
-                    clock.mark('learn')
-                    logits = b.pop('logits', None)
-                    logits = logits if logits is not None else logits_of(policy, b)
-                    loss, report = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
-                                     clip_low, clip_high, ratio, loss_norm, temperature)
-                    (loss / count[0]).backward()
-                    for n, v in report.items():
-                        total[n] = total.get(n, 0) + v / count[0]
-                clock.mark('optimizer')
-                lr = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters)
-                g = update(policy, opts, lr, grad_clip)
-        clock.mark('report')
-        ms = clock.read()
-        if step % 50 == 0:
-            print(step, f'{time.time()-t0:.1f}', {n: round(float(v), 4) for n, v in total.items()}, 'r', reward.mean().item(), 'dead', dead_groups(reward).float().mean().item(), 'g', float(g), {n: round(v, 1) for n, v in ms.items()}, flush=True)
+        line, details = take_step(step)
+        if target_kl:
+            kl_beta = adapted_kl_beta(kl_beta, line['mean_kl'], target_kl, P * k, kl_horizon)
+        if machine.main and step % log_interval == 0:
+            log(line)
+        if machine.main and sample_interval and step % sample_interval == 0:
+            show(step, *details[:4], data.tok, names, causal)
+
+    # the end
+    if stopped:
+        if machine.main:
+            print(f"stopped before step {step}; continue with: python {' '.join(sys.argv)} --resume=True")
+        sys.exit(stopped)
+    if machine.main and eval_interval:
+        what = 'verify' if data.verify else 'reward'
+        print(f"held-out {what}: {control[what]:.3f} (argmax {control[what + '_argmax']:.3f}) at the "
+              f"start -> {found[what]:.3f} (argmax {found[what + '_argmax']:.3f}) | {ckpt_path} | "
+              f"look at it: python sample.py --out_dir={out_dir}")

@@ -10,6 +10,7 @@ import ast
 import difflib
 import os
 import re
+import subprocess
 import sys
 import types
 
@@ -98,6 +99,23 @@ def configure(names, argv=None, quiet=False):
     if changed and not quiet:
         print("overrides: " + ', '.join(f"{k}={v!r}" for k, v in changed.items()))
     return config
+
+
+def check(rules, config):
+    """Ends with one line if an expression of rules (text -> why) is not true of the config."""
+    for rule, why in rules.items():
+        if not eval(rule, {}, config):
+            found = ', '.join(f"{k} = {v!r}" for k, v in config.items() if re.search(rf'\\b{k}\\b', rule))
+            fail(f"{found}: expected {rule}{why and ' (' + why + ')'}")
+
+
+def run(command):
+    """Runs one of our scripts; ends with its exit code if it fails."""
+    print('$', *command, flush=True)
+    env = {key: value for key, value in os.environ.items() if 'RANK' not in key}
+    code = subprocess.run([sys.executable, *command[1:]], env={**env, 'WORLD_SIZE': '1'}).returncode
+    if code:
+        sys.exit(code if code > 0 else 128 - code)
 
 
 def print_help(names, defaults):

@@ -16,6 +16,8 @@ import zlib
 import numpy as np
 import torch
 
+from config.configurator import fail, run
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
 SPECIALS = ('mask', 'bos', 'pad')
@@ -73,8 +75,8 @@ def gpt2_encoding():
         import tiktoken
         gpt2 = tiktoken.get_encoding('gpt2')
     except Exception as e:          # not installed, or no network and no cached vocabulary
-        raise SystemExit(f"error: GPT-2's vocabulary cannot be had ({type(e).__name__}): it needs "
-                         "tiktoken and, the first time, a network; --tokenizer=char needs neither")
+        fail(f"GPT-2's vocabulary cannot be had ({type(e).__name__}): it needs tiktoken and, the "
+             "first time, a network; --tokenizer=char needs neither")
     specials = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
     return tiktoken.Encoding(name='gpt2_blanks', pat_str=gpt2._pat_str,
                              mergeable_ranks=gpt2._mergeable_ranks,
@@ -113,13 +115,15 @@ def unit_name(unit):
 class Dataset:
     """A prepared corpus: tokenizer, memory-mapped ids, verify() and a fingerprint."""
 
-    def __init__(self, name):
+    def __init__(self, name, prepare=False):
         self.name, self.folder = name, os.path.join(HERE, name)
         known = sorted(d for d in os.listdir(HERE) if os.path.isfile(f'{HERE}/{d}/prepare.py'))
         if name not in known:
-            raise SystemExit(f"error: no dataset '{name}'; there are {', '.join(known)}")
-        if not self.prepared(name):
-            raise SystemExit(f"error: dataset '{name}' is not prepared; run: "
+            fail(f"no dataset '{name}'; there are {', '.join(known)}")
+        if not os.path.isfile(os.path.join(self.folder, 'meta.json')) and prepare:
+            run(['python', f'data/{name}/prepare.py'])
+        if not os.path.isfile(os.path.join(self.folder, 'meta.json')):
+            fail(f"dataset '{name}' is not prepared; run: "
                              f"python data/{name}/prepare.py")
         with open(os.path.join(self.folder, 'meta.json')) as f:
             text = f.read()
@@ -134,10 +138,6 @@ class Dataset:
         prepare = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(prepare)
         self.verify = getattr(prepare, 'verify', None)
-
-    @staticmethod
-    def prepared(name):
-        return os.path.isfile(os.path.join(HERE, name, 'meta.json'))
 
     def batch(self, split, n, block_size, rng):
         """n random rows as int64 (n, T=block_size): windows of the text, or rows with padding."""
@@ -196,6 +196,33 @@ def texts(tok, tokens, mask, rows, causal):
         prompts = [tok.decode(t) for t in tokens.masked_fill(mask, tok.mask).tolist()]
         completions = [tok.decode(row) for row in rows]
     return [p for p in prompts for _ in range(k)], completions
+
+
+def prompts(data, c, split, n, rng, wanted=None):
+    """n prompts under the knobs c: tokens (n, T), mask (n, T) bool, uniforms (n, T, k) in [0, 1).
+
+    wanted(prompt, original) -> bool, if given, decides from the text which rows are taken.
+    """
+    found, tries, causal = [], 0, c['mode'] == 'causal'
+    while sum(len(mask) for _, mask in found) < n:
+        tokens = data.batch(split, n, c['block_size'], rng)
+        mask = blanks(tokens, data.tok, rng, c['blank_kind'], c['blank_low'], c['blank_high'],
+                      c['blank_span'])
+        if wanted:
+            pairs = zip(*texts(data.tok, tokens, mask, tokens, causal))
+            good = torch.tensor([bool(wanted(*pair)) for pair in pairs])
+            tokens, mask = tokens[good], mask[good]
+        found.append((tokens, mask))
+        tries += 1
+        if tries == 500:
+            fail(f"prompt_filter took fewer than {n} of {500 * n} rows")
+    tokens, mask = (torch.cat(part)[:n] for part in zip(*found))
+    if causal and c['blank_kind'] == 'suffix':  # a completion may be longer than the original was
+        at, first = torch.arange(tokens.size(1)), mask.int().argmax(1, keepdim=True)
+        stop = first + (c['max_new_tokens'] or tokens.size(1))
+        mask, tokens = (at >= first) & (at < stop), tokens.masked_fill(at >= stop, data.tok.pad)
+    uniforms = rng.random((*tokens.shape, c['group_size']), dtype='float32')
+    return tokens, mask, torch.from_numpy(uniforms)
 
 
 @functools.lru_cache(maxsize=4)
