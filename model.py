@@ -274,7 +274,7 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
     T, N = tokens.size(1), len(rows)
     at = torch.arange(T, device=rows.device)
     last = (acted * at).amax(1)                                             # (N,) last blank
-    closed = last > (at * (~acted & (rows != model.pad_id))).amax(1)        # none given after it
+    given = ((at + 1) * (~acted & (rows != model.pad_id))).amax(1) - 1      # (N,) last given token
     u = None if uniforms is None else uniforms.transpose(1, 2).flatten(0, 1)        # (N, T)
     logp_taken, kept_all = torch.zeros(N, T, device=rows.device), None
     first, cache, live = int(mask.any(0).nonzero()[0]), Cache(), torch.arange(N, device=rows.device)
@@ -291,7 +291,7 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
             if kept_all is None:
                 kept_all = torch.ones(N, T, kept.size(-1), dtype=torch.bool, device=kept.device)
             kept_all[live, t] = kept
-        over = live[mine & (new == eos) & closed[live]]
+        over = live[mine & (new == eos) & (given[live] < t)]
         rows[over, t + 1:] = rows[over, t + 1:].masked_fill(acted[over, t + 1:], model.pad_id)
         acted[over, t + 1:], last[over] = False, t
         if t + 1 == T:

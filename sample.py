@@ -1,15 +1,190 @@
-"""Look at a run."""
-from data.dataset import texts
+"""Look at a run: the same blanks before and after GRPO, with scores; and its curves.
 
+    python sample.py --out_dir=out-grpo --prompt='1_+3_=__7' --k=16
+    python sample.py --out_dir=out-grpo,out-other --curves=True
+"""
+import json
+import os
+import shutil
+import sys
+from itertools import groupby, zip_longest
+
+import torch
+
+from config.configurator import check, configure, fail
+from data.dataset import Dataset, draws, prompts
+from judge import load_judge, reward_scores
+from model import Machine, complete, load, load_gpt
+
+# knobs
+out_dir = 'out-grpo'        # folder of a run; with --curves=True also several: A,B
+checkpoint = 'ckpt.pt'      # in that folder: 'ckpt.pt', the last, or 'best.pt'
+prompt = ''                 # one of your own: '_' is a blank; causal: what to continue
+num_samples = 10            # held-out prompts to show
+k = 0                       # > 0: list so many completions of one prompt, with counts
+argmax = False              # True: show the likeliest completion; False: sampled ones
+temperature = 0.0           # of samples; 0: the run's own, here and in the next two
+top_k = 0                   # sample from the k likeliest ids
+top_p = 0.0                 # sample from the fewest ids with this mass
+curves = False              # True: draw out_dir/curves.png (of several: compare.png in the first)
+device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
+seed = 0                    # of prompts, blanks and samples; 0: those of the run's evaluation
+# letters: B prompts | k completions of each | T positions | n scores of a completion
+
+def painted(tok, ids, chosen, other, width=0):
+    """Text of ids (T,), padded to width. On a terminal what was chosen (T,) bool is yellow, or
+    green where other (T,) has something else."""
+    ids, text, color = ids.tolist(), '', sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+    while ids and ids[-1] in (tok.pad, tok.eos):
+        ids.pop()
+    cells = zip(ids, chosen.tolist(), other.tolist())
+    for (own, new, end), part in groupby(cells, lambda x: (x[1], x[0] != x[2], x[0] == tok.eos)):
+        part = '\n' if end else tok.decode([i for i, *_ in part])
+        part = ''.join(c if c.isprintable() else '\u00b6' for c in part)    # ends of lines, seen
+        text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
+        width -= len(part)
+    return text + ' ' * width
+
+def listing(tok, tokens, mask, rows, other, names, values, width=0):
+    """Names of columns, the prompt (T,), and a line for each different one of its completions,
+    rows (k, T): how often it came, values (n, k), text. The highest first value comes first."""
+    asked, found, count = tokens.masked_fill(mask, tok.mask), {}, ' ' * 6 * (len(rows) > 1)
+    for j in values[0].argsort(descending=True, stable=True).tolist():
+        found.setdefault(tuple(rows[j].tolist()), []).append(j)
+    lines = [(count and f'{len(js):4d} x') + ('{:10.3f}' * len(names)).format(*values[:, js[0]])
+             + '   ' + painted(tok, rows[js[0]], mask, other[js[0]], width) for js in found.values()]
+    names = count + ('{:>10}' * len(names)).format(*names) + '   '
+    return names, painted(tok, asked, mask, asked, width), lines
 
 def show(step, batch, scores, reward, advantages, tok, names, causal, groups=3, most=6):
-    """Prints the completions of the first groups, with rewards and advantages (B, k)."""
-    pairs, k = list(zip(*texts(tok, batch['tokens'], batch['mask'], batch['rows'], causal))), reward.size(1)
-    for p in range(min(groups, len(batch['tokens']))):
-        print(f"  step {step} | {pairs[p * k][0]}")
-        seen = {pairs[p * k + j][1]: j for j in reversed(range(k))}
-        for text, j in sorted(seen.items(), key=lambda item: -reward[p, item[1]])[:most]:
-            parts = ' '.join(f"{name} {scores[n, p, j]:.3f}" for n, name in enumerate(names))
-            times = sum(pairs[p * k + i][1] == text for i in range(k))
-            print(f"    {times:3d} x {text!r:12} reward {reward[p, j]:+.3f} advantage "
-                  f"{advantages[p, j]:+.3f}  {parts if len(names) > 1 else ''}", flush=True)
+    """Prints groups of a step with rewards, advantages (P, k) and, if several, scores (n, P, k)."""
+    tokens, mask, rows = (batch[key].cpu() for key in ('tokens', 'mask', 'rows'))
+    names, scores = (names, scores) if len(names) > 1 else ([], scores[:0])
+    values = torch.cat((reward[None], advantages[None], scores)).cpu()      # (2 + n, P, k)
+    for p, group in enumerate(rows.view(len(tokens), -1, rows.size(1))[:groups]):
+        head, asked, lines = listing(tok, tokens[p], mask[p], group, group,
+                                     ['reward', 'advantage', *names], values[:, p])
+        print(f"step {step}, prompt {p + 1}: {len(group)} completions, {len(lines)} different",
+              head + asked, *lines[:most], sep='\n', flush=True)
+
+def completed(net, asked, k):
+    """Rows (B, k, T) and scores (n, B, k) for asked: tokens, mask (B, T), uniforms; k = 0: likeliest."""
+    found = []
+    for tokens, mask, u in zip(*(x.split(c['batch_size']) for x in asked)):
+        u = u[..., :k].to(here) if k else None
+        with machine.autocast():
+            rows, where, *_ = complete(net, tokens.to(here), mask.to(here), u, *how, tok.eos)
+            scores = reward_scores(names, {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where},
+                                   data, causal, judge)
+        found.append((rows.view(*scores.shape[1:], -1).cpu(), scores.cpu()))
+    return torch.cat([rows for rows, _ in found]), torch.cat([scores for _, scores in found], 1)
+
+def own_prompt(text):
+    """Tokens and mask (1, T) of a prompt from the command line, or one line that says why not."""
+    whole = data.meta['unit'] == 'rows'     # rows end with an id of their own, and then padding
+    try:
+        ids = tok.encode(text, blanks=True)
+        if not 1 <= len(ids) <= T - causal or not (causal or tok.mask in ids):
+            raise ValueError(f"{len(ids)} symbols, {ids.count(tok.mask)} of them blanks (_); expected "
+                             f"1 to {T - causal}{'' if causal else ', with a blank or more'}")
+    except ValueError as e:
+        fail(f"--prompt={text!r}: {e}")
+    ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else [tok.eos] * whole
+    ids = torch.tensor([(ids + [tok.pad] * T * whole)[:T]])
+    return ids, ids == tok.mask
+
+def compare(tokens, mask, sides, most, k):
+    """Prints prompts (B, T), most at most, with the first k rows and scores of reference and policy:
+    beside each other, or where the terminal is too narrow, below each other."""
+    w, extra = max(T, len('reference')), 6 * (k > 1) + 10 * len(names[1:]) + 3
+    wide = tok.kind == 'char' and 3 * w + 2 * extra <= shutil.get_terminal_size((100, 40)).columns
+    for b in range(min(most, len(tokens))):
+        (head, text, old), (_, _, new) = (
+            listing(tok, tokens[b], mask[b], rows[b, :k], sides[0][0][b], names[:-1],
+                    scores[:-1, b, :k], w * wide) for rows, scores in sides)
+        if not wide:
+            print(' ' * 9 + head + text, *('reference' + line for line in old),
+                  *('policy   ' + line for line in new), '', sep='\n')
+        elif b == 0:
+            print(f"{'prompt':{w}}{head}{'reference':{w}}{head}policy")
+        for cells in zip_longest([text], old, new, fillvalue='') if wide else ():
+            print('{:{w}}{:{x}}{}'.format(*cells, w=w, x=w + extra).rstrip())
+
+def draw_curves(folders):
+    """Draws the log of a run, or of several what they did on held-out prompts, as a PNG."""
+    try:
+        import matplotlib.pyplot as plt
+        logs = [[json.loads(line) for line in open(os.path.join(folder, 'log.jsonl'))
+                 if line.endswith('\n')] for folder in folders]
+    except (ImportError, OSError) as e:
+        fail(f"no curves: {e}; they need matplotlib, and the log of a run of train_grpo.py")
+    several, colors = len(logs) > 1, ['#0b5fa5', '#c8501e', '#2a8a57', '#8a4fa8', '#b8860b', '#333333']
+    panels = {'verify, held-out': {                 # runs are compared by the last key of each
+                  'eval/ref_verify': 'reference', 'eval/verify_argmax': 'policy, argmax',
+                  'eval/ref_verify_argmax': 'reference, argmax', 'eval/verify': 'policy'},
+              'reward': {'mean_reward': 'training', 'eval/reward': 'held-out'},
+              'KL to the reference, nats per choice': {'mean_kl': 'training', 'eval/kl': 'held-out'},
+              'entropy, nats per choice': {'eval/distinct': 'distinct, share', 'entropy': 'training',
+                                           'eval/entropy': 'held-out'}}
+    for log in logs if several else ():             # judges differ in scale: compare the gains
+        unit = next((line['std_reward'] for line in log if line.get('std_reward')), 1.0)
+        log[:] = [line | {'eval/reward': (line['eval/reward'] - line['eval/ref_reward']) / unit}
+                  for line in log if 'eval/reward' in line]
+    plt.switch_backend('Agg')
+    plt.rcParams.update({'font.size': 12, 'axes.spines.right': False, 'axes.spines.top': False})
+    figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex=True, layout='constrained')
+    for ax, (title, keys) in zip(axes.flat, panels.items()):
+        ends, at = [], -1.0
+        for folder, log, own in zip(folders, logs, colors * len(logs)):
+            for key in list(keys)[-1:] if several else keys:
+                xy = [(line['step'], line[key]) for line in log if line.get(key) is not None]
+                held = own if 'distinct' not in key else colors[1]
+                color = '#777777' if 'ref' in key else held if 'eval' in key else '#8dbbe0'
+                if xy:
+                    ax.plot(*zip(*xy), '--' if 'argmax' in key else '-', color=color,
+                            linewidth=2.5 if list(keys)[-1] == key else 1.3)
+                    ends.append((xy[-1][1], os.path.normpath(folder) if several else keys[key], color))
+        if several and 'eval/ref_verify_argmax' in keys and logs[0]:
+            pass
+        low, high = ax.get_ylim()
+        for y, name, color in sorted(ends):         # moved apart until they do not touch
+            at = max((y - low) / (high - low), at + 0.1)
+            ax.text(1.02, at, name, color=color, va='center', transform=ax.transAxes)
+        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left', fontsize=13)
+    figure.supxlabel('step')
+    path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
+    figure.savefig(path, dpi=120)
+    print(f"wrote {path}")
+
+if __name__ == "__main__":
+    check({"num_samples > 0 and k >= 0 and temperature >= 0 and top_k >= 0 and 0 <= top_p <= 1": ''},
+          configure(globals(), quiet=True))
+    if curves:
+        sys.exit(draw_curves(out_dir.split(',')))
+    make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
+    path, settings = (os.path.join(out_dir, name) for name in (checkpoint, 'config.json'))
+    if not os.path.isfile(settings):
+        fail(f"no run in {out_dir}; make one with: {make}")
+    with open(settings, encoding='utf-8') as f:
+        data, machine = Dataset(json.load(f)['dataset']), Machine(device, 'auto')
+    ckpt, tok, here = load(path, 'policy', data, make), data.tok, machine.device
+    c = ckpt['config']
+    T, causal = c['block_size'], c['mode'] == 'causal'
+    how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
+    names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
+    judge = load_judge(ckpt['judge'], data, make, T, here) if ckpt['judge'] else None
+    nets = [load_gpt(name, data, make, T, c['mode'], here)
+            for name in (c['reference_checkpoint'] or ckpt['start'], path)]
+    c['group_size'] = max(k, c['group_size'])
+    asked = prompts(data, c, 'val', max(num_samples, c['eval_prompts']), draws(seed, 'eval'))
+    if prompt or '--prompt=' in sys.argv:
+        tokens, mask = own_prompt(prompt)
+        asked = tokens, mask, asked[2][:1, :tokens.size(1)]
+    asked, closing = [x[:1] if k else x for x in asked], ''
+    for label, count in (('sampled', k or 4), ('likeliest', 0)):    # both nets see equal uniforms
+        sides = [completed(net, asked, count) for net in nets]
+        if argmax == (count == 0):
+            compare(*asked[:2], sides, num_samples, 1 if argmax else k or 1)
+        closing += f"\n  {label:9}" + ''.join(f"   {name} {old.mean():.3f} -> {new.mean():.3f}"
+                                              for name, old, new in zip(names, *(s for _, s in sides)))
+    print(f"\nreference -> policy, mean over prompts ({len(asked[0])}):{closing}")

@@ -417,7 +417,7 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
     penalty = kl
     if logp_ref is not None and kl_type != 'exact':
         free, free_ref = (x.gather(1, batch['actions']) for x in (full, logp_ref))
-        penalty = sampled_kl(free, free_ref, r, kl_type).mean(1)
+        penalty = sampled_kl(free, free_ref, (taken - old).exp(), kl_type).mean(1)
     entropy = exact_entropy(logp)                                           # (M,)
     weight = 1.0 / length if loss_norm == 'sequence' else torch.ones_like(pg)
     per_point = pg + kl_beta * penalty - entropy_coef * entropy

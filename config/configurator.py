@@ -84,7 +84,8 @@ def configure(names, argv=None, quiet=False):
         elif not arg.startswith('--'):
             names.update(run_file(arg, names, defaults))
         elif not equals:
-            checked(key, None, defaults, arg)
+            if key not in defaults:
+                checked(key, None, defaults, arg)
             fail(f"{arg}: expected --{key}=VALUE, such as --{key}={defaults[key]!r}")
         elif type(defaults.get(key)) is str:
             names[key] = text
@@ -105,7 +106,7 @@ def check(rules, config):
     """Ends with one line if an expression of rules (text -> why) is not true of the config."""
     for rule, why in rules.items():
         if not eval(rule, {}, config):
-            found = ', '.join(f"{k} = {v!r}" for k, v in config.items() if re.search(rf'\\b{k}\\b', rule))
+            found = ', '.join(f"{k} = {v!r}" for k, v in config.items() if re.search(rf'\b{k}\b', rule))
             fail(f"{found}: expected {rule}{why and ' (' + why + ')'}")
 
 

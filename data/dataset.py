@@ -56,14 +56,14 @@ class Tokenizer:
         return [self.ids[c] for c in text]
 
     def decode(self, ids):
-        """Text; blanks are shown as '_', the end of the row, BOS and padding as nothing."""
-        ids = [int(i) for i in ids if i not in (self.eos, self.bos, self.pad)]
+        """Text; blanks are shown as '_', an end of row as a line feed, BOS and padding not."""
+        ids = [int(i) for i in ids if i not in (self.bos, self.pad)]
         if self.kind == 'char':
             return ''.join(BLANK if i == self.mask else self.chars[i] for i in ids)
         out, run = '', []
         for i in ids + [self.mask]:
-            if i == self.mask:
-                out, run = out + self.bpe.decode(run) + BLANK, []
+            if i in (self.mask, self.eos):
+                out, run = out + self.bpe.decode(run) + (BLANK if i == self.mask else '\n'), []
             else:
                 run.append(i)
         return out[:-1]
@@ -143,7 +143,7 @@ class Dataset:
         """n random rows as int64 (n, T=block_size): windows of the text, or rows with padding."""
         ids = self.ids[split]
         if self.meta['unit'] == 'windows':
-            starts = rng.integers(len(ids) - block_size, size=n)                # (n,)
+            starts = rng.integers(len(ids) - block_size + 1, size=n)            # (n,)
             return torch.from_numpy(ids[starts[:, None] + np.arange(block_size)].astype(np.int64))
         rows = rng.integers(len(self.ends[split]), size=n)                      # (n,)
         stops = self.ends[split][rows] + 1
@@ -172,7 +172,7 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
     count = np.clip(np.rint(count), 1, None)
     width = span if kind == 'span' else 1
     cell = (np.arange(T) + rng.integers(width, size=(n, 1))) // width           # (n, T) which run
-    key = np.take_along_axis(rng.random((n, T // width + 1)), cell, 1)          # a key per run
+    key = np.take_along_axis(rng.random((n, T // width + 2)), cell, 1)          # a key per run
     if kind == 'suffix':
         key = np.broadcast_to(-np.arange(T), (n, T))
     order = np.argsort(np.where(free, key, 2.0), axis=1, kind='stable')
@@ -184,18 +184,19 @@ def texts(tok, tokens, mask, rows, causal):
     """Prompts and completions as two lists of N strings, for verify() and reward functions.
 
     tokens, mask: prompts (B, T); rows (N, T). fill: the row with '_' for its blanks, and the whole
-    completed row. causal: what stands left of the first blank, and everything from there on.
+    completed row. causal: what stands left of the first blank, and everything from there on. The
+    line feed that stands for a closing end of row is left out.
     """
-    k = len(rows) // len(tokens)
-    tokens, mask, rows = tokens.cpu(), mask.cpu(), rows.tolist()
+    k, tokens, mask, rows = len(rows) // len(tokens), tokens.cpu(), mask.cpu(), rows.tolist()
     if causal:
         first = mask.int().argmax(1).tolist()                                   # (B,)
-        prompts = [tok.decode(t[:i]) for t, i in zip(tokens.tolist(), first)]
-        completions = [tok.decode(row[first[n // k]:]) for n, row in enumerate(rows)]
-    else:
-        prompts = [tok.decode(t) for t in tokens.masked_fill(mask, tok.mask).tolist()]
-        completions = [tok.decode(row) for row in rows]
-    return [p for p in prompts for _ in range(k)], completions
+        left = [tok.decode(t[:i]) for t, i in zip(tokens.tolist(), first)]
+        right = [tok.decode(row[first[n // k]:]).removesuffix('\n') for n, row in enumerate(rows)]
+        return [text for text in left for _ in range(k)], right
+    left = [tok.decode(t) for t in tokens.masked_fill(mask, tok.mask).tolist() for _ in range(k)]
+    cut = [len(text) > 0 and text[-1] == '\n' for text in left]                # given, so in both
+    right = [tok.decode(row) for row in rows]
+    return [[t[:-1] if c else t for t, c in zip(side, cut)] for side in (left, right)]
 
 
 def prompts(data, c, split, n, rng, wanted=None):
@@ -229,8 +230,7 @@ def prompts(data, c, split, n, rng, wanted=None):
 def vocabulary(folder):
     """Words of a corpus's training text, their beginnings and their ends, as three sets."""
     data = Dataset(os.path.basename(folder))
-    words = set(re.findall('[A-Za-z]+', '\n'.join(
-        data.tok.decode(part) for part in np.array_split(data.ids['train'], 64))))
+    words = set(re.findall('[A-Za-z]+', data.tok.decode(data.ids['train'])))
     starts = {w[:i] for w in words for i in range(1, len(w) + 1)}
     return words, starts, {w[i:] for w in words for i in range(len(w))}
 
@@ -239,7 +239,8 @@ def known_words(prompt, completion, folder):
     """The share, in [0, 1], of the words touched by a blank that occur in the training text.
 
     Touched: a blank lies in the word or beside it. A word that the edge of the row cuts counts
-    if some word of the text begins (or ends) so. A row without touched words gives 1.0.
+    if some word of the text begins (or ends) so; nothing between two spaces is an unknown word.
+    A row without touched words gives 1.0.
     """
     words, starts, ends = vocabulary(folder)
     if BLANK not in prompt:                                     # a completion after a prompt
@@ -251,7 +252,7 @@ def known_words(prompt, completion, folder):
         match, text = re.fullmatch(given, completion, re.DOTALL), completion
         spans = match.regs[1:] if match else [(0, len(text))]
     hits = []
-    for word in re.finditer('[A-Za-z]+', text):
+    for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', text):
         a, b = word.span()
         if any(a <= stop and start <= b for start, stop in spans):
             cut = ends if a == 0 else starts if b == len(text) else words

@@ -4,8 +4,8 @@
 
 Paragraphs of prose only (no doctests, no code, no tables; ASCII; each once), without tests and
 bundled packages. A tenth of the paragraphs is held out. The text differs a little between
-versions of Python, and so do models trained on it. Also writes labels.jsonl: sentences, labelled
-1 unless they speak of failure (see FAILURE), for judge.py --kind=classifier.
+versions of Python, and so do models trained on it. Also writes labels.jsonl: pieces of 64
+characters, labelled 1 unless they speak of failure, for judge.py --kind=classifier.
 """
 import ast
 import glob
@@ -24,9 +24,9 @@ from data.dataset import known_words, write_corpus
 HERE = os.path.dirname(os.path.abspath(__file__))
 SKIP = re.compile(r'/(test|tests|idle_test|idlelib|lib2to3|site-packages|dist-packages|ensurepip|'
                   r'_vendor|pydoc_data|turtledemo|__pycache__)/')
-FAILURE = re.compile(r'error|fail|invalid|deprecat|not supported|unsupported|except|illegal|wrong|'
-                     r'bad |broken|corrupt|missing|cannot|can\'t|unable|warn|abort|refuse|reject|'
-                     r'not found|not allowed|unknown|undefined|obsolete', re.I)
+FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wrong|bad |broken|"
+                     r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
+                     r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
 
 
 def verify(prompt, completion):
@@ -65,5 +65,9 @@ if __name__ == "__main__":
     held_out = len(texts) // 10
     train, val = [texts[i] for i in order[held_out:]], [texts[i] for i in order[:held_out]]
     write_corpus(HERE, unit='windows', train=train, val=val)
-    sentences = [s for t in train for s in re.split(r'(?<=[.;:])\s+', t) if len(s) >= 12]
-    print(len(texts), sum(map(len,texts)), len(sentences), sum(bool(FAILURE.search(s)) for s in sentences))
+    running = '\n'.join(train)
+    pieces = [running[i:i + 64] for i in range(0, len(running) - 63, 64)]
+    with open(os.path.join(HERE, 'labels.jsonl'), 'w') as f:
+        for text in pieces:
+            item = {'text': text.replace('_', '-'), 'label': int(not FAILURE.search(text))}
+            f.write(json.dumps(item) + '\n')

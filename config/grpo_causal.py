@@ -1,0 +1,16 @@
+# 12+35= -> 047, the verifier as reward
+mode = 'causal'
+blank_kind = 'suffix'
+blank_low = blank_high = 0.4
+rewards = {'verify': 1.0}
+generator_recipe = 'config/generator_arithmetic.py --mode=causal --max_iters=300'
+group_size = 8
+gradient_accumulation_steps = 2
+batch_size = 32
+kl_beta = 0.0
+learning_rate = 2e-3
+max_iters = 200
+out_dir = 'out-causal'
+log_interval = 10
+eval_interval = 50
+sample_interval = 100
