@@ -89,12 +89,16 @@ def norm(x):
     return F.rms_norm(x, (x.size(-1),))
 
 
-def attention(q, k, v, bias, causal):
+def fused_attention(q, k, v, bias, causal):
     """Softmax attention of q (B, H, S, D) over k, v (B, H, keys, D); bias is added to scores."""
+    causal = causal and q.size(2) == k.size(2)          # spares the kernel an explicit mask
+    return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
+
+
+def attention(q, k, v, bias, causal):
+    """The same; on CPUs by plain products, which beat the fused kernel for small heads."""
     if q.device.type != 'cpu':
-        causal = causal and q.size(2) == k.size(2)      # spares the fused kernel an explicit mask
-        return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
-    # on CPUs plain products beat the fused kernel for small heads
+        return fused_attention(q, k, v, bias, causal)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
     return (scores if bias is None else scores + bias).softmax(-1).to(v.dtype) @ v
 

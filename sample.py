@@ -46,36 +46,36 @@ def painted(tok, ids, chosen, other, width=0):
     return text + ' ' * width
 
 def listing(tok, tokens, mask, rows, other, names, values, width=0):
-    """Names of columns, the prompt (T,), and a line for each different one of its completions,
-    rows (k, T): how often it came, values (n, k), text. The highest first value comes first."""
-    asked, found, count = tokens.masked_fill(mask, tok.mask), {}, ' ' * 6 * (len(rows) > 1)
+    """Heads of columns, the prompt (T,), and a line for each different one of its completions,
+    rows (k, T): how often it came, values (n, k), text; the highest first value comes first."""
+    count, found, asked = ' ' * 6 * (len(rows) > 1), {}, tokens.masked_fill(mask, tok.mask)
     for j in values[0].argsort(descending=True, stable=True).tolist():
         found.setdefault(tuple(rows[j].tolist()), []).append(j)
-    lines = [(count and f'{len(js):4d} x') + ('{:10.3f}' * len(names)).format(*values[:, js[0]])
-             + '   ' + painted(tok, rows[js[0]], mask, other[js[0]], width) for js in found.values()]
-    names = count + ('{:>10}' * len(names)).format(*names) + '   '
-    return names, painted(tok, asked, mask, asked, width), lines
+    lines = [f"{count and f'{len(js):4d} x'}{'{:10.3f}' * len(names)}   ".format(*values[:, js[0]])
+             + painted(tok, rows[js[0]], mask, other[js[0]], width) for js in found.values()]
+    head = f"{count}{'{:>10}' * len(names)}   ".format(*names)
+    return head, painted(tok, asked, mask, asked, width), lines
 
 def show(step, batch, scores, reward, advantages, tok, names, causal, groups=3, most=6):
     """Prints groups of a step with rewards, advantages (P, k) and, if several, scores (n, P, k)."""
     tokens, mask, rows = (batch[key].cpu() for key in ('tokens', 'mask', 'rows'))
-    names, scores = (names, scores) if len(names) > 1 else ([], scores[:0])
-    values = torch.cat((reward[None], advantages[None], scores)).cpu()      # (2 + n, P, k)
+    values = torch.stack((reward, advantages, *(scores if len(names) > 1 else ()))).cpu()
+    names = ['reward', 'advantage', *names][:len(values)]
     for p, group in enumerate(rows.view(len(tokens), -1, rows.size(1))[:groups]):
-        head, asked, lines = listing(tok, tokens[p], mask[p], group, group,
-                                     ['reward', 'advantage', *names], values[:, p])
+        head, asked, lines = listing(tok, tokens[p], mask[p], group, group, names, values[:, p])
         print(f"step {step}, prompt {p + 1}: {len(group)} completions, {len(lines)} different",
               head + asked, *lines[:most], sep='\n', flush=True)
 
 def completed(net, asked, k):
-    """Rows (B, k, T) and scores (n, B, k) for asked: tokens, mask (B, T), uniforms; k = 0: likeliest."""
+    """Rows (B, k, T) and scores (n, B, k) for asked: tokens and mask (B, T), uniforms (B, T, k
+    or more). k = 0: the likeliest completion alone."""
     found = []
     for tokens, mask, u in zip(*(x.split(c['batch_size']) for x in asked)):
         u = u[..., :k].to(here) if k else None
         with machine.autocast():
             rows, where, *_ = complete(net, tokens.to(here), mask.to(here), u, *how, tok.eos)
-            scores = reward_scores(names, {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where},
-                                   data, causal, judge)
+            batch = {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where}
+            scores = reward_scores(names, batch, data, causal, judge)
         found.append((rows.view(*scores.shape[1:], -1).cpu(), scores.cpu()))
     return torch.cat([rows for rows, _ in found]), torch.cat([scores for _, scores in found], 1)
 
@@ -85,29 +85,29 @@ def own_prompt(text):
     try:
         ids = tok.encode(text, blanks=True)
         if not 1 <= len(ids) <= T - causal or not (causal or tok.mask in ids):
-            raise ValueError(f"{len(ids)} symbols, {ids.count(tok.mask)} of them blanks (_); expected "
-                             f"1 to {T - causal}{'' if causal else ', with a blank or more'}")
+            raise ValueError(f"{len(ids)} symbols; expected 1 to {T - causal}"
+                             + ", with '_' for each blank" * (not causal))
     except ValueError as e:
         fail(f"--prompt={text!r}: {e}")
     ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else [tok.eos] * whole
     ids = torch.tensor([(ids + [tok.pad] * T * whole)[:T]])
     return ids, ids == tok.mask
 
-def compare(tokens, mask, sides, most, k):
-    """Prints prompts (B, T), most at most, with the first k rows and scores of reference and policy:
-    beside each other, or where the terminal is too narrow, below each other."""
+def compare(tokens, mask, sides, k):
+    """Prints prompts (B, T) with the first k rows and scores of reference and policy: beside each
+    other, or where the terminal is too narrow, below each other."""
     w, extra = max(T, len('reference')), 6 * (k > 1) + 10 * len(names[1:]) + 3
     wide = tok.kind == 'char' and 3 * w + 2 * extra <= shutil.get_terminal_size((100, 40)).columns
-    for b in range(min(most, len(tokens))):
-        (head, text, old), (_, _, new) = (
-            listing(tok, tokens[b], mask[b], rows[b, :k], sides[0][0][b], names[:-1],
-                    scores[:-1, b, :k], w * wide) for rows, scores in sides)
+    for b in range(len(tokens)):
+        (head, asked, old), (_, _, new) = (listing(
+            tok, tokens[b], mask[b], rows[b, :k], sides[0][0][b], names[:-1], scores[:-1, b, :k],
+            w * wide) for rows, scores in sides)
         if not wide:
-            print(' ' * 9 + head + text, *('reference' + line for line in old),
-                  *('policy   ' + line for line in new), '', sep='\n')
+            print('\n' * (b > 0) + ' ' * 9 + head + asked, *('reference' + line for line in old),
+                  *('policy   ' + line for line in new), sep='\n')
         elif b == 0:
             print(f"{'prompt':{w}}{head}{'reference':{w}}{head}policy")
-        for cells in zip_longest([text], old, new, fillvalue='') if wide else ():
+        for cells in zip_longest([asked], old, new, fillvalue='') if wide else ():
             print('{:{w}}{:{x}}{}'.format(*cells, w=w, x=w + extra).rstrip())
 
 def draw_curves(folders):
@@ -118,15 +118,13 @@ def draw_curves(folders):
                  if line.endswith('\n')] for folder in folders]
     except (ImportError, OSError) as e:
         fail(f"no curves: {e}; they need matplotlib, and the log of a run of train_grpo.py")
-    several, colors = len(logs) > 1, ['#0b5fa5', '#c8501e', '#2a8a57', '#8a4fa8', '#b8860b', '#333333']
-    panels = {'verify, held-out': {                 # runs are compared by the last key of each
-                  'eval/ref_verify': 'reference', 'eval/verify_argmax': 'policy, argmax',
-                  'eval/ref_verify_argmax': 'reference, argmax', 'eval/verify': 'policy'},
-              'reward': {'mean_reward': 'training', 'eval/reward': 'held-out'},
-              'KL to the reference, nats per choice': {'mean_kl': 'training', 'eval/kl': 'held-out'},
-              'entropy, nats per choice': {'eval/distinct': 'distinct, share', 'entropy': 'training',
-                                           'eval/entropy': 'held-out'}}
-    for log in logs if several else ():             # judges differ in scale: compare the gains
+    colors, several = ['#0b5fa5', '#c8501e', '#2a8a57', '#8a4fa8', '#b8860b'], len(logs) > 1
+    panels = {'verify, held-out': ('eval/ref_verify', 'eval/ref_verify_argmax',
+                                   'eval/verify_argmax', 'eval/verify'),
+              'reward': ('mean_reward', 'eval/reward'),
+              'KL to the reference, nats per choice': ('mean_kl', 'eval/kl'),
+              'entropy, nats per choice': ('entropy', 'eval/distinct', 'eval/entropy')}
+    for log in logs if several else ():     # judges differ in scale, so gains are compared
         unit = next((line['std_reward'] for line in log if line.get('std_reward')), 1.0)
         log[:] = [line | {'eval/reward': (line['eval/reward'] - line['eval/ref_reward']) / unit}
                   for line in log if 'eval/reward' in line]
@@ -134,57 +132,57 @@ def draw_curves(folders):
     plt.rcParams.update({'font.size': 12, 'axes.spines.right': False, 'axes.spines.top': False})
     figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex=True, layout='constrained')
     for ax, (title, keys) in zip(axes.flat, panels.items()):
-        ends, at = [], -1.0
+        ends, at = [], -1.0                 # (y, name, color) of lines
         for folder, log, own in zip(folders, logs, colors * len(logs)):
-            for key in list(keys)[-1:] if several else keys:
+            for key in keys[-1:] if several else keys:
                 xy = [(line['step'], line[key]) for line in log if line.get(key) is not None]
-                held = own if 'distinct' not in key else colors[1]
-                color = '#777777' if 'ref' in key else held if 'eval' in key else '#8dbbe0'
-                if xy:
+                color = '#777777' if 'ref' in key else colors[1] if 'distinct' in key else own
+                color, name = (color, key[5:]) if 'eval' in key else ('#8dbbe0', 'training')
+                name = name.replace('ref_verify', 'reference').replace('verify', 'policy')
+                for x, y in xy[-1:]:
                     ax.plot(*zip(*xy), '--' if 'argmax' in key else '-', color=color,
-                            linewidth=2.5 if list(keys)[-1] == key else 1.3)
-                    ends.append((xy[-1][1], os.path.normpath(folder) if several else keys[key], color))
-        if several and 'eval/ref_verify_argmax' in keys and logs[0]:
-            pass
+                            linewidth=2.5 if key == keys[-1] else 1.3)
+                    ends.append((y, folder if several else name.replace('_', ', '), color))
         low, high = ax.get_ylim()
-        for y, name, color in sorted(ends):         # moved apart until they do not touch
+        for y, name, color in sorted(ends):     # names are moved apart until they do not touch
             at = max((y - low) / (high - low), at + 0.1)
             ax.text(1.02, at, name, color=color, va='center', transform=ax.transAxes)
-        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left', fontsize=13)
-    figure.supxlabel('step')
+        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left', size=13)
+    figure.supxlabel('step', size=12)
     path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
     figure.savefig(path, dpi=120)
     print(f"wrote {path}")
 
 if __name__ == "__main__":
-    check({"num_samples > 0 and k >= 0 and temperature >= 0 and top_k >= 0 and 0 <= top_p <= 1": ''},
-          configure(globals(), quiet=True))
+    check({"num_samples >= 1": '', "k >= 0": '', "temperature >= 0": '', "top_k >= 0": '',
+           "0 <= top_p <= 1": ''}, configure(globals(), quiet=True))
     if curves:
         sys.exit(draw_curves(out_dir.split(',')))
     make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
-    path, settings = (os.path.join(out_dir, name) for name in (checkpoint, 'config.json'))
-    if not os.path.isfile(settings):
-        fail(f"no run in {out_dir}; make one with: {make}")
-    with open(settings, encoding='utf-8') as f:
-        data, machine = Dataset(json.load(f)['dataset']), Machine(device, 'auto')
-    ckpt, tok, here = load(path, 'policy', data, make), data.tok, machine.device
-    c = ckpt['config']
-    T, causal = c['block_size'], c['mode'] == 'causal'
+    try:
+        with open(os.path.join(out_dir, 'config.json'), encoding='utf-8') as f:
+            data = Dataset(json.load(f)['dataset'])
+    except (OSError, ValueError) as e:
+        fail(f"no run in {out_dir} ({type(e).__name__}); make one with: {make}")
+    path, tok = os.path.join(out_dir, checkpoint), data.tok
+    ckpt = load(path, 'policy', data, make)
+    c = ckpt['config'] | {'group_size': max(k, ckpt['config']['group_size'])}
+    T, causal, machine = c['block_size'], c['mode'] == 'causal', Machine(device, c['dtype'])
+    here = machine.device
     how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
     names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
     judge = load_judge(ckpt['judge'], data, make, T, here) if ckpt['judge'] else None
-    nets = [load_gpt(name, data, make, T, c['mode'], here)
-            for name in (c['reference_checkpoint'] or ckpt['start'], path)]
-    c['group_size'] = max(k, c['group_size'])
+    nets = [load_gpt(net, data, make, T, c['mode'], here)
+            for net in (c['reference_checkpoint'] or ckpt['start'], path)]
     asked = prompts(data, c, 'val', max(num_samples, c['eval_prompts']), draws(seed, 'eval'))
     if prompt or '--prompt=' in sys.argv:
         tokens, mask = own_prompt(prompt)
         asked = tokens, mask, asked[2][:1, :tokens.size(1)]
-    asked, closing = [x[:1] if k else x for x in asked], ''
-    for label, count in (('sampled', k or 4), ('likeliest', 0)):    # both nets see equal uniforms
+    asked, means = [x[:1] if k else x for x in asked], ''
+    for label, count in (('sampled  ', k or 4), ('likeliest', 0)):  # both nets get equal uniforms
         sides = [completed(net, asked, count) for net in nets]
+        means += f"\n  {label}" + ''.join(f"   {name} {old.mean():.3f} -> {new.mean():.3f}"
+                                          for name, old, new in zip(names, *(s for _, s in sides)))
         if argmax == (count == 0):
-            compare(*asked[:2], sides, num_samples, 1 if argmax else k or 1)
-        closing += f"\n  {label:9}" + ''.join(f"   {name} {old.mean():.3f} -> {new.mean():.3f}"
-                                              for name, old, new in zip(names, *(s for _, s in sides)))
-    print(f"\nreference -> policy, mean over prompts ({len(asked[0])}):{closing}")
+            compare(*(x[:num_samples] for x in asked[:2]), sides, 1 if argmax else k or 1)
+    print(f"\nreference -> policy, mean over prompts ({len(asked[0])}):{means}")

@@ -560,10 +560,10 @@ rewards = {'judge': 1.0, 'slow': 1.0}
 """
 
 
-def lines_of(job, out, n):
+def lines_of(job, out, n, seconds=30):
     """Waits until a run has written so many lines of its log."""
     until(lambda: job.ended or (out / 'log.jsonl').exists() and len(log_lines_torn(out)) >= n,
-          30, f"{n} lines of the log\n{job.err}")
+          seconds, f"{n} lines of the log\n{job.err}")
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
@@ -684,7 +684,7 @@ def test_a_judge_or_policy_that_is_not_finite_is_named_and_nothing_is_saved(toy)
 
 
 def test_a_learning_rate_that_destroys_the_policy_leaves_no_checkpoint_of_the_ruins(toy):
-    for rate in ('1e20', '1e38', '1e999'):
+    for rate in ('1e20', '1e42', '1e999'):
         out = toy.new()
         toy.train(out, f'--learning_rate={rate}', '--save_interval=1', '--eval_interval=1',
                   '--kl_beta=0').refused('step')
@@ -1084,7 +1084,7 @@ def test_long_two_thousand_steps_need_no_more_memory_and_time_than_the_first_one
                     '--save_interval=100', '--sample_interval=100')
     peak = {}
     for step in (200, 2000):
-        lines_of(job, out, step + step // 100)
+        lines_of(job, out, step + step // 100, 600)
         with contextlib.suppress(FileNotFoundError):
             text = pathlib.Path(f"/proc/{job.text('pid')}/status").read_text()
             peak[step] = int(text.split('VmHWM:')[1].split()[0])

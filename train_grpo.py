@@ -9,16 +9,18 @@ Missing data, generator and judge are made on the way and kept. --help lists the
 import json
 import math
 import os
+import resource
 import signal
 import sys
 import time
 
 import torch
 
+import model as gpt
 from config.configurator import check, configure, fail
 from data.dataset import Dataset, draws, prompts, texts
 from judge import BUILT_IN, auc, copies, load_judge, reward_scores
-from model import (Clock, Machine, act, complete, load, load_gpt, log_probs, made, optimizers,
+from model import (Clock, Machine, act, complete, draw, load, load_gpt, log_probs, made, optimizers,
                    place, save, scheduled, update)
 from sample import show
 
@@ -257,6 +259,105 @@ def start_checks(step):
             f"{'frozen' if judge else 'none'} | rewards differ in "
             f"{batch_size - int(dead_groups(reward).sum())} of {batch_size} groups")
 
+def explained():
+    """One group by hand: what a step does to the k completions of a single prompt."""
+    line, (b, scores, reward, advantages, _) = take_step(0)
+    after = log_probs(logits_of(policy, b), temperature, b['kept']).gather(1, b['actions'])
+    old, new = (per_row(x, b['row'], len(b['where'])).flatten().tolist() for x in (b['logp_old'], after))
+    prompts_, completions = texts(data.tok, b['tokens'], b['mask'], b['rows'], causal)
+    print(f"\nprompt {prompts_[0]}, {k} completions; reward = "
+          + ' + '.join(f"{weight:g} x {name}" for name, weight in rewards.items())
+          + "; advantage = reward - mean, " + f"adv_norm '{adv_norm}'\n"
+          + "completion           reward  advantage  log p before  after one update  change")
+    for j in sorted(range(k), key=lambda j: -reward[0, j]):
+        print(f"{completions[j]:18} {reward[0, j]:8.4f}  {advantages[0, j]:+9.4f}  {old[j]:12.4f}  "
+              f"{new[j]:16.4f}  {new[j] - old[j]:+6.4f}")
+    with torch.no_grad():
+        kl = exact_kl(log_probs(logits_of(policy, b), temperature), reference_log_probs(b)).mean() \
+            if reference else torch.zeros(())
+    print(f"mean{'':14} {reward.mean():8.4f}  {advantages.mean():+9.4f}\n"
+          f"loss = -mean(ratio x advantage) + {kl_beta:g} x KL = {line['pg_loss']:.4f} + "
+          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}: 0, because every ratio is 1, the KL is 0 and "
+          f"advantages sum to 0;\nits gradient is not 0 (norm {line['grad_norm']:.4f}). After the "
+          f"update, at learning rate {line['lr']:g}, the KL is {kl:.6f} nats per blank.")
+
+
+def usual_step(step):
+    """The same step as it is usually computed: every prompt repeated k times, for a sampling pass,
+    a policy pass and a reference pass over all N rows, with all T positions through the head."""
+    tokens, mask, u = prompts(data, config, 'train', P, draws(seed, 'prompts', step))
+    tokens, mask = (x.to(here).repeat_interleave(k, 0) for x in (tokens, mask))     # (N, T)
+    hidden = tokens.masked_fill(mask, data.tok.mask)
+    with machine.autocast():
+        with torch.no_grad():
+            logp = policy(hidden).log_softmax(-1)                           # (N, T, V)
+            u = u.transpose(1, 2).flatten(0, 1).to(here)[..., None]
+            rows = torch.where(mask, draw(logp.flatten(0, 1), u.flatten(0, 1)).view_as(tokens), tokens)
+            rewards_ = judge.raw(rows).view(P, k)
+        A = group_advantages(rewards_, adv_norm).view(-1, 1)
+        taken = policy(hidden).log_softmax(-1).gather(2, rows[..., None])[..., 0]
+        with torch.no_grad():
+            ref = reference(hidden).log_softmax(-1).gather(2, rows[..., None])[..., 0]
+    r = (taken - taken.detach()).exp()
+    loss = -clipped_surrogate(r, A, clip_low, clip_high) + kl_beta * sampled_kl(taken, ref, r, 'k3')
+    ((loss * mask).sum() / mask.sum()).backward()
+    update(policy, opts, 0.0, grad_clip)
+
+
+def benchmarked(steps=20):
+    """Times the real step by phases, and the usual one beside it; writes nothing."""
+    global k
+    def median(function, n):
+        times = []
+        for step in range(n + 2):
+            clock.read()
+            began = time.perf_counter()
+            function(step)
+            clock.read()
+            times.append(1e3 * (time.perf_counter() - began))
+        return sorted(times[2:])[n // 2]
+
+    found = [take_step(step)[1][4] for step in range(steps + 5)][5:]
+    whole = sorted(sum(ms.values()) for ms in found)
+    print(f"{P} prompts x {k} completions, {steps} steps: median {whole[steps // 2]:.1f} ms, min "
+          f"{whole[0]:.1f}, max {whole[-1]:.1f}")
+    for phase in ('prompts', 'forward', 'sampling', 'judge', 'reference', 'learn', 'optimizer'):
+        ms = sorted(m.get(phase, 0) for m in found)[steps // 2]
+        print(f"  {phase:10} {ms:8.2f} ms {ms / whole[steps // 2]:6.1%}")
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as counter:
+        take_step(0)
+    a, b = torch.randn(2, 1024, 1024, device=here)
+    with machine.autocast():
+        rate = 2 * 1024 ** 3 / median(lambda step: a @ b, 20) * 1e3
+    seconds, flops = whole[steps // 2] / 1e3, counter.get_total_flops()
+    print(f"{P * k / seconds:,.0f} completions/s, {P * k * block_size / seconds:,.0f} tokens/s | "
+          f"{flops / 1e9:.1f} GFLOP a step = {flops / seconds / rate:.0%} of the {rate / 1e9:.0f} "
+          f"GFLOP/s of a 1024^3 product | peak memory {peak_memory():.2f} GB")
+    if causal or not reference or not judge:
+        return
+    print("   k   this step   usual, same products   usual, torch's defaults   ms per completion")
+    fast = torch.get_float32_matmul_precision()
+    for k in sorted({2, 4, 8, 16, 32, 64, group_size}):
+        config['group_size'], n = k, 10 if k <= 16 else 3
+        ours, same = median(take_step, n), median(usual_step, n)
+        torch.set_float32_matmul_precision('highest')
+        plain, machine.dtype, dtype_ = gpt.attention, 'float32', machine.dtype
+        gpt.attention = gpt.fused_attention
+        usual = median(usual_step, n)
+        gpt.attention, machine.dtype = plain, dtype_
+        torch.set_float32_matmul_precision(fast)
+        print(f"{k:4d} {ours:8.1f} ms   {same:9.1f} ms  {same / ours:5.1f} x   {usual:9.1f} ms  "
+              f"{usual / ours:7.1f} x   {ours / P / k:9.3f}")
+
+
+def peak_memory():
+    """GB: of the GPU, or of this process."""
+    if machine.type == 'cuda':
+        return torch.cuda.max_memory_allocated() / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
 def log(line):
     """One dict, three readers: log.jsonl, wandb, and the console, which shows a part of it."""
     log_file.write(json.dumps(line) + '\n')
@@ -475,6 +576,8 @@ def take_step(step):
                 b = b | {'logp_old': None}      # nothing was learned since: the ratio is exactly 1
             loss, stats = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
                                     clip_low, clip_high, ratio, loss_norm, temperature)
+            if kl_in_reward:
+                stats['mean_kl'] = b['k1'].mean(1).sum()
             (loss / divisor).backward()
             for name, value in stats.items():
                 by = 1 if name == 'ratio_max' else divisor if 'loss' in name or 'pen' in name else count[0]
@@ -496,6 +599,9 @@ if __name__ == "__main__":
         if name not in _functions and (name not in BUILT_IN or name == prompt_filter):
             fail(f"'{name}' is neither a reward ({', '.join(BUILT_IN)}) nor a function of a config "
                  f"file ({', '.join(_functions) or 'they define none'})")
+    if explain:
+        batch_size = config['batch_size'] = gradient_accumulation_steps = inner_updates = mini_batches = 1
+        warmup_iters = 0
     here, causal, k, clock = machine.device, mode == 'causal', group_size, Clock(machine.type == 'cuda')
     P, names = batch_size * gradient_accumulation_steps, [*rewards, *(['kl'] if kl_in_reward else [])]
     mine = range(machine.rank, gradient_accumulation_steps, machine.world)
@@ -525,6 +631,10 @@ if __name__ == "__main__":
         for opt, state in zip(opts, ckpt['optimizers']):
             opt.load_state_dict(state)
         start, best, kl_beta, control = (ckpt[key] for key in ('step', 'best', 'kl_beta', 'control'))
+    if explain or benchmark:                    # nothing is written
+        stop_signal = torch.zeros(())
+        explained() if explain else benchmarked()
+        sys.exit()
     for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
         net.trunk = torch.compile(net.trunk, dynamic=False)
     stop_signal = torch.zeros(())
