@@ -12,7 +12,6 @@ import ctypes
 import math
 import os
 import re
-import signal
 import sys
 import time
 
@@ -528,14 +527,8 @@ def made(path, script, recipe):
 
 def fit(model, loss_at, look, c):
     """Minimises loss_at(step), a scalar; look() tells about held-out data; c: the knobs."""
-    def stop(number, frame):
-        print(f"\nstopped at step {step}, nothing was written; again: python {' '.join(sys.argv)}")
-        raise SystemExit(128 + number)
-
-    opts, began, seen, mean, step = optimizers(model, *(c[key] for key in (
-        'learning_rate', 'weight_decay', 'beta1', 'beta2'))), time.time(), 0.0, 0.0, 0
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    opts, began, seen, mean = optimizers(model, *(c[key] for key in (
+        'learning_rate', 'weight_decay', 'beta1', 'beta2'))), time.time(), 0.0, 0.0
     for step in range(1, c['max_iters'] + 1):
         loss = loss_at(step)
         mean += (loss.item() - mean) / min(step, 50)

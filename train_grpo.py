@@ -9,7 +9,11 @@ Missing data, generator and judge are made on the way and kept. --help lists the
 import json
 import math
 import os
+<<<<<<< ours
 import resource
+=======
+import shlex
+>>>>>>> theirs
 import signal
 import sys
 import time
@@ -199,7 +203,7 @@ def report(step, batches, scores, reward, advantages, totals, lr):
     turns = inner_updates * mini_batches
     totals['distinct'] = [turns / gradient_accumulation_steps * (1 / copies(
         b['rows'].view(batch_size, k, block_size))).mean() for b in batches]
-    top = torch.stack([max(totals.pop('ratio_max')).float(), stop_signal.to(here)])
+    top = torch.stack([max(totals.pop('ratio_max')).float(), stop_signal[0].to(here)])
     top, norm = machine.sum(top, 'MAX').tolist(), sum(totals.pop('grad_norm')).item() / turns
     sums = machine.sum(torch.stack([sum(v) for v in totals.values()]).float() / turns).tolist()
     line = {'step': step, **dict(zip(totals, sums)), 'ratio_max': top[0], 'grad_norm': norm,
@@ -207,7 +211,7 @@ def report(step, batches, scores, reward, advantages, totals, lr):
             **{f'reward/{name}': value.mean().item() for name, value in zip(names, scores)},
             'mean_advantage': advantages.mean().item(), 'std_advantage': advantages.std().item(),
             'dead_groups': dead_groups(reward).float().mean().item(), 'lr': lr, 'kl_beta': kl_beta}
-    stop_signal.fill_(top[1])                   # a signal to one rank stops them all
+    stop_signal[1] = top[1]                     # a signal to one rank stops all, after this step
     if not all(map(math.isfinite, line.values())):
         culprit(step, batches, scores, line)
     if reference is None:
@@ -418,10 +422,11 @@ def start_wandb():
 
 def on_signal(number, frame):
     """The first signal lets the step end and saves; a second one stops at once."""
-    if stop_signal.item():
+    if stop_signal[0]:
         raise SystemExit(128 + number)
-    stop_signal.fill_(128 + number)
-    print("\nfinishing this step and saving; once more to stop at once", flush=True)
+    stop_signal[0] = 128 + number
+    if machine.main:                            # a print here may interrupt another, and fail
+        os.write(1, b"\nfinishing this step and saving; once more to stop at once\n")
 
 # ------------------------------------------------------------------------------------------------
 # the algorithm
@@ -637,7 +642,7 @@ if __name__ == "__main__":
         sys.exit()
     for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
         net.trunk = torch.compile(net.trunk, dynamic=False)
-    stop_signal = torch.zeros(())
+    stop_signal = torch.zeros(2)                # heard by this rank | agreed on by all
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
     if machine.main:
@@ -657,7 +662,7 @@ if __name__ == "__main__":
     # the loop
     began = time.time()
     for step in range(start, max_iters + 1):    # one turn more: the end is evaluated and saved
-        stopped, last = int(stop_signal), step == max_iters
+        stopped, last = int(stop_signal[1]), step == max_iters
         if machine.main and eval_interval and not stopped and (step % eval_interval == 0 or last):
             found = evaluate(policy, reference)
             log({'step': step, **{f'eval/{key}': value for key, value in found.items()},
@@ -682,7 +687,8 @@ if __name__ == "__main__":
     # the end
     if stopped:
         if machine.main:
-            print(f"stopped before step {step}; continue with: python {' '.join(sys.argv)} --resume=True")
+            print(f"stopped before step {step}; continue with: python "
+                  f"{shlex.join([*sys.argv, '--resume=True'])}")
         sys.exit(stopped)
     if machine.main and eval_interval:
         what = 'verify' if data.verify else 'reward'

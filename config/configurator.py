@@ -10,6 +10,8 @@ import ast
 import difflib
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import types
@@ -71,12 +73,21 @@ def run_file(path, names, defaults):
     return found
 
 
+def on_stop(number, frame):
+    """Ctrl-C and SIGTERM end a script, and what it runs, with one line on how to go on."""
+    os.write(1, f"\nstopped; again with: python {shlex.join(sys.argv)}\n".encode())
+    sys.exit(128 + number)
+
+
 def configure(names, argv=None, quiet=False):
     """Applies files and flags to a script's globals(); returns all knobs as a dict.
 
     Raises SystemExit (one line) for an unknown key, a wrong type, a missing or broken file.
     """
     defaults = knobs(names)
+    if argv is None:
+        signal.signal(signal.SIGINT, on_stop)
+        signal.signal(signal.SIGTERM, on_stop)
     for arg in sys.argv[1:] if argv is None else argv:
         key, equals, text = arg.removeprefix('--').partition('=')
         if arg in ('--help', '-h'):
