@@ -108,7 +108,7 @@ def configure(names, argv=None, quiet=False):
             names[key] = checked(key, value, defaults, arg)
     config = {key: names[key] for key in defaults}
     changed = {k: v for k, v in config.items() if v != defaults[k]}
-    if changed and not quiet:
+    if changed and not quiet and os.environ.get('RANK', '0') == '0':
         print("overrides: " + ', '.join(f"{k}={v!r}" for k, v in changed.items()))
     return config
 
