@@ -141,7 +141,7 @@ def each(verify):
 
 
 def called(name, function, prompts, completions):
-    """A reward function's values, one finite number per completion, or one line and the end."""
+    """A reward function's values, one number per completion, or one line and the end."""
     try:
         values = [float(value) for value in function(prompts, completions)]
     except Exception as e:
@@ -149,9 +149,6 @@ def called(name, function, prompts, completions):
     if len(values) != len(prompts):
         fail(f"reward '{name}' gave {len(values)} numbers for {len(prompts)} completions; its "
              f"first prompt: {prompts[0]!r}")
-    for value, prompt, completion in zip(values, prompts, completions):
-        if not np.isfinite(value):
-            fail(f"reward '{name}' is {value} for prompt {prompt!r}, completion {completion!r}")
     return values
 
 
