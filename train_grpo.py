@@ -364,10 +364,13 @@ def peak_memory():
 
 def log(line):
     """One dict, three readers: log.jsonl, wandb, and the console, which shows a part of it."""
-    log_file.write(json.dumps(line) + '\n')
-    log_file.flush()
-    if wandb_run:
-        wandb_run.log(line, step=line['step'])
+    try:
+        with open(log_path, 'a', encoding='utf-8') as f:
+            f.write(json.dumps(line) + '\n')
+    except OSError as e:
+        fail(f"cannot write {log_path}: {e.strerror}; the last checkpoint is whole")
+    if wandb_run is not False:
+        to_wandb(line)
     left = (time.time() - began) / (line['step'] + 1 - start) * (max_iters - line['step'] - 1)
     keys = 'mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s'.split()
     if 'loss' not in line:
@@ -397,28 +400,30 @@ def resumed(path):
              "ones, or start anew in another --out_dir")
     return ckpt
 
-def open_log(path, before):
-    """The log, opened to append, less what is later than the checkpoint or was torn by a crash."""
+def trim_log(path, before):
+    """Takes out of the log what is later than the checkpoint or was torn by a crash."""
     kept = []
-    for text in open(path, encoding='utf-8') if before and os.path.exists(path) else ():
+    for text in open(path, encoding='utf-8', errors='replace'):
         try:
             kept += [text] if json.loads(text)['step'] < before else []
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             pass
     with open(path + '.tmp', 'w', encoding='utf-8') as f:
         f.writelines(kept)
     os.replace(path + '.tmp', path)
-    return open(path, 'a', encoding='utf-8')
 
-def start_wandb():
-    """A run of wandb, or None and a line that says why: logging never stops a run."""
+def to_wandb(line):
+    """Sends a line; the first failure is told once, and is the end of wandb, not of the run."""
+    global wandb_run
     try:
-        import wandb
-        return wandb.init(project=wandb_project, name=wandb_run_name or out_dir, config=config,
-                          settings=wandb.Settings(init_timeout=30))
+        if wandb_run is None:
+            import wandb
+            wandb_run = wandb.init(project=wandb_project, name=wandb_run_name or out_dir,
+                                   config=config, settings=wandb.Settings(init_timeout=30))
+        wandb_run.log(line, step=line['step'])
     except Exception as e:
-        print(f"warning: no wandb ({type(e).__name__}: {str(e).splitlines()[0][:80]}); "
-              f"{out_dir}/log.jsonl has everything")
+        wandb_run = False
+        print(f"warning: no wandb ({repr(e)[:80]}); {log_path} has everything")
 
 def on_signal(number, frame):
     """The first signal lets the step end and saves; a second one stops at once."""
@@ -621,7 +626,8 @@ if __name__ == "__main__":
     start_path, make = machine.once(lambda: made(
         generator_checkpoint, 'model.py', generator_recipe or f'config/generator_{dataset}.py'))
     policy = load_gpt(start_path, data, make, block_size, mode, here)
-    judge = reference = control = wandb_run = None
+    judge = reference = control = None
+    wandb_run = None if wandb_log else False    # None: begins with the first line
     judge_path, start, best = '', 0, -math.inf
     if kl_beta:
         reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode, here)
@@ -646,10 +652,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
     if machine.main:
-        log_file = open_log(log_path, start)
+        trim_log(log_path, start)
         with open(os.path.join(out_dir, 'config.json'), 'w') as f:
             json.dump(config, f, indent=1)
-        wandb_run = start_wandb() if wandb_log else None
         print(f"policy {start_path}, {sum(p.numel() for p in policy.parameters()):,} parameters | "
               f"{P} prompts x {k} completions = {P * k * block_size:,} tokens a step | "
               f"{machine.note} | writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/")
