@@ -383,6 +383,9 @@ def log(line):
 
 def keep(path, step):
     """Saves all that a run needs to go on exactly from here."""
+    if not all(p.isfinite().all() for p in policy.parameters()):
+        fail(f"step {step}: weights are not finite, {path} was not written; try a smaller "
+             "--learning_rate")
     if machine.main:
         save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
              optimizers=[opt.state_dict() for opt in opts], best=best, kl_beta=kl_beta,
@@ -398,6 +401,8 @@ def resumed(path):
     if differ:
         fail(f"{path} was made with other settings: {', '.join(differ)}; continue with the old "
              "ones, or start anew in another --out_dir")
+    if ckpt['step'] > max_iters:
+        fail(f"{path} is of step {ckpt['step']}, max_iters = {max_iters}")
     return ckpt
 
 def trim_log(path, before):
