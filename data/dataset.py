@@ -125,13 +125,20 @@ class Dataset:
         if not os.path.isfile(os.path.join(self.folder, 'meta.json')):
             fail(f"dataset '{name}' is not prepared; run: "
                              f"python data/{name}/prepare.py")
-        with open(os.path.join(self.folder, 'meta.json')) as f:
-            text = f.read()
-        self.meta = json.loads(text)
+        try:
+            with open(os.path.join(self.folder, 'meta.json')) as f:
+                text = f.read()
+            self.meta = json.loads(text)
+            self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
+            self.ids = {split: np.memmap(os.path.join(self.folder, f'{split}.bin'), np.uint16, 'r')
+                        for split in ('train', 'val')}
+            for split, ids in self.ids.items():
+                if len(ids) != self.meta[split]['tokens']:
+                    raise ValueError(f"{split}.bin has {len(ids)} tokens, meta.json says "
+                                     f"{self.meta[split]['tokens']}")
+        except (OSError, ValueError, KeyError) as e:
+            fail(f"data/{name} is damaged ({e}); prepare it again: python data/{name}/prepare.py")
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
-        self.ids = {split: np.memmap(os.path.join(self.folder, f'{split}.bin'), np.uint16, 'r')
-                    for split in ('train', 'val')}
         self.ends = {split: np.flatnonzero(ids == self.tok.eos) for split, ids in self.ids.items()
                      if self.meta['unit'] == 'rows'}
         spec = importlib.util.spec_from_file_location(f'prepare_{name}', f'{self.folder}/prepare.py')
