@@ -480,19 +480,19 @@ def load(path, kind, data, make, block_size=1, mode=''):
         fail(f"no {kind} at {path}; make one with: {make}")
     try:
         ckpt = torch.load(path, map_location='cpu', weights_only=True)
-        args = ckpt['model_args']
+        args, found, version, corpus = (ckpt[key] for key in (
+            'model_args', 'kind', 'version', 'corpus'))
     except Exception as e:
         why = "is damaged, or no checkpoint of ours"
         if 'WeightsUnpickler' in str(e) or 'Unsupported' in str(e) or 'weights_only' in str(e):
             why = "holds more than tensors and plain values, so it was not opened"
         fail(f"{path} {why} ({type(e).__name__}); make it again with: {make}")
     again = f"; make one with: {make}"
-    if ckpt['kind'] != kind and (kind, ckpt['kind']) != ('generator', 'policy'):
-        fail(f"{path} is a {ckpt['kind']}, expected a {kind}{again}")
-    if ckpt['version'] != 1 or ckpt['corpus'] != data.fingerprint:
-        fail(f"{path} (version {ckpt['version']}, expected 1) was made for the text "
-             f"{ckpt['config']['dataset']}-{ckpt['corpus']}, data/ has {data.name}-"
-             f"{data.fingerprint}{again}")
+    if found != kind and (kind, found) != ('generator', 'policy'):
+        fail(f"{path} is a {found}, expected a {kind}{again}")
+    if version != 1 or corpus != data.fingerprint:
+        fail(f"{path} (version {version}, expected 1) was made for the text "
+             f"{ckpt['config']['dataset']}-{corpus}, data/ has {data.name}-{data.fingerprint}{again}")
     if args['block_size'] < block_size:
         fail(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}{again} "
              f"--block_size={block_size}")
