@@ -15,9 +15,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config.configurator import configure, fail
+from config.configurator import check, configure, fail
 from data.dataset import Dataset, blanks, draws, texts
-from model import GPT, Machine, complete, fit, load, load_gpt, made, save
+from model import GPT, RULES, Machine, complete, fit, load, load_gpt, made, save
 
 # ------------------------------------------------------------------------------------------------
 # knobs
@@ -188,8 +188,7 @@ def read_labels(path, tok, block_size):
 
 if __name__ == "__main__":
     config = configure(globals())
-    if kind not in ('likelihood', 'classifier'):
-        fail(f"--kind={kind}: expected likelihood or classifier")
+    check({**RULES, "kind in ('likelihood', 'classifier')": ''}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine = Dataset(dataset), Machine(device, dtype)
     tok, here = data.tok, machine.device

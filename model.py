@@ -19,7 +19,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config.configurator import configure, fail, run
+from config.configurator import check, configure, fail, run
 from data.dataset import SPECIALS, Dataset, blanks, draws, texts
 
 # ------------------------------------------------------------------------------------------------
@@ -48,6 +48,11 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = False             # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
+RULES = {       # what knobs that the scripts share must fulfil, and why
+    "blank_kind in ('random', 'span', 'suffix')": '', "0 <= blank_low <= blank_high <= 1": '',
+    "block_size >= 2 and blank_span >= 1 and batch_size >= 1 and max_iters >= 1": '',
+    "learning_rate >= 0 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
+    "seed >= 0": '', "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
 # ------------------------------------------------------------------------------------------------
 # letters: B rows | T positions | C channels | H heads | D channels per head | V base vocabulary
 # M decision points | k completions per prompt | N = B*k rows
@@ -539,7 +544,7 @@ def fit(model, loss_at, look, c):
         update(model, opts, scheduled(step - 1, c['learning_rate'], c['learning_rate'] / 10,
                                       c['warmup_iters'], c['max_iters']), c['grad_clip'])
         last = step == c['max_iters']
-        if step % c['eval_interval'] == 0 or last:
+        if last or c['eval_interval'] and step % c['eval_interval'] == 0:
             print(f"step {step:5d} | loss {mean:.4f} | {look()}", flush=True)
         elif sys.stdout.isatty() and time.time() - seen > 0.2:
             seen = time.time()
@@ -549,8 +554,7 @@ def fit(model, loss_at, look, c):
 
 if __name__ == "__main__":
     config = configure(globals())
-    if mode not in ('fill', 'causal'):
-        fail(f"mode = {mode}: expected fill or causal")
+    check({**RULES, "mode in ('fill', 'causal')": ''}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine = Dataset(dataset), Machine(device, dtype)
     torch.manual_seed(seed)

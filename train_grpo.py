@@ -24,7 +24,11 @@ import model as gpt
 from config.configurator import check, configure, fail
 from data.dataset import Dataset, draws, prompts, texts
 from judge import BUILT_IN, auc, copies, load_judge, reward_scores
+<<<<<<< ours
 from model import (Clock, Machine, act, complete, draw, load, load_gpt, log_probs, made, optimizers,
+=======
+from model import (RULES as SHARED_RULES, Clock, Machine, act, complete, load, load_gpt, log_probs, made, optimizers,
+>>>>>>> theirs
                    place, save, scheduled, update)
 from sample import show
 
@@ -104,21 +108,21 @@ explain = False             # True: one group by hand, to be checked with a pock
 # c completions per decision point: k in fill mode (one forward serves all), 1 in causal mode
 
 RULES = {       # what knobs must fulfil, and why; `world` is the number of ranks
-    "mode in ('fill', 'causal')": '', "blank_kind in ('random', 'span', 'suffix')": '',
+    **SHARED_RULES, "mode in ('fill', 'causal')": '', "backend in ('', 'gloo', 'nccl')": '',
     "adv_norm in ('none', 'std', 'batch', 'rloo')": '', "ratio in ('token', 'sequence')": '',
     "loss_norm in ('token', 'sequence', 'constant')": '',
     "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '',
     "group_size >= 2": "a group of one is its own mean and teaches nothing",
-    "batch_size >= 1 and gradient_accumulation_steps >= 1 and mini_batches >= 1": '',
+    "gradient_accumulation_steps >= 1 and mini_batches >= 1": '',
     "gradient_accumulation_steps % (mini_batches * world) == 0":
         "each of the ranks takes its share of the micro-steps of each mini-batch",
-    "block_size >= 2 and blank_span >= 1": '', "0 <= blank_low <= blank_high <= 1": '',
-    "temperature > 0": '', "0 < top_p <= 1": '', "top_k >= 0": "0 is off",
+    "temperature > 0": '', "0 < top_p <= 1": '', "top_k >= 0 and judge_batch_size >= 0": "0 is off",
+    "rewards and all(type(weight) in (int, float) for weight in rewards.values())": '',
     "gen_batch_size == 0 or gen_batch_size >= group_size": '',
     "kl_beta >= 0 and target_kl >= 0 and entropy_coef >= 0": "0 is off",
     "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
     "kl_beta > 0 or not (kl_in_reward or target_kl)": "0 loads no reference",
-    "inner_updates >= 1 and max_iters >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
+    "inner_updates >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
 HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_interval device
     sample_interval wandb_log wandb_project wandb_run_name compile backend gen_batch_size
     judge_batch_size generator_recipe judge_recipe benchmark explain""".split())  # may change on resume
