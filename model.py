@@ -7,6 +7,7 @@ One class serves as generator (bidirectional: all blanks in one pass; causal: le
 trunk of the judge and as likelihood judge. No dropout anywhere: sampling and learning must see the
 same network. Further down: sampling, and what all scripts share (machine, optimizers, checkpoints).
 """
+import atexit
 import contextlib
 import ctypes
 import math
@@ -373,6 +374,7 @@ class Machine:
         if self.world > 1:
             torch.distributed.init_process_group(
                 backend or ('nccl' if self.type == 'cuda' else 'gloo'))
+            atexit.register(torch.distributed.destroy_process_group)    # or gloo aborts at times
             self.note += f", {self.world} ranks"
 
     def autocast(self):
