@@ -9,11 +9,7 @@ Missing data, generator and judge are made on the way and kept. --help lists the
 import json
 import math
 import os
-<<<<<<< ours
-import resource
-=======
 import shlex
->>>>>>> theirs
 import signal
 import sys
 import time
@@ -24,11 +20,8 @@ import model as gpt
 from config.configurator import check, configure, fail
 from data.dataset import Dataset, draws, prompts, texts
 from judge import BUILT_IN, auc, copies, load_judge, reward_scores
-<<<<<<< ours
+from model import RULES as SHARED_RULES
 from model import (Clock, Machine, act, complete, draw, load, load_gpt, log_probs, made, optimizers,
-=======
-from model import (RULES as SHARED_RULES, Clock, Machine, act, complete, load, load_gpt, log_probs, made, optimizers,
->>>>>>> theirs
                    place, save, scheduled, update)
 from sample import show
 
@@ -363,6 +356,7 @@ def peak_memory():
     """GB: of the GPU, or of this process."""
     if machine.type == 'cuda':
         return torch.cuda.max_memory_allocated() / 1e9
+    import resource
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
@@ -652,7 +646,7 @@ if __name__ == "__main__":
             opt.load_state_dict(state)
         start, best, kl_beta, control = (ckpt[key] for key in ('step', 'best', 'kl_beta', 'control'))
     if explain or benchmark:                    # nothing is written
-        stop_signal = torch.zeros(())
+        stop_signal = torch.zeros(2)
         explained() if explain else benchmarked()
         sys.exit()
     for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
