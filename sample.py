@@ -185,4 +185,5 @@ if __name__ == "__main__":
                                           for name, old, new in zip(names, *(s for _, s in sides)))
         if argmax == (count == 0):
             compare(*(x[:num_samples] for x in asked[:2]), sides, 1 if argmax else k or 1)
-    print(f"\nreference -> policy, mean over prompts ({len(asked[0])}):{means}")
+    unlike = f", without its filter {c['prompt_filter']}" if c['prompt_filter'] else ''
+    print(f"\nreference -> policy, mean over prompts ({len(asked[0])}{unlike}):{means}")

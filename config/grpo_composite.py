@@ -1,4 +1,4 @@
-# composite reward on docstring completions
+# a reward of four parts on completions of docstrings
 from data.docstrings.prepare import FAILURE, verify
 
 dataset = 'docstrings'
@@ -6,7 +6,7 @@ mode = 'causal'
 block_size = 64
 blank_kind = 'suffix'
 blank_low = blank_high = 0.5
-rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}
+rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}    # judge: quality
 generator_recipe = 'config/generator_completion.py'
 judge_recipe = 'config/judge_docstrings.py --block_size=64'
 
@@ -16,29 +16,22 @@ def safety(prompts, completions):
     return [float(not FAILURE.search(c)) for c in completions]
 
 
+def diversity(prompts, completions):
+    """Share of a completion's words that no other completion of its prompt has."""
+    words = [set(c.split()) for c in completions]
+    others = [[w for q, w in zip(prompts, words) if q == p] for p in prompts]
+    return [sum(sum(x in w for w in o) == 1 for x in own) / max(1, len(own))
+            for own, o in zip(words, others)]
+
+
 def coherence(prompts, completions):
-    """The share of its words that occur in the training text."""
+    """Share of the words touched that occur in the training text."""
     return [verify(p, c) for p, c in zip(prompts, completions)]
 
 
-def diversity(prompts, completions):
-    """1 - the share of a completion's pairs of letters that other completions of its prompt have."""
-    found = {}
-    for p, c in zip(prompts, completions):
-        for pair in {c[i:i + 3] for i in range(len(c) - 2)}:
-            found.setdefault(p, {}).setdefault(pair, 0)
-            found[p][pair] += 1
-    ...
-
-
-group_size = 8
-batch_size = 16
+group_size, batch_size = 8, 16
 adv_norm = 'std'
 kl_beta = 0.02
-learning_rate = 5e-4
-max_iters = 100
-eval_interval = 25
-eval_prompts = 128
-log_interval = 5
-sample_interval = 25
+learning_rate, min_lr, max_iters = 1e-3, 1e-4, 100
+eval_interval, eval_prompts, log_interval, sample_interval = 25, 128, 5, 25
 out_dir = 'out-composite'

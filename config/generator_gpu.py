@@ -1,0 +1,15 @@
+# 30 million parameters that fill blanks of Shakespeare in GPT-2's byte pairs
+# python data/shakespeare/prepare.py --tokenizer=gpt2
+dataset = 'shakespeare'
+block_size = 256
+n_layer = 6
+n_head = 8
+n_embd = 256
+blank_kind = 'span'
+blank_low = 0.1
+blank_high = 0.4
+batch_size = 64
+learning_rate = 2e-3
+max_iters = 2000
+compile = True
+dtype = 'bfloat16'
