@@ -1080,8 +1080,10 @@ def test_bad_input_to_sample_ends_with_one_clear_line(toy, stopped):
 def test_long_two_thousand_steps_need_no_more_memory_and_time_than_the_first_ones(toy):
     """Peak memory is the kernel's VmHWM; a step's time the median over 200 steps."""
     out = toy.new()
-    job = toy.train(out, '--max_iters=2000', '--lr_decay_iters=2000', '--eval_interval=100',
-                    '--save_interval=100', '--sample_interval=100')
+    job = toy.run('train_grpo.py', 'config/grpo_smoke.py', f'--out_dir={out}', '--device=cpu',
+                  '--generator_checkpoint=toy/generator.pt', '--judge_checkpoint=toy/judge.pt',
+                  '--max_iters=2000', '--log_interval=1', '--eval_interval=100',
+                  '--save_interval=100', '--sample_interval=100')
     peak = {}
     for step in (200, 2000):
         lines_of(job, out, step + step // 100, 600)

@@ -620,11 +620,12 @@ if __name__ == "__main__":
     mine = range(machine.rank, gradient_accumulation_steps, machine.world)
     ckpt_path, best_path, log_path = (
         os.path.join(out_dir, name) for name in ('ckpt.pt', 'best.pt', 'log.jsonl'))
-    try:
-        os.makedirs(out_dir, exist_ok=True)
-        open(log_path, 'a').close()
-    except OSError as e:
-        fail(f"out_dir = {out_dir}: {e.strerror}; choose another with --out_dir=DIR")
+    if not (explain or benchmark):
+        try:
+            os.makedirs(out_dir, exist_ok=True)
+            open(log_path, 'a').close()
+        except OSError as e:
+            fail(f"out_dir = {out_dir}: {e.strerror}; choose another with --out_dir=DIR")
     data = machine.once(lambda: Dataset(dataset, prepare=True))
     start_path, make = machine.once(lambda: made(
         generator_checkpoint, 'model.py', generator_recipe or f'config/generator_{dataset}.py'))

@@ -1,6 +1,5 @@
 # 30 million parameters that fill blanks of Shakespeare in GPT-2's byte pairs
-# python data/shakespeare/prepare.py --tokenizer=gpt2
-dataset = 'shakespeare'
+dataset = 'shakespeare_bpe'
 block_size = 256
 n_layer = 6
 n_head = 8

@@ -1,5 +1,5 @@
 # byte pairs
-dataset = 'shakespeare'
+dataset = 'shakespeare_bpe'
 block_size = 256
 blank_kind = 'span'
 blank_low = 0.1

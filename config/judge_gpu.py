@@ -1,5 +1,5 @@
 # a likelihood judge of the same size, for config/grpo_gpu.py
-dataset = 'shakespeare'
+dataset = 'shakespeare_bpe'
 block_size = 256
 n_layer = 6
 n_head = 8

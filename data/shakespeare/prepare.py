@@ -3,8 +3,9 @@
     python data/shakespeare/prepare.py                                # downloads 1.1 MB
     python data/shakespeare/prepare.py --input=my.txt --tokenizer=gpt2
 
---tokenizer=char (default): one symbol per character. gpt2: GPT-2's byte pairs, by tiktoken.
-Paragraphs are split by empty lines; the last tenth of them is held out.
+--tokenizer=char (default): one symbol per character. gpt2: GPT-2's byte pairs, by tiktoken;
+data/shakespeare_bpe/ is this script with that default. Paragraphs are split by empty lines, a
+line's end is an end of row, and the last tenth of the paragraphs is held out.
 """
 import os
 import re
@@ -43,17 +44,19 @@ def read(path):
         sys.exit(f"error: --input={path}: {e}; expected a UTF-8 text file")
 
 
-if __name__ == "__main__":
-    options = {'--input': '', '--tokenizer': 'char'}
-    for arg in sys.argv[1:]:
-        key, _, value = arg.partition('=')
-        if key not in options:
-            sys.exit(f"error: unknown option {key}; there are --input=FILE and --tokenizer=char|gpt2")
+def main(folder, tokenizer):
+    """Prepares a text for a folder of data/, as the command line says."""
+    options = {'--input': '', '--tokenizer': tokenizer}
+    for key, _, value in (arg.partition('=') for arg in sys.argv[1:]):
+        if key not in options or key == '--tokenizer' and value not in ('char', 'gpt2'):
+            sys.exit(f"error: {key}={value}: expected --input=FILE or --tokenizer=char|gpt2")
         options[key] = value
-    if options['--tokenizer'] not in ('char', 'gpt2'):
-        sys.exit(f"error: --tokenizer={options['--tokenizer']}: expected char or gpt2")
-    texts = [t for t in re.split(r'\n\s*\n', read(options['--input'])) if t.strip()]
-    if len(texts) < 10:
-        sys.exit(f"error: {len(texts)} paragraphs (split by empty lines); expected at least 10")
-    cut = len(texts) * 9 // 10
-    write_corpus(HERE, 'windows', texts[:cut], texts[cut:], options['--tokenizer'])
+    parts = [t for t in re.split(r'\n\s*\n', read(options['--input'])) if t.strip()]
+    if len(parts) < 10:
+        sys.exit(f"error: {len(parts)} paragraphs (split by empty lines); expected at least 10")
+    cut = len(parts) * 9 // 10
+    write_corpus(folder, 'windows', parts[:cut], parts[cut:], options['--tokenizer'])
+
+
+if __name__ == "__main__":
+    main(HERE, 'char')
