@@ -52,7 +52,7 @@ seed = 1                    # of weights, rows and blanks
 RULES = {       # what knobs that the scripts share must fulfil, and why
     "blank_kind in ('random', 'span', 'suffix')": '', "0 <= blank_low <= blank_high <= 1": '',
     "block_size >= 2 and blank_span >= 1 and batch_size >= 1 and max_iters >= 1": '',
-    "learning_rate >= 0 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
+    "0 <= learning_rate < 1e30 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
     "seed >= 0": '', "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
 # ------------------------------------------------------------------------------------------------
 # letters: B rows | T positions | C channels | H heads | D channels per head | V base vocabulary
