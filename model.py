@@ -53,26 +53,25 @@ RULES = {       # what knobs that the scripts share must fulfil, and why
     "blank_kind in ('random', 'span', 'suffix')": '', "0 <= blank_low <= blank_high <= 1": '',
     "block_size >= 2 and blank_span >= 1 and batch_size >= 1 and max_iters >= 1": '',
     "0 <= learning_rate < 1e30 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
-    "seed >= 0": '', "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
+    "dtype in ('auto', 'float32', 'bfloat16', 'float64')": '', "seed >= 0": '',
+    "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
 # ------------------------------------------------------------------------------------------------
 # letters: B rows | T positions | C channels | H heads | D channels per head | V base vocabulary
 # M decision points | k completions per prompt | N = B*k rows
 
-
 class Cache:
-    """Keys and values of earlier positions, per layer (rows, H, positions, D).
-
-    A pass over the common prefix of each group fills it, grow() copies that for each of k rows.
-    With a capacity, later positions are written in place (sampling, no gradients); without, they
-    are joined to the prefix by a copy that gradients pass through (learning).
-    """
+    """Keys and values of earlier positions, per layer (rows, H, positions, D). A pass over the
+    common prefix of each group fills it, grow() copies that for each of k rows. With a capacity,
+    later positions are written in place (sampling, no gradients); without, they are joined to the
+    prefix by a copy that gradients pass through (learning)."""
     def __init__(self):
         self.layers, self.length, self.capacity = [], 0, 0
 
     def grow(self, copies, capacity=0):
         self.capacity, room = capacity, max(0, capacity - self.length)
-        self.layers = [[F.pad(t.repeat_interleave(copies, 0), (0, 0, 0, room)) if room else
-                        t.repeat_interleave(copies, 0) for t in kv] for kv in self.layers]
+        self.layers = [[t.repeat_interleave(copies, 0) for t in kv] for kv in self.layers]
+        if room:
+            self.layers = [[F.pad(t, (0, 0, 0, room)) for t in kv] for kv in self.layers]
 
     def select(self, rows):
         self.layers = [[t[rows] for t in kv] for kv in self.layers]
@@ -89,16 +88,13 @@ class Cache:
             all_[:, :, self.length:stop] = t
         return [all_[:, :, :stop] for all_ in self.layers[layer]]
 
-
 def norm(x):
     return F.rms_norm(x, (x.size(-1),))
-
 
 def fused_attention(q, k, v, bias, causal):
     """Softmax attention of q (B, H, S, D) over k, v (B, H, keys, D); bias is added to scores."""
     causal = causal and q.size(2) == k.size(2)          # spares the kernel an explicit mask
     return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
-
 
 def attention(q, k, v, bias, causal):
     """The same; on CPUs by plain products, which beat the fused kernel for small heads."""
@@ -106,7 +102,6 @@ def attention(q, k, v, bias, causal):
         return fused_attention(q, k, v, bias, causal)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
     return (scores if bias is None else scores + bias).softmax(-1).to(v.dtype) @ v
-
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
@@ -118,8 +113,8 @@ class Block(nn.Module):
         self.up = nn.Linear(n_embd, 4 * n_embd, bias=False)
         self.down = nn.Linear(4 * n_embd, n_embd, bias=False)
         small = 0.02 / math.sqrt(2 * n_layer)           # residual branches start small
-        for linear, std in zip((self.qkv, self.up, self.proj, self.down),
-                               (n_embd ** -0.5, n_embd ** -0.5, small, small)):
+        for linear, std in ((self.qkv, n_embd ** -0.5), (self.up, n_embd ** -0.5),
+                            (self.proj, small), (self.down, small)):
             nn.init.normal_(linear.weight, std=std)
 
     def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
@@ -128,18 +123,15 @@ class Block(nn.Module):
         qk, v = norm(qkv[:, :, :2]), qkv[:, :, 2]                           # (B, H, 2, S, D)
         a, b = qk.chunk(2, -1)                                              # rotary positions
         q, k = torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(v.dtype).unbind(2)
-        if cache is not None:
+        if cache:
             k, v = cache.extend(layer, (k, v))
         x = x + self.proj(attention(q, k, v, bias, causal).transpose(1, 2).reshape(B, S, C))
         return x + self.down(F.relu(self.up(norm(x))).square())
 
-
 class GPT(nn.Module):
     """Pre-norm transformer: rotary positions, RMS-normalised queries and keys, no biases.
-
     vocab_size: V, the base vocabulary. Inputs may also be mask = V, BOS = V + 1, padding = V + 2;
-    the output layer has V rows only, so special ids are never produced and need no banning.
-    """
+    the output layer has V rows only, so special ids are never produced and need no banning."""
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
         super().__init__()
         if n_embd % (2 * n_head):
@@ -154,14 +146,14 @@ class GPT(nn.Module):
         nn.init.zeros_(self.head.weight)                # the first guess is uniform
         D = n_embd // n_head
         angle = torch.arange(block_size)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
+        future = torch.full((block_size, block_size), float('-inf')).triu(1)
         self.register_buffer('cos', angle.cos(), persistent=False)          # (T, D/2)
         self.register_buffer('sin', angle.sin(), persistent=False)
-        future = torch.full((block_size, block_size), float('-inf')).triu(1)
         self.register_buffer('future', future, persistent=False)            # (T, T)
 
     def trunk(self, inputs, cache=None, pad=None):
         """Ids (B, S), continuing the cache -> normalised features (B, S, C)."""
-        start = cache.length if cache is not None else 0
+        start = cache.length if cache else 0
         stop, causal = start + inputs.size(1), self.causal and inputs.size(1) > 1
         bias = self.future[start:stop, :stop] if causal else None           # (S, stop)
         if pad is not None and (pad.device.type != 'cpu' or pad.any()):
@@ -170,22 +162,20 @@ class GPT(nn.Module):
         x = norm(self.embed(inputs))
         for i, block in enumerate(self.blocks):
             x = block(x, self.cos[start:stop], self.sin[start:stop], bias, causal, cache, i)
-        if cache is not None:
+        if cache:
             cache.length = stop
         return norm(x)
 
     def shifted(self, tokens):
         """Inputs (B, T) of a causal model: BOS, then all tokens but the last."""
-        return torch.cat((torch.full_like(tokens[:, :1], self.bos_id), tokens[:, :-1]), 1)
+        return F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
 
     def features(self, tokens, where=None, prefix=0, copies=1):
         """Rows (N, T) -> features (N, T, C), or (M, C) at the True positions of where (N, T).
-
         Features at t depend on what a choice of tokens[:, t] may look at: all to its left
         (causal), or everything but the positions in `where`, which are hidden here (fill).
         copies = k > 1, causal only: groups of k rows agree on their first `prefix` tokens, and
-        that prefix is computed once per group. Raises ValueError for rows over block_size.
-        """
+        that prefix is computed once per group. Raises ValueError for rows over block_size."""
         if tokens.size(1) > self.block_size:
             raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
         if not self.causal:
@@ -216,7 +206,6 @@ class GPT(nn.Module):
         """Logits scoring tokens[n, t]: (N, T, V), or (M, V) at where (N, T); see features()."""
         return self.logits(self.features(tokens, where, prefix, copies))
 
-
 # ------------------------------------------------------------------------------------------------
 # sampling: one distribution samples, scores, and enters KL and entropy
 
@@ -226,7 +215,6 @@ def log_probs(logits, temperature=1.0, kept=None):
     logits = logits / temperature
     # -1e9 rather than -inf: p is still exactly 0, and p * log p stays 0 instead of NaN
     return (logits if kept is None else logits.masked_fill(~kept, -1e9)).log_softmax(-1)
-
 
 def kept_set(logp, top_k=0, top_p=1.0):
     """The ids (M, V) bool that filters leave, or None for all. top_k: that many of the likeliest,
@@ -239,7 +227,6 @@ def kept_set(logp, top_k=0, top_p=1.0):
         keep[:, top_k:] = False
     return torch.zeros_like(keep).scatter(-1, order, keep)
 
-
 def draw(logp, uniforms=None):
     """Actions (M, k) by inverse CDF from uniforms (M, k) in [0, 1); None: the likeliest (M, 1)."""
     if uniforms is None:
@@ -249,7 +236,6 @@ def draw(logp, uniforms=None):
     return torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True).clamp(
         max=logp.size(-1) - 1)                  # NaN logits must not crash here: they get a name
 
-
 def act(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
     """Logits (M, V), uniforms (M, k) -> actions (M, k), their log-probs (M, k), kept set."""
     logp = log_probs(logits, temperature)
@@ -258,54 +244,48 @@ def act(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
     actions = draw(logp, uniforms)
     return actions, logp.gather(1, actions), kept
 
-
 def place(tokens, mask, values):
     """Writes values (M, k) into the blanks of tokens (B, T): rows (N, T), row b*k + j."""
     rows = tokens[:, None].repeat(1, values.size(1), 1)                     # (B, k, T)
     rows.transpose(1, 2)[mask] = values
     return rows.flatten(0, 1)
 
-
 @torch.no_grad()
 def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p=1.0, eos=-1):
     """Fills the blanks of prompts tokens (B, T), mask (B, T) bool, k times.
-
     uniforms (B, T, k) in [0, 1); None: the likeliest id everywhere, k = 1. Returns rows (N, T)
     and acted (N, T) bool, where the policy chose (a causal row ends with its end-of-row id: then
-    padding, False); logp (N, T) of the choices (causal); kept (N, T, V) bool (causal), or None.
-    """
-    k = 1 if uniforms is None else uniforms.size(2)
+    padding, False); logp (N, T) of the choices (causal); kept (N, T, V) bool (causal), or None."""
+    k, how = 1 if uniforms is None else uniforms.size(2), (temperature, top_k, top_p)
     rows, acted = tokens.repeat_interleave(k, 0), mask.repeat_interleave(k, 0)      # (N, T)
     if not model.causal:
         u = None if uniforms is None else uniforms[mask]                    # (M, k)
-        actions, *_ = act(model(tokens, where=mask), u, temperature, top_k, top_p)
-        return place(tokens, mask, actions), acted, None, None
-    T, N = tokens.size(1), len(rows)
-    at = torch.arange(T, device=rows.device)
+        return place(tokens, mask, act(model(tokens, where=mask), u, *how)[0]), acted, None, None
+    (N, T), here = rows.shape, rows.device
+    at, live = torch.arange(T, device=here), torch.arange(N, device=here)   # live: not ended rows
     last = (acted * at).amax(1)                                             # (N,) last blank
     given = ((at + 1) * (~acted & (rows != model.pad_id))).amax(1) - 1      # (N,) last given token
     u = None if uniforms is None else uniforms.transpose(1, 2).flatten(0, 1)        # (N, T)
-    logp_taken, kept_all = torch.zeros(N, T, device=rows.device), None
-    first, cache, live = int(mask.any(0).nonzero()[0]), Cache(), torch.arange(N, device=rows.device)
+    logp_taken, kept_all, V = torch.zeros(N, T, device=here), None, model.head.out_features
+    if top_k or top_p < 1:
+        kept_all = torch.ones(N, T, V, dtype=torch.bool, device=here)
+    first, cache = int(mask.any(0).nonzero()[0]), Cache()
     x = model.trunk(model.shifted(tokens)[:, :first + 1], cache)[:, -1]     # (B, C)
     x = x.repeat_interleave(k, 0)
     cache.grow(k, T)
     for t in range(first, T):
-        actions, logp, kept = act(model.logits(x), None if u is None else u[live, t, None],
-                                  temperature, top_k, top_p)
+        if t > first:
+            x = model.trunk(rows[live, t - 1, None], cache)[:, 0]
+        actions, logp, kept = act(model.logits(x), None if u is None else u[live, t, None], *how)
         mine = acted[live, t]                   # elsewhere the token is given, or the row has ended
         new = torch.where(mine, actions[:, 0], rows[live, t])
         rows[live, t], logp_taken[live, t] = new, logp[:, 0].float() * mine
         if kept is not None:
-            if kept_all is None:
-                kept_all = torch.ones(N, T, kept.size(-1), dtype=torch.bool, device=kept.device)
             kept_all[live, t] = kept
         over = live[mine & (new == eos) & (given[live] < t)]
         rows[over, t + 1:] = rows[over, t + 1:].masked_fill(acted[over, t + 1:], model.pad_id)
         acted[over, t + 1:], last[over] = False, t
-        if t + 1 == T:
-            break
-        if t % 4 == 3 or rows.device.type == 'cpu':     # on a GPU, asking costs a wait: seldom
+        if t % 4 == 3 or here.type == 'cpu':    # on a GPU, asking costs a wait: seldom
             going = last[live] > t
             count = int(going.sum())
             if count == 0:
@@ -313,57 +293,42 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
             if count <= 0.9 * len(live):        # ended rows leave when that pays for the copy
                 live = live[going]
                 cache.select(going)
-        x = model.trunk(rows[live, t, None], cache)[:, 0]
     return rows, acted, logp_taken, kept_all
-
 
 # ------------------------------------------------------------------------------------------------
 # machine
 
 def quick_products():
-    """Sets the float32 matrix product of this CPU by measuring its error; says which.
-
-    On AMD processors 'medium' calls another library: twice as fast at the same accuracy. On
-    others it may round to bfloat16, and then it is not taken. Speed is only told: a choice by
-    stopwatch would change the last bits of a run with the load of the machine.
-    """
+    """Lets float32 products of this CPU use another library if that is as exact; says which.
+    On AMD processors 'medium' calls one that is twice as fast at the same accuracy; on others it
+    may round to bfloat16, and then it is not taken. Its error decides: a choice by stopwatch would
+    change the last bits of a run with the load of the machine."""
     a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    exact, found = a.double() @ b.double(), {}
+    exact, error = a.double() @ b.double(), {}
     for precision in ('highest', 'medium'):
         torch.set_float32_matmul_precision(precision)
-        error, times = ((a @ b - exact).norm() / exact.norm()).item(), []
-        for _ in range(9):
-            start = time.perf_counter()
-            a @ b
-            times.append(time.perf_counter() - start)
-        found[precision] = error, sorted(times)[4]
-    (error, slow), (quick_error, quick) = found['highest'], found['medium']
-    better = quick_error < 4 * error
-    torch.set_float32_matmul_precision('medium' if better else 'highest')
-    return f"float32 products {'by the faster library' if better else 'by default'} " + \
-        f"({slow / quick:.1f} x, error {quick_error:.0e} against {error:.0e})"
-
+        error[precision] = ((a @ b - exact).norm() / exact.norm()).item()
+    taken = 'medium' if error['medium'] < 4 * error['highest'] else 'highest'
+    torch.set_float32_matmul_precision(taken)
+    return f"float32 products '{taken}' (error {error[taken]:.0e})"
 
 class Machine:
     """Where a script runs: device, precision of products, and which rank of how many it is."""
     def __init__(self, device, dtype, backend=''):
         self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
-        have = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available(),
-                'cpu': True}
-        self.type = next(d for d in have if have[d]) if device == 'auto' else device.split(':')[0]
-        if not have.get(self.type):
-            fail(f"device = {device} is not available; there is "
-                 f"{', '.join(d for d in have if have[d])}, or auto")
-        if dtype not in ('auto', 'float32', 'bfloat16', 'float64'):
-            fail(f"dtype = {dtype}: expected auto, float32, bfloat16 or float64")
-        self.dtype = dtype if dtype != 'auto' else \
-            'bfloat16' if self.type == 'cuda' else 'float32'
+        there = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
+        have = [*filter(there.get, there), 'cpu']
+        name = have[0] if device == 'auto' else device
+        self.type, self.main = name.split(':')[0], self.rank == 0
+        if self.type not in have:
+            fail(f"device = {device} is not available; there is {', '.join(have)}, or auto")
+        quick = 'bfloat16' if self.type == 'cuda' else 'float32'
+        self.dtype = quick if dtype == 'auto' else dtype
         torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
-        name = self.type if device == 'auto' else device
         if self.type == 'cuda' and self.world > 1:
             name = f"cuda:{os.environ['LOCAL_RANK']}"
             torch.cuda.set_device(name)
-        self.device, self.main, self.note = torch.device(name), self.rank == 0, f"{name}, {self.dtype}"
+        self.device, self.note = torch.device(name), f"{name}, {self.dtype}"
         if self.type == 'cpu':
             with contextlib.suppress(Exception):        # glibc: keep freed buffers mapped; page
                 for option in (-1, -2, -3):             # faults cost up to half of a step
@@ -372,8 +337,8 @@ class Machine:
         elif self.type == 'cuda':
             torch.set_float32_matmul_precision('high')
         if self.world > 1:
-            torch.distributed.init_process_group(
-                backend or ('nccl' if self.type == 'cuda' else 'gloo'))
+            backend = backend or ('nccl' if self.type == 'cuda' else 'gloo')
+            torch.distributed.init_process_group(backend)
             atexit.register(torch.distributed.destroy_process_group)    # or gloo aborts at times
             self.note += f", {self.world} ranks"
 
@@ -396,13 +361,9 @@ class Machine:
         return tensor
 
     def sum_gradients(self, model):
-        """Adds up the gradients of all ranks, in one message."""
-        if self.world > 1:
-            grads = [p.grad for p in model.parameters()]
-            flat = self.sum(torch.cat([g.flatten() for g in grads]))
-            for g, total in zip(grads, flat.split([g.numel() for g in grads])):
-                g.copy_(total.view_as(g))
-
+        """Adds up the gradients of all ranks."""
+        for p in model.parameters():
+            self.sum(p.grad)
 
 class Clock:
     """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""
@@ -421,21 +382,17 @@ class Clock:
         self.mark('')
         if self.cuda:
             torch.cuda.synchronize()
-        total = {}
-        for (phase, a), (_, b) in zip(self.marks, self.marks[1:]):
+        total, marks, self.marks = {}, self.marks, []
+        for (phase, a), (_, b) in zip(marks, marks[1:]):
             total[phase] = total.get(phase, 0) + (a.elapsed_time(b) if self.cuda else 1e3 * (b - a))
-        self.marks = []
         return total
-
 
 # ------------------------------------------------------------------------------------------------
 # optimizers and checkpoints
 
 def optimizers(model, learning_rate, weight_decay, beta1, beta2):
-    """Muon (Jordan, 2024) for the hidden matrices, AdamW for embedding, head and the rest.
-
-    Both move a weight by about learning_rate a step, so one knob serves both.
-    """
+    """Muon (Jordan, 2024) for the hidden matrices, AdamW for embedding, head and the rest. Both
+    move a weight by about learning_rate a step, so one knob serves both."""
     hidden = list(model.blocks.parameters())
     rest = [p for p in model.parameters() if all(p is not q for q in hidden)]
     return [torch.optim.Muon(hidden, lr=learning_rate, weight_decay=weight_decay,
@@ -443,14 +400,12 @@ def optimizers(model, learning_rate, weight_decay, beta1, beta2):
             torch.optim.AdamW(rest, lr=learning_rate, betas=(beta1, beta2),
                               weight_decay=weight_decay, fused=rest[0].device.type != 'mps')]
 
-
 def scheduled(step, peak, floor, warmup, total):
     """Learning rate at a step: linear warm-up, then a cosine from peak down to floor."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     part = min(1.0, (step - warmup) / max(1, total - warmup))
     return floor + 0.5 * (1 + math.cos(math.pi * part)) * (peak - floor)
-
 
 def update(model, opts, lr, grad_clip):
     """One step of all optimizers at rate lr; returns the gradient's norm before clipping."""
@@ -461,7 +416,6 @@ def update(model, opts, lr, grad_clip):
         opt.step()
         opt.zero_grad()
     return size
-
 
 def save(path, **content):
     """Writes a checkpoint, a plain dict, under a temporary name and renames it: whole or not."""
@@ -478,35 +432,34 @@ def save(path, **content):
         with contextlib.suppress(OSError):
             os.unlink(f'{path}.tmp')
 
-
 def load(path, kind, data, make, block_size=1, mode=''):
     """A checkpoint, checked; ends with one line if it is missing, damaged, unsafe, of another
     kind, corpus, mode, or for shorter rows. kind: 'generator' (a policy will do), 'policy' or
     'judge'; make: the command that makes one."""
+    def refuse(why, flag=''):
+        fail(f"{why}; make one with: {make}{flag}")
+
     if not os.path.isfile(path):
-        fail(f"no {kind} at {path}; make one with: {make}")
+        refuse(f"no {kind} at {path}")
     try:
         ckpt = torch.load(path, map_location='cpu', weights_only=True)
-        args, found, version, corpus = (ckpt[key] for key in (
-            'model_args', 'kind', 'version', 'corpus'))
+        args, found, text = ckpt['model_args'], ckpt['kind'], (ckpt['version'], ckpt['corpus'])
     except Exception as e:
-        why = "is damaged, or no checkpoint of ours"
-        if 'WeightsUnpickler' in str(e) or 'Unsupported' in str(e) or 'weights_only' in str(e):
-            why = "holds more than tensors and plain values, so it was not opened"
-        fail(f"{path} {why} ({type(e).__name__}); make it again with: {make}")
-    again = f"; make one with: {make}"
+        unsafe = re.search('WeightsUnpickler|Unsupported|weights_only', str(e))
+        why = "holds more than tensors and plain values, so it was not opened" if unsafe else \
+            "is damaged, or no checkpoint of ours"
+        refuse(f"{path} {why} ({type(e).__name__})")
     if found != kind and (kind, found) != ('generator', 'policy'):
-        fail(f"{path} is a {found}, expected a {kind}{again}")
-    if version != 1 or corpus != data.fingerprint:
-        fail(f"{path} (version {version}, expected 1) was made for the text "
-             f"{ckpt['config']['dataset']}-{corpus}, data/ has {data.name}-{data.fingerprint}{again}")
+        refuse(f"{path} is a {found}, expected a {kind}")
+    if text != (1, data.fingerprint):
+        refuse(f"{path} (version {text[0]}, expected 1) was made for the text "
+               f"{ckpt['config']['dataset']}-{text[1]}, data/ has {data.name}-{data.fingerprint}")
     if args['block_size'] < block_size:
-        fail(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}{again} "
-             f"--block_size={block_size}")
+        refuse(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}",
+               f" --block_size={block_size}")
     if mode and args['causal'] != (mode == 'causal'):
-        fail(f"{path} is not a {mode} model{again} --mode={mode}")
+        refuse(f"{path} is not a {mode} model", f" --mode={mode}")
     return ckpt
-
 
 def load_gpt(path, data, make, block_size=1, mode='', device='cpu'):
     """The GPT of a generator or policy checkpoint; see load()."""
@@ -514,7 +467,6 @@ def load_gpt(path, data, make, block_size=1, mode='', device='cpu'):
     model = GPT(**ckpt['model_args'])
     model.load_state_dict(ckpt['model'])
     return model.to(device)
-
 
 def made(path, script, recipe):
     """A checkpoint's path and the command that makes it. Path '' stands for out/<recipe>.pt: if
@@ -528,31 +480,28 @@ def made(path, script, recipe):
             run([*command, f'--out={path}'])
     return path, ' '.join(command)
 
-
 # ------------------------------------------------------------------------------------------------
 # the supervised loop of model.py and judge.py
 
 def fit(model, loss_at, look, c):
     """Minimises loss_at(step), a scalar; look() tells about held-out data; c: the knobs."""
-    opts, began, seen, mean = optimizers(model, *(c[key] for key in (
-        'learning_rate', 'weight_decay', 'beta1', 'beta2'))), time.time(), 0.0, 0.0
+    peak, began, seen, mean = c['learning_rate'], time.time(), 0.0, 0.0
+    opts = optimizers(model, peak, c['weight_decay'], c['beta1'], c['beta2'])
     for step in range(1, c['max_iters'] + 1):
         loss = loss_at(step)
         mean += (loss.item() - mean) / min(step, 50)
         if not math.isfinite(mean):
             fail(f"the loss is {loss.item()} at step {step}, nothing was written; try "
-                 f"--learning_rate={c['learning_rate'] / 2}")
+                 f"--learning_rate={peak / 2}")
         loss.backward()
-        update(model, opts, scheduled(step - 1, c['learning_rate'], c['learning_rate'] / 10,
-                                      c['warmup_iters'], c['max_iters']), c['grad_clip'])
-        last = step == c['max_iters']
-        if last or c['eval_interval'] and step % c['eval_interval'] == 0:
-            print(f"step {step:5d} | loss {mean:.4f} | {look()}", flush=True)
+        lr = scheduled(step - 1, peak, peak / 10, c['warmup_iters'], c['max_iters'])
+        update(model, opts, lr, c['grad_clip'])
+        left, shown = c['max_iters'] - step, f"step {step:5d} | loss {mean:.4f} | "
+        if left == 0 or c['eval_interval'] and step % c['eval_interval'] == 0:
+            print(shown + look(), flush=True)
         elif sys.stdout.isatty() and time.time() - seen > 0.2:
             seen = time.time()
-            left = (seen - began) / step * (c['max_iters'] - step)
-            print(f"step {step:5d} | loss {mean:.4f} | {left:.0f} s left ", end='\r', flush=True)
-
+            print(f"{shown}{(seen - began) / step * left:.0f} s left ", end='\r', flush=True)
 
 if __name__ == "__main__":
     config = configure(globals())
@@ -588,8 +537,8 @@ if __name__ == "__main__":
         u = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32')).to(tokens.device)
         text = f"held-out loss {loss_of(tokens, hidden, where).item():.4f}"
         for name, uniforms in (('sampled', u), ('best guess', None)) if data.verify else ():
-            filled = complete(model, tokens, hidden.to(tokens.device), uniforms, eos=data.tok.eos)[0]
-            pairs = texts(data.tok, tokens, hidden, filled, mode == 'causal')
+            full, *_ = complete(model, tokens, hidden.to(tokens.device), uniforms, eos=data.tok.eos)
+            pairs = texts(data.tok, tokens, hidden, full, mode == 'causal')
             text += f" | verify {name} {sum(map(data.verify, *pairs)) / n:.3f}"
         return text
 
