@@ -116,20 +116,28 @@ RULES = {       # what knobs must fulfil, and why; `world` is the number of rank
     "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
     "kl_beta > 0 or not (kl_in_reward or target_kl)": "0 loads no reference",
     "inner_updates >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
+# what may change when a run is resumed
 HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_interval device
     sample_interval wandb_log wandb_project wandb_run_name compile backend gen_batch_size
-    judge_batch_size generator_recipe judge_recipe benchmark explain""".split())  # may change on resume
+    judge_batch_size generator_recipe judge_recipe benchmark explain""".split())
+
+def asked(purpose, split, n, step=0):
+    """The prompts of a step, or with split 'val' those of every evaluation; see prompts()."""
+    rng = draws(seed if split == 'train' else 0, purpose, step)
+    return prompts(data, config, split, n, rng, _functions.get(prompt_filter))
 
 def rollout(tokens, mask, u):
     """Samples k completions of each of B prompts. Per decision point: actions (M, c), logp_old
     (M, c), kept (M, V) or None, and row (M,), whose decision it was; and rows (N, T)."""
-    batch, prompt = {'tokens': tokens, 'mask': mask, 'logits': None}, (tokens.to(here), mask.to(here))
+    batch = {'tokens': tokens, 'mask': mask, 'logits': None}
+    prompt = tokens.to(here), mask.to(here)
     if causal:
         chunk = gen_batch_size // k or len(tokens)
         with machine.autocast():
             parts = [complete(policy, *part, temperature, top_k, top_p, data.tok.eos)
                      for part in zip(*(t.split(chunk) for t in (*prompt, u.to(here))))]
-        rows, where, logp, kept = (None if part[0] is None else torch.cat(part) for part in zip(*parts))
+        rows, where, logp, kept = (None if part[0] is None else torch.cat(part)
+                                   for part in zip(*parts))
         return batch | {'rows': rows, 'where': where, 'row': where.nonzero()[:, 0],
                         'actions': rows[where][:, None], 'logp_old': logp[where][:, None],
                         'kept': None if kept is None else kept[where]}
@@ -138,8 +146,8 @@ def rollout(tokens, mask, u):
         logits = policy(prompt[0], where=mask)                              # (M, V)
     clock.mark('sampling')
     actions, logp, kept = act(logits.detach(), u[mask].to(here), temperature, top_k, top_p)
-    return batch | {'rows': place(*prompt, actions), 'where': mask, 'actions': actions, 'kept': kept,
-                    'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp,
+    return batch | {'rows': place(*prompt, actions), 'where': mask, 'actions': actions,
+                    'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept,
                     'logits': logits if reuse else None}
 
 def logits_of(net, batch):
@@ -147,8 +155,9 @@ def logits_of(net, batch):
     with machine.autocast():
         if not causal:
             return net(batch['tokens'].to(here), where=batch['where'])
-        shared = 1 if compile else len(batch['rows']) // len(batch['tokens'])   # compiled: one shape
-        return net(batch['rows'], batch['where'], int(batch['mask'].int().argmax(1).min()), shared)
+        first = int(batch['mask'].int().argmax(1).min())        # the prefix that all rows share
+        copies_ = 1 if compile else len(batch['rows']) // len(batch['tokens'])  # compiled: 1 shape
+        return net(batch['rows'], batch['where'], first, copies_)
 
 def reference_log_probs(batch):
     """Log-probabilities (M, V) of the frozen reference at the policy's temperature, unfiltered."""
@@ -159,6 +168,10 @@ def score(names, batch):
     """Scores (n, B, k) of the rewards in names; see reward_scores."""
     with machine.autocast():
         return reward_scores(names, batch, data, causal, judge, _functions, judge_batch_size)
+
+def weighted(scores, weights):
+    """The reward (P, k): the sum of scores (n, P, k) by their n weights."""
+    return sum(weight * part for weight, part in zip(weights, scores))
 
 @torch.no_grad()
 def evaluate(net, versus=None):
@@ -171,13 +184,14 @@ def evaluate(net, versus=None):
         total[key] = total.get(key, 0.0) + values.sum().item()
         count[key] = count.get(key, 0) + values.numel()
 
-    whole = prompts(data, config, 'val', eval_prompts, draws(0, 'eval'), _functions.get(prompt_filter))
+    whole = asked('eval', 'val', eval_prompts)
     for tokens, mask, u in zip(*(t.split(batch_size) for t in whole)):
         for how, uniforms in (('', u[..., :4].to(here)), ('_argmax', None)):
             with machine.autocast():
                 rows, acted, *_ = complete(net, tokens.to(here), mask.to(here), uniforms,
                                            temperature, top_k, top_p, data.tok.eos)
-            batch = {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': acted if causal else mask}
+            batch = {'tokens': tokens, 'mask': mask, 'rows': rows,
+                     'where': acted if causal else mask}
             values = dict(zip(wanted, score(wanted, batch)))                # each (B, 4 or 1)
             add(f'reward{how}', sum(weight * values[name] for name, weight in rewards.items()))
             for name in [*rewards, *(['verify'] if data.verify else [])]:
@@ -223,33 +237,34 @@ def culprit(step, batches, scores, line):
     path = os.path.join(out_dir, f'nonfinite_rank{machine.rank}.pt')
     torch.save({'step': step, 'line': line, 'scores': scores,
                 'batches': [{**b, 'logits': None} for b in batches]}, path)
-    what, at = next(key for key, value in line.items() if not math.isfinite(value)), None
-    for name, values in reversed(list(zip(names, scores))):
-        for p in (~values.isfinite()).any(1).nonzero()[:1, 0].tolist():
-            what, at = "the judge's score" if name == 'judge' else f"reward '{name}'", p
-    for i, b in zip(mine, batches):
-        for row in b['row'][~b['logp_old'].isfinite().all(1)][:1].tolist():
-            what, at = "the policy's logits", i * batch_size + row * batch_size // len(b['where'])
+    found = [("the policy's logits", i * batch_size + row * batch_size // len(b['where']))
+             for i, b in zip(mine, batches)
+             for row in b['row'][~b['logp_old'].isfinite().all(1)][:1].tolist()]
+    found += [("the judge's score" if name == 'judge' else f"reward '{name}'", p)
+              for name, values in zip(names, scores)
+              for p in (~values.isfinite()).any(1).nonzero()[:1, 0].tolist()]
+    found += [(key, None) for key, value in line.items() if not math.isfinite(value)]
+    what, at = found[0]
     prompt = ''
     if at is not None and at // batch_size in mine:
         b = batches[mine.index(at // batch_size)]
-        prompt = f", prompt {texts(data.tok, b['tokens'], b['mask'], b['rows'], causal)[0][at % batch_size * k]!r}"
+        left, _ = texts(data.tok, b['tokens'], b['mask'], b['rows'], causal)
+        prompt = f", prompt {left[at % batch_size * k]!r}"
     fail(f"step {step}{prompt}: {what} is not finite; the batch is in {path}, no checkpoint was "
          "overwritten; try a smaller --learning_rate, or look at that reward")
 
 def start_checks(step):
     """Says in a line that the machinery is in order, before anything is learned."""
-    batch = rollout(*(t[:batch_size] for t in prompts(
-        data, config, 'train', P, draws(seed, 'prompts', step), _functions.get(prompt_filter))))
+    batch = rollout(*(t[:batch_size] for t in asked('prompts', 'train', P, step)))
     logits, scores = logits_of(policy, batch).detach(), score(list(rewards), batch)
     taken = log_probs(logits, temperature, batch['kept']).gather(1, batch['actions'])
     off = ((taken - batch['logp_old']).exp() - 1).abs().max().item()
-    reward = torch.einsum('n,npk->pk', torch.tensor([*rewards.values()], device=here).float(), scores)
+    reward = weighted(scores, rewards.values())
     total = group_advantages(reward, adv_norm).sum(1).abs().max().item()
     kl = exact_kl(log_probs(logits, temperature), reference_log_probs(batch)).max().item() \
         if reference and step == 0 else 0.0
     assert batch['rows'].shape == (batch_size * k, block_size) and reward.shape == (batch_size, k)
-    assert judge is None or not judge.training and not any(p.requires_grad for p in judge.parameters())
+    assert judge is None or not (judge.training or any(p.requires_grad for p in judge.parameters()))
     if off > (0.5 if machine.dtype == 'bfloat16' else 1e-3) or total > 1e-2 * k or (
             kl > 1e-3 and not reference_checkpoint):
         fail(f"at the start the ratio is off 1 by {off:.0e}, the KL to the reference is {kl:.0e}, "
@@ -264,7 +279,8 @@ def explained():
     """One group by hand: what a step does to the k completions of a single prompt."""
     line, (b, scores, reward, advantages, _) = take_step(0)
     after = log_probs(logits_of(policy, b), temperature, b['kept']).gather(1, b['actions'])
-    old, new = (per_row(x, b['row'], len(b['where'])).flatten().tolist() for x in (b['logp_old'], after))
+    old, new = (per_row(logp, b['row'], len(b['where'])).flatten().tolist()
+                for logp in (b['logp_old'], after))
     prompts_, completions = texts(data.tok, b['tokens'], b['mask'], b['rows'], causal)
     print(f"\nprompt {prompts_[0]}, {k} completions; reward = "
           + ' + '.join(f"{weight:g} x {name}" for name, weight in rewards.items())
@@ -278,22 +294,22 @@ def explained():
             if reference else torch.zeros(())
     print(f"mean{'':14} {reward.mean():8.4f}  {advantages.mean():+9.4f}\n"
           f"loss = -mean(ratio x advantage) + {kl_beta:g} x KL = {line['pg_loss']:.4f} + "
-          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}: 0, because every ratio is 1, the KL is 0 and "
-          f"advantages sum to 0;\nits gradient is not 0 (norm {line['grad_norm']:.4f}). After the "
-          f"update, at learning rate {line['lr']:g}, the KL is {kl:.6f} nats per blank.")
-
+          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}\nIt is 0 because every ratio is 1, the KL "
+          f"is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\nAfter "
+          f"the update, at learning rate {line['lr']:g}, the KL is {kl:.6f} nats per blank.")
 
 def usual_step(step):
     """The same step as it is usually computed: every prompt repeated k times, for a sampling pass,
     a policy pass and a reference pass over all N rows, with all T positions through the head."""
-    tokens, mask, u = prompts(data, config, 'train', P, draws(seed, 'prompts', step))
+    tokens, mask, u = asked('prompts', 'train', P, step)
     tokens, mask = (x.to(here).repeat_interleave(k, 0) for x in (tokens, mask))     # (N, T)
     hidden = tokens.masked_fill(mask, data.tok.mask)
     with machine.autocast():
         with torch.no_grad():
             logp = policy(hidden).log_softmax(-1)                           # (N, T, V)
             u = u.transpose(1, 2).flatten(0, 1).to(here)[..., None]
-            rows = torch.where(mask, draw(logp.flatten(0, 1), u.flatten(0, 1)).view_as(tokens), tokens)
+            drawn = draw(logp.flatten(0, 1), u.flatten(0, 1)).view_as(tokens)
+            rows = torch.where(mask, drawn, tokens)                         # (N, T)
             rewards_ = judge.raw(rows).view(P, k)
         A = group_advantages(rewards_, adv_norm).view(-1, 1)
         taken = policy(hidden).log_softmax(-1).gather(2, rows[..., None])[..., 0]
@@ -303,7 +319,6 @@ def usual_step(step):
     loss = -clipped_surrogate(r, A, clip_low, clip_high) + kl_beta * sampled_kl(taken, ref, r, 'k3')
     ((loss * mask).sum() / mask.sum()).backward()
     update(policy, opts, 0.0, grad_clip)
-
 
 def benchmarked(steps=20):
     """Times the real step by phases, and the usual one beside it; writes nothing."""
@@ -351,14 +366,12 @@ def benchmarked(steps=20):
         print(f"{k:4d} {ours:8.1f} ms   {same:9.1f} ms  {same / ours:5.1f} x   {usual:9.1f} ms  "
               f"{usual / ours:7.1f} x   {ours / P / k:9.3f}")
 
-
 def peak_memory():
     """GB: of the GPU, or of this process."""
     if machine.type == 'cuda':
         return torch.cuda.max_memory_allocated() / 1e9
     import resource
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-
 
 def log(line):
     """One dict, three readers: log.jsonl, wandb, and the console, which shows a part of it."""
@@ -456,12 +469,10 @@ def group_advantages(rewards, adv_norm='none', tolerance=1e-6):
         advantages = advantages * k / (k - 1)
     return advantages.masked_fill(dead_groups(rewards, tolerance), 0.0)
 
-
 def dead_groups(rewards, tolerance=1e-6):
     """(P, 1) bool: groups that teach nothing, because their rewards (P, k) are equal."""
     spread = rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True)
     return spread <= tolerance * rewards.abs().amax(1, keepdim=True).clamp(min=1.0)
-
 
 def exact_kl(logp, logp_ref):
     """KL(policy || reference) (M,) in nats per decision point, a sum over the vocabulary (M, V).
@@ -472,11 +483,9 @@ def exact_kl(logp, logp_ref):
     """
     return (logp.exp() * (logp - logp_ref)).sum(-1)
 
-
 def exact_entropy(logp):
     """Entropy (M,) in nats of the distributions logp (M, V)."""
     return -(logp.exp() * logp).sum(-1)
-
 
 def sampled_kl(taken, taken_ref, ratio, kl_type):
     """Estimators of KL(policy || reference) from log-probs (M, c) of what was sampled.
@@ -493,16 +502,13 @@ def sampled_kl(taken, taken_ref, ratio, kl_type):
     k3 = gap.clamp(max=20.0).exp() - 1 - gap
     return k3 if kl_type == 'k3' else ratio * k3
 
-
 def clipped_surrogate(ratio, advantages, clip_low, clip_high):
     """Objective per choice, to be maximised (PPO, arXiv:1707.06347, eq. 7); any one shape."""
     return torch.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
 
-
 def per_row(values, row, n_rows):
     """Sums (n_rows, c) over the decision points of each row, of values (M, c)."""
     return values.new_zeros(n_rows, values.size(1)).index_add(0, row, values)
-
 
 def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='exact',
               entropy_coef=0.0, clip_low=0.2, clip_high=0.2, ratio='token', loss_norm='token',
@@ -547,12 +553,11 @@ def adapted_kl_beta(beta, kl, target, completions, horizon):
     towards the target KL, at most 20 % of `completions / horizon`."""
     return beta * (1 + max(-0.2, min(0.2, kl / target - 1)) * completions / horizon)
 
-
 def take_step(step):
     """One step of GRPO, from prompts to update; returns its line of the log, and details."""
     # 1. act: k completions of each prompt, in fill mode all from one forward pass
     clock.mark('prompts')
-    whole = prompts(data, config, 'train', P, draws(seed, 'prompts', step), _functions.get(prompt_filter))
+    whole = asked('prompts', 'train', P, step)
     batches, scores = [], torch.zeros(len(names), P, k, device=here)
     for i in mine:                              # the micro-steps of this rank
         part = slice(i * batch_size, (i + 1) * batch_size)
@@ -568,17 +573,16 @@ def take_step(step):
         batches.append(batch)
     machine.sum(scores)                         # each rank filled in its own
     # 3. compare each completion with its group
-    weights = torch.tensor([*rewards.values(), -kl_beta][:len(names)], device=here)
-    reward = torch.einsum('n,npk->pk', weights, scores)                     # (P, k)
+    reward = weighted(scores, [*rewards.values(), -kl_beta][:len(names)])   # (P, k)
     advantages = group_advantages(reward, adv_norm)                         # (P, k)
     # 4. learn: an optimizer step sums over its micro-steps and ranks, and divides once
-    lr, totals = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters), {}
+    lr = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
+    size, totals = len(batches) // mini_batches, {}
     for turn in range(inner_updates * mini_batches):
-        size = len(batches) // mini_batches
         mini = list(zip(mine, batches))[turn % mini_batches * size:][:size]
-        count = machine.sum(torch.tensor([[len(b['row']), len(b['where'])] for _, b in mini],
-                                         device=here).sum(0))
-        divisor = {'token': count[0], 'sequence': count[1], 'constant': count[1] * block_size}[loss_norm]
+        points, rows = machine.sum(torch.tensor(
+            [[len(b['row']), len(b['where'])] for _, b in mini], device=here).sum(0))
+        divisor = {'token': points, 'sequence': rows, 'constant': rows * block_size}[loss_norm]
         for i, b in mini:
             A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
             clock.mark('reference')
@@ -592,9 +596,9 @@ def take_step(step):
             if kl_in_reward:
                 stats['mean_kl'] = b['k1'].mean(1).sum()
             (loss / divisor).backward()
+            per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}
             for name, value in stats.items():
-                by = 1 if name == 'ratio_max' else divisor if 'loss' in name or 'pen' in name else count[0]
-                totals.setdefault(name, []).append(value / by)
+                totals.setdefault(name, []).append(value / per.get(name, points))
         clock.mark('optimizer')
         machine.sum_gradients(policy)
         totals.setdefault('grad_norm', []).append(update(policy, opts, lr, grad_clip))
@@ -613,10 +617,11 @@ if __name__ == "__main__":
             fail(f"'{name}' is neither a reward ({', '.join(BUILT_IN)}) nor a function of a config "
                  f"file ({', '.join(_functions) or 'they define none'})")
     if explain:
-        batch_size = config['batch_size'] = gradient_accumulation_steps = inner_updates = mini_batches = 1
-        warmup_iters = 0
-    here, causal, k, clock = machine.device, mode == 'causal', group_size, Clock(machine.type == 'cuda')
-    P, names = batch_size * gradient_accumulation_steps, [*rewards, *(['kl'] if kl_in_reward else [])]
+        batch_size = gradient_accumulation_steps = inner_updates = mini_batches = 1
+        config['batch_size'], warmup_iters = 1, 0
+    here, causal, clock = machine.device, mode == 'causal', Clock(machine.type == 'cuda')
+    k, P = group_size, batch_size * gradient_accumulation_steps
+    names = [*rewards, *(['kl'] if kl_in_reward else [])]
     mine = range(machine.rank, gradient_accumulation_steps, machine.world)
     ckpt_path, best_path, log_path = (
         os.path.join(out_dir, name) for name in ('ckpt.pt', 'best.pt', 'log.jsonl'))
@@ -645,7 +650,8 @@ if __name__ == "__main__":
         policy.load_state_dict(ckpt['model'])
         for opt, state in zip(opts, ckpt['optimizers']):
             opt.load_state_dict(state)
-        start, best, kl_beta, control = (ckpt[key] for key in ('step', 'best', 'kl_beta', 'control'))
+        start, best = ckpt['step'], ckpt['best']
+        kl_beta, control = ckpt['kl_beta'], ckpt['control']
     if explain or benchmark:                    # nothing is written
         stop_signal = torch.zeros(2)
         explained() if explain else benchmarked()
@@ -701,6 +707,7 @@ if __name__ == "__main__":
         sys.exit(stopped)
     if machine.main and eval_interval:
         what = 'verify' if data.verify else 'reward'
-        print(f"held-out {what}: {control[what]:.3f} (argmax {control[what + '_argmax']:.3f}) at the "
-              f"start -> {found[what]:.3f} (argmax {found[what + '_argmax']:.3f}) | {ckpt_path} | "
-              f"look at it: python sample.py --out_dir={out_dir}")
+        most = what + '_argmax'
+        print(f"held-out {what}: {control[what]:.3f} (argmax {control[most]:.3f}) at the start -> "
+              f"{found[what]:.3f} (argmax {found[most]:.3f}) | {ckpt_path} | peak memory "
+              f"{peak_memory():.2f} GB | look at it: python sample.py --out_dir={out_dir}")

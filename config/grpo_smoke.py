@@ -1,6 +1,7 @@
-# does everything once, in seconds: data, a small generator, a small judge, 30 steps, a resume-able run
-generator_recipe = 'config/generator_arithmetic.py --n_layer=2 --n_embd=32 --max_iters=60 --batch_size=64'
-judge_recipe = 'config/judge_arithmetic.py --n_layer=2 --n_embd=32 --max_iters=60 --batch_size=64'
+# seconds: does everything once, at toy size; learns next to nothing
+_small = '--n_layer=2 --n_embd=32 --max_iters=60 --batch_size=64'
+generator_recipe = f'config/generator_arithmetic.py {_small}'
+judge_recipe = f'config/judge_arithmetic.py {_small}'
 group_size = 8
 batch_size = 8
 gradient_accumulation_steps = 2
