@@ -5,8 +5,7 @@
 
 likelihood (default): a causal GPT of the corpus; score = mean log-probability per token, in nats.
 classifier: a bidirectional GPT with a pooled head; score = P(label = 1). Labels come from a file
-of JSON lines {"text": ..., "label": 0..1}, or: 1 for real rows, 0 for the generator's completions.
-"""
+of JSON lines {"text": ..., "label": 0..1}, or: 1 for real rows, 0 for what a generator filled."""
 import json
 import sys
 
@@ -50,10 +49,8 @@ seed = 1                    # of weights and rows
 # ------------------------------------------------------------------------------------------------
 # letters: N rows | T positions | C channels | V base vocabulary
 
-
 class Judge(nn.Module):
     """A GPT that scores rows. kind: 'likelihood' (causal trunk) or 'classifier' (pooled head)."""
-
     def __init__(self, kind, **gpt_args):
         super().__init__()
         self.kind, self.gpt = kind, GPT(**gpt_args)
@@ -64,9 +61,8 @@ class Judge(nn.Module):
     def raw(self, tokens):
         """Scores (N,) before the last map: mean log-probability, or the logit of label 1."""
         real = tokens != self.gpt.pad_id                                    # (N, T)
-        features = self.gpt.features(tokens)
+        features = self.gpt.features(tokens).to(self.gpt.head.weight.dtype)
         with torch.autocast(tokens.device.type, enabled=False):     # head and score: float32
-            features = features.to(self.gpt.head.weight.dtype)
             if self.kind == 'classifier':
                 pooled = (features * real[..., None]).sum(1) / real.sum(1, keepdim=True)
                 return self.gpt.logits(pooled)[:, 0]
@@ -77,16 +73,13 @@ class Judge(nn.Module):
     @torch.inference_mode()
     def score(self, tokens, mask=None, chunk=0):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
-
         mask (N, T), where the policy chose, is not needed by these two kinds. Equal rows are
-        scored once, so they get the same bits; chunk: rows at a time (0: what fits a cache).
-        """
+        scored once, so they get the same bits; chunk: rows at a time (0: what fits a cache)."""
         rows, back = torch.unique(tokens, dim=0, return_inverse=True)
         wide = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.args['vocab_size'])
         chunk = chunk or max(1, (2 ** 19 if rows.device.type == 'cpu' else 2 ** 28) // wide)
         raw = torch.cat([self.raw(part) for part in rows.split(chunk)])[back]
         return (raw.sigmoid() if self.kind == 'classifier' else raw).float()
-
 
 def load_judge(path, data, make, block_size=1, device='cpu'):
     """A frozen judge in eval mode; see load() for what is checked."""
@@ -95,35 +88,30 @@ def load_judge(path, data, make, block_size=1, device='cpu'):
     judge.load_state_dict(ckpt['model'])
     return judge.to(device).eval().requires_grad_(False)
 
-
 # ------------------------------------------------------------------------------------------------
 # rewards, by name: judge, verify, distinct, length, or functions of a config file
-
 BUILT_IN = ('judge', 'verify', 'distinct', 'length')
-
 
 def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=0):
     """Scores (len(names), B, k) of completions, each reward apart.
-
     batch: prompts tokens, mask (B, T); rows (N, T); where (B or N, T), what the policy chose.
     distinct: 1 / how often the group has this completion; length: the share of the row that the
-    policy wrote. Ends with one line if a function misbehaves.
-    """
+    policy wrote. Ends with one line if a function misbehaves."""
     rows, B, found, pairs = batch['rows'], len(batch['tokens']), [], None
     for name in names:
         if name == 'judge':
             values = judge.score(rows, batch['where'], chunk)
         elif name == 'length':
-            values = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
-            values = values.expand(B, len(rows) // B)
+            share = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
+            values = share.expand(B, len(rows) // B)
         elif name == 'distinct':
             values = 1.0 / copies(rows.view(B, -1, rows.size(1)))
         else:
             pairs = pairs or texts(data.tok, batch['tokens'], batch['mask'], rows, causal)
-            values = called(name, each(data.verify) if name == 'verify' else functions[name], *pairs)
-        found.append(torch.as_tensor(values, dtype=torch.float32, device=rows.device).reshape(B, -1))
+            function = each(data.verify) if name == 'verify' else functions[name]
+            values = called(name, function, *pairs)
+        found.append(torch.as_tensor(values, dtype=torch.float32, device=rows.device).view(B, -1))
     return torch.stack(found)
-
 
 def copies(rows):
     """How many of the rows of its group (B, k, T) equal each of them: (B, k)."""
@@ -131,14 +119,12 @@ def copies(rows):
     code = (rows * code).sum(2)                 # equal rows have equal sums, others hardly ever
     return (code[:, :, None] == code[:, None]).sum(2)
 
-
 def each(verify):
     """verify(prompt, completion) for lists, equal pairs once."""
     def values(prompts, completions):
         known = {pair: verify(*pair) for pair in set(zip(prompts, completions))}
         return [known[pair] for pair in zip(prompts, completions)]
     return values
-
 
 def called(name, function, prompts, completions):
     """A reward function's values, one number per completion, or one line and the end."""
@@ -151,18 +137,15 @@ def called(name, function, prompts, completions):
              f"first prompt: {prompts[0]!r}")
     return values
 
-
 def auc(scores, labels):
     """P(score of a 1 > score of a 0) + half of the ties, in [0, 1]; nan if a class is empty.
-
-    The Mann-Whitney statistic, from the ranks of scores (N,) with labels (N,) bool.
-    """
+    The Mann-Whitney statistic, from the ranks of scores (N,) with labels (N,) bool."""
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
     values, back, counts = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(counts) - (counts - 1) / 2)[back]                     # mean rank of ties
     n1, n0 = labels.sum(), (~labels).sum()
-    return float((rank[labels].sum() - n1 * (n1 + 1) / 2) / (n1 * n0)) if n1 and n0 else float('nan')
-
+    wins = rank[labels].sum() - n1 * (n1 + 1) / 2                           # over all n1 * n0 pairs
+    return float(wins / (n1 * n0)) if n1 and n0 else float('nan')
 
 def read_labels(path, tok, block_size):
     """Rows (N, T) and labels (N,) of a file of JSON lines; long texts are cut to the row."""
@@ -185,14 +168,12 @@ def read_labels(path, tok, block_size):
              "least 20 texts and both labels")
     return torch.tensor(rows), torch.tensor(found)
 
-
 if __name__ == "__main__":
     config = configure(globals())
     check({**RULES, "kind in ('likelihood', 'classifier')": ''}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine = Dataset(dataset), Machine(device, dtype)
-    tok, here = data.tok, machine.device
-    generator = None
+    tok, here, generator = data.tok, machine.device, None
     if generator_checkpoint or (kind == 'classifier' and not labels):
         path, make = made(generator_checkpoint, 'model.py', f'config/generator_{dataset}.py')
         generator = load_gpt(path, data, make, block_size, device=here)
@@ -248,12 +229,10 @@ if __name__ == "__main__":
                     f"{y.mean():.3f}, {len(y)} texts)")
         true, false, mask = pairs('val', 1024, draws(0, 'look'))
         scores = judge.score(torch.cat((true.to(here), false.to(here)))).cpu()
-        real = f"AUC {auc(scores, np.arange(2048) < 1024):.3f} of real rows against completions"
-        checks = [data.verify(*pair) for pair in zip(*texts(tok, true, mask, false, False))] \
-            if data.verify else []
-        if set(checks) != {0.0, 1.0}:
-            return real
-        return f"AUC {auc(scores[1024:], np.array(checks) == 1):.4f} of true against false completions"
+        checks = [*map(data.verify, *texts(tok, true, mask, false, False))] if data.verify else []
+        if set(checks) == {0.0, 1.0}:
+            return f"AUC {auc(scores[1024:], checks):.4f} of true against false completions"
+        return f"AUC {auc(scores, np.arange(2048) < 1024):.3f} of real rows against completions"
 
     fit(judge, loss_at, look, config)
     save(out, kind='judge', judge_kind=kind, model_args=judge.gpt.args, config=config,

@@ -361,9 +361,12 @@ class Machine:
         return tensor
 
     def sum_gradients(self, model):
-        """Adds up the gradients of all ranks."""
-        for p in model.parameters():
-            self.sum(p.grad)
+        """Adds up the gradients of all ranks, in one message."""
+        if self.world > 1:
+            grads = [p.grad for p in model.parameters()]
+            flat = self.sum(torch.cat([g.flatten() for g in grads]))
+            for g, total in zip(grads, flat.split([g.numel() for g in grads])):
+                g.copy_(total.view_as(g))
 
 class Clock:
     """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""

@@ -1,8 +1,7 @@
 """Look at a run: the same blanks before and after GRPO, with scores; and its curves.
 
     python sample.py --out_dir=out-grpo --prompt='1_+3_=__7' --k=16
-    python sample.py --out_dir=out-grpo,out-other --curves=True
-"""
+    python sample.py --out_dir=out-grpo,out-other --curves=True"""
 import json
 import os
 import shutil
@@ -38,8 +37,8 @@ def painted(tok, ids, chosen, other, width=0):
     while ids and ids[-1] in (tok.pad, tok.eos):
         ids.pop()
     cells = zip(ids, chosen.tolist(), other.tolist())
-    for (own, new, end), part in groupby(cells, lambda x: (x[1], x[0] != x[2], x[0] == tok.eos)):
-        part = '\n' if end else tok.decode([i for i, *_ in part])
+    for (own, new), part in groupby(cells, lambda x: (x[1], x[0] != x[2])):
+        part = tok.decode([i for i, *_ in part])
         part = ''.join(c if c.isprintable() else '\u00b6' for c in part)    # ends of lines, seen
         text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
         width -= len(part)
@@ -105,9 +104,10 @@ def compare(tokens, mask, sides, k):
         if not wide:
             print('\n' * (b > 0) + ' ' * 9 + head + asked, *('reference' + line for line in old),
                   *('policy   ' + line for line in new), sep='\n')
-        elif b == 0:
+            continue
+        if b == 0:
             print(f"{'prompt':{w}}{head}{'reference':{w}}{head}policy")
-        for cells in zip_longest([asked], old, new, fillvalue='') if wide else ():
+        for cells in zip_longest([asked], old, new, fillvalue=''):
             print('{:{w}}{:{x}}{}'.format(*cells, w=w, x=w + extra).rstrip())
 
 def draw_curves(folders):
@@ -139,10 +139,10 @@ def draw_curves(folders):
                 color = '#777777' if 'ref' in key else colors[1] if 'distinct' in key else own
                 color, name = (color, key[5:]) if 'eval' in key else ('#8dbbe0', 'training')
                 name = name.replace('ref_verify', 'reference').replace('verify', 'policy')
-                for x, y in xy[-1:]:
-                    ax.plot(*zip(*xy), '--' if 'argmax' in key else '-', color=color,
-                            linewidth=2.5 if key == keys[-1] else 1.3)
-                    ends.append((y, folder if several else name.replace('_', ', '), color))
+                if xy:
+                    style, width = '--' if 'argmax' in key else '-', 2.5 if key == keys[-1] else 1.3
+                    ax.plot(*zip(*xy), style, color=color, linewidth=width)
+                    ends.append((xy[-1][1], folder if several else name.replace('_', ', '), color))
         low, high = ax.get_ylim()
         for y, name, color in sorted(ends):     # names are moved apart until they do not touch
             at = max((y - low) / (high - low), at + 0.1)
@@ -172,8 +172,8 @@ if __name__ == "__main__":
     how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
     names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
     judge = load_judge(ckpt['judge'], data, make, T, here) if ckpt['judge'] else None
-    nets = [load_gpt(net, data, make, T, c['mode'], here)
-            for net in (c['reference_checkpoint'] or ckpt['start'], path)]
+    paths = c['reference_checkpoint'] or ckpt['start'], path
+    nets = [load_gpt(net, data, make, T, c['mode'], here) for net in paths]
     asked = prompts(data, c, 'val', max(num_samples, c['eval_prompts']), draws(seed, 'eval'))
     if prompt or '--prompt=' in sys.argv:
         tokens, mask = own_prompt(prompt)

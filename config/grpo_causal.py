@@ -3,7 +3,7 @@ mode = 'causal'
 blank_kind = 'suffix'
 blank_low = blank_high = 0.4
 rewards = {'verify': 1.0}
-generator_recipe = 'config/generator_arithmetic.py --mode=causal --max_iters=180'
+generator_recipe = 'config/generator_equations.py'
 group_size = 8
 gradient_accumulation_steps = 2
 batch_size = 32
