@@ -75,7 +75,9 @@ class Judge(nn.Module):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
         mask (N, T), where the policy chose, is not needed by these two kinds. Equal rows are
         scored once, so they get the same bits; chunk: rows at a time (0: what fits a cache)."""
-        rows, back = torch.unique(tokens, dim=0, return_inverse=True)
+        rows, back = tokens, slice(None)
+        if not self.gpt.compiled:               # which wants one shape
+            rows, back = torch.unique(tokens, dim=0, return_inverse=True)
         wide = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.args['vocab_size'])
         chunk = chunk or max(1, (2 ** 19 if rows.device.type == 'cpu' else 2 ** 28) // wide)
         raw = torch.cat([self.raw(part) for part in rows.split(chunk)])[back]
@@ -170,7 +172,8 @@ def read_labels(path, tok, block_size):
 
 if __name__ == "__main__":
     config = configure(globals())
-    check({**RULES, "kind in ('likelihood', 'classifier')": ''}, config)
+    check({**RULES, "kind in ('likelihood', 'classifier')": '',
+           "kind == 'classifier' or not labels": "a likelihood learns from text alone"}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine = Dataset(dataset), Machine(device, dtype)
     tok, here, generator = data.tok, machine.device, None
@@ -187,7 +190,7 @@ if __name__ == "__main__":
     print(f"{kind} judge, {sum(p.numel() for p in judge.parameters()):,} parameters, {dataset}, "
           f"{machine.note} -> {out}")
     if compile:
-        judge.gpt.trunk = torch.compile(judge.gpt.trunk, dynamic=False)
+        judge.gpt.compiled = torch.compile(judge.gpt.trunk, dynamic=False)
 
     def pairs(split, n, rng):
         """n real rows, and the same with their blanks filled: by the generator, or, without one,

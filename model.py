@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import time
+from datetime import timedelta
 
 import torch
 import torch.nn as nn
@@ -139,6 +140,7 @@ class GPT(nn.Module):
         self.args = dict(vocab_size=vocab_size, block_size=block_size, n_layer=n_layer,
                          n_head=n_head, n_embd=n_embd, causal=causal)
         self.causal, self.block_size = causal, block_size
+        self.compiled = None        # a compiled trunk, for passes over whole rows of one shape
         self.mask_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + len(SPECIALS))
         self.embed = nn.Embedding(vocab_size + len(SPECIALS), n_embd)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
@@ -182,9 +184,9 @@ class GPT(nn.Module):
             pad = tokens == self.pad_id
             if where is not None:
                 tokens = tokens.masked_fill(where.to(tokens.device), self.mask_id)
-            x = self.trunk(tokens, pad=pad)
+            x = (self.compiled or self.trunk)(tokens, pad=pad)
         elif copies == 1:
-            x = self.trunk(self.shifted(tokens))
+            x = (self.compiled or self.trunk)(self.shifted(tokens))
         else:
             inputs, cache = self.shifted(tokens), Cache()
             shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
@@ -338,7 +340,8 @@ class Machine:
             torch.set_float32_matmul_precision('high')
         if self.world > 1:
             backend = backend or ('nccl' if self.type == 'cuda' else 'gloo')
-            torch.distributed.init_process_group(backend)
+            # the others wait for as long as it takes rank 0 to make generator and judge
+            torch.distributed.init_process_group(backend, timeout=timedelta(hours=9))
             atexit.register(torch.distributed.destroy_process_group)    # or gloo aborts at times
             self.note += f", {self.world} ranks"
 
@@ -517,7 +520,7 @@ if __name__ == "__main__":
     print(f"{mode} generator, {sum(p.numel() for p in model.parameters()):,} parameters, "
           f"{dataset}, {machine.note} -> {out}")
     if compile:
-        model.trunk = torch.compile(model.trunk, dynamic=False)
+        model.compiled = torch.compile(model.trunk, dynamic=False)
 
     def rows(split, n, rng):
         """Rows (n, T), their blanks (n, T), and what is to be predicted: these, or everything."""

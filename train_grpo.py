@@ -294,9 +294,9 @@ def explained():
             if reference else torch.zeros(())
     print(f"mean{'':14} {reward.mean():8.4f}  {advantages.mean():+9.4f}\n"
           f"loss = -mean(ratio x advantage) + {kl_beta:g} x KL = {line['pg_loss']:.4f} + "
-          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}\nIt is 0 because every ratio is 1, the KL "
-          f"is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\nAfter "
-          f"the update, at learning rate {line['lr']:g}, the KL is {kl:.6f} nats per blank.")
+          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}\nIt is 0 because every ratio is 1, the "
+          f"KL is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\n"
+          f"After the update, at learning rate {line['lr']:g}, the KL is {kl:.6f} nats per blank.")
 
 def usual_step(step):
     """The same step as it is usually computed: every prompt repeated k times, for a sampling pass,
@@ -657,7 +657,7 @@ if __name__ == "__main__":
         explained() if explain else benchmarked()
         sys.exit()
     for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
-        net.trunk = torch.compile(net.trunk, dynamic=False)
+        net.compiled = torch.compile(net.trunk, dynamic=False)
     stop_signal = torch.zeros(2)                # heard by this rank | agreed on by all
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)

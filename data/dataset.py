@@ -33,11 +33,15 @@ class Tokenizer:
         if kind == 'gpt2':
             try:
                 import tiktoken
-                self.bpe = tiktoken.get_encoding('gpt2')
+                gpt2 = tiktoken.get_encoding('gpt2')
             except Exception as e:      # not installed, or no network and no cached vocabulary
                 fail(f"GPT-2's vocabulary cannot be had ({type(e).__name__}): it needs tiktoken "
                      "and, the first time, a network; --tokenizer=char needs neither")
-            self.base, self.eos = 50257, 50256              # <|endoftext|> ends a row
+            self.base, self.eos = gpt2.n_vocab, gpt2.eot_token      # <|endoftext|> ends a row
+            ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
+            self.bpe = tiktoken.Encoding(       # extended in the way that tiktoken documents
+                'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
+                special_tokens={**gpt2._special_tokens, **ours})
         else:
             self.ids = {c: i for i, c in enumerate(chars)}
             self.base, self.eos = len(chars), self.ids['\n']
