@@ -230,12 +230,13 @@ if __name__ == "__main__":
             return (f"held-out accuracy {((p > 0.5) == (y > 0.5)).mean():.3f}, AUC "
                     f"{auc(p, y > 0.5):.3f}, calibration error {ece:.3f} (share of 1: "
                     f"{y.mean():.3f}, {len(y)} texts)")
-        true, false, mask = pairs('val', 1024, draws(0, 'look'))
+        n = min(1024, 2 ** 16 // block_size)
+        true, false, mask = pairs('val', n, draws(0, 'look'))
         scores = judge.score(torch.cat((true.to(here), false.to(here)))).cpu()
         checks = [*map(data.verify, *texts(tok, true, mask, false, False))] if data.verify else []
         if set(checks) == {0.0, 1.0}:
-            return f"AUC {auc(scores[1024:], checks):.4f} of true against false completions"
-        return f"AUC {auc(scores, np.arange(2048) < 1024):.3f} of real rows against completions"
+            return f"AUC {auc(scores[n:], checks):.4f} of true against false completions"
+        return f"AUC {auc(scores, np.arange(2 * n) < n):.3f} of real rows against completions"
 
     fit(judge, loss_at, look, config)
     save(out, kind='judge', judge_kind=kind, model_args=judge.gpt.args, config=config,

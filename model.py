@@ -536,7 +536,7 @@ if __name__ == "__main__":
         return F.cross_entropy(logits, tokens[where.to(tokens.device)])
 
     @torch.no_grad()
-    def look(n=512):
+    def look(n=min(512, 2 ** 15 // block_size)):
         """Held-out loss, and verify() of sampled and of best-guess fills of fixed blanks."""
         rng = draws(0, 'look')
         tokens, hidden, where = rows('val', n, rng)
