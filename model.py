@@ -502,12 +502,13 @@ def fit(model, loss_at, look, c):
         loss.backward()
         lr = scheduled(step - 1, peak, peak / 10, c['warmup_iters'], c['max_iters'])
         update(model, opts, lr, c['grad_clip'])
-        left, shown = c['max_iters'] - step, f"step {step:5d} | loss {mean:.4f} | "
+        shown, left = f"step {step:5d} | loss {mean:.4f} | ", c['max_iters'] - step
+        time_left = f"{(time.time() - began) / step * left:.0f} s left"
         if left == 0 or c['eval_interval'] and step % c['eval_interval'] == 0:
-            print(shown + look(), flush=True)
+            print(f"{shown}{look()} | {time_left}", flush=True)
         elif sys.stdout.isatty() and time.time() - seen > 0.2:
             seen = time.time()
-            print(f"{shown}{(seen - began) / step * left:.0f} s left ", end='\r', flush=True)
+            print(shown + time_left, end=' \r', flush=True)
 
 if __name__ == "__main__":
     config = configure(globals())
