@@ -1,4 +1,6 @@
-# 12+35= -> 047, the verifier as reward
+# 12+35= -> 047, left to right, the verifier as reward; no KL, no judge
+# GRPO: 2 min on 1 core
+# held-out verify: start 0.489, control (its argmax) 0.742 -> 0.979, 0.979, 0.968 (seeds 1, 2, 3)
 mode = 'causal'
 blank_kind = 'suffix'
 blank_low = blank_high = 0.4

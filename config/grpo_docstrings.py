@@ -1,4 +1,6 @@
-# docstrings
+# spans of 4 characters in English prose, scored by a likelihood judge
+# GRPO: 3 min on 1 core
+# held-out verify: start 0.330, control (its argmax) 0.387 -> 0.554, 0.570, 0.568 (seeds 1, 2, 3)
 dataset = 'docstrings'
 block_size = 32
 blank_kind = 'span'

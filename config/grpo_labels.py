@@ -1,4 +1,7 @@
-# a classifier as reward
+# detoxification: a classifier's P(label = 1) as reward
+# 8 min from nothing on 1 core
+# held-out share with a word of failure: start 0.086, its argmax 0.078 ->
+# 0.025, 0.031, 0.033 (seeds 1, 2, 3)
 import torch
 
 from data.dataset import Dataset

@@ -1,4 +1,6 @@
-# shakespeare
+# spans of 4 characters of Shakespeare, scored by a likelihood judge
+# 5 min from nothing on 1 core
+# held-out verify: start 0.333, control (its argmax) 0.414 -> 0.665, 0.644, 0.653 (seeds 1, 2, 3)
 dataset = 'shakespeare'
 block_size = 32
 blank_kind = 'span'
