@@ -27,6 +27,7 @@ import sys
 import time
 import types
 
+os.environ.setdefault('OMP_NUM_THREADS', '1')      # threads would only wait
 import numpy as np
 import pytest
 import torch

@@ -424,9 +424,10 @@ def trim_log(path, before):
             kept += [text] if json.loads(text)['step'] < before else []
         except (ValueError, KeyError, TypeError):
             pass
-    with open(path + '.tmp', 'w', encoding='utf-8') as f:
+    part = f'{path}.{os.getpid()}.tmp'
+    with open(part, 'w', encoding='utf-8') as f:
         f.writelines(kept)
-    os.replace(path + '.tmp', path)
+    os.replace(part, path)
 
 def to_wandb(line):
     """Sends a line; the first failure is told once, and is the end of wandb, not of the run."""
