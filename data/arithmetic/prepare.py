@@ -10,9 +10,9 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.dataset import BLANK, write_corpus
-
 
 def verify(prompt, completion):
     """1.0 if the completed row is a true equation aa+bb=ccc, else 0.0."""
@@ -21,13 +21,10 @@ def verify(prompt, completion):
     shape = len(row) == 9 and row[2] == '+' and row[5] == '=' and digits.isdecimal()
     return float(shape and int(row[:2]) + int(row[3:5]) == int(row[6:]))
 
-
 if __name__ == "__main__":
     rows = [f"{a:02}+{b:02}={a + b:03}" for a in range(100) for b in range(100)]
-    order = np.random.default_rng(2402).permutation(len(rows))     # fixed: the same tenth for all
-    held_out = len(rows) // 10
-    write_corpus(os.path.dirname(os.path.abspath(__file__)), unit='rows',
-                 train=[rows[i] for i in order[held_out:]], val=[rows[i] for i in order[:held_out]])
+    rows = [rows[i] for i in np.random.default_rng(2402).permutation(len(rows))]    # always so
+    write_corpus(HERE, 'rows', train=rows[len(rows) // 10:], val=rows[:len(rows) // 10])
 
 # expected output:
-# data/arithmetic: 9000 rows, 90000 tokens to train; 1000 rows, 10000 tokens held out; 13 symbols
+# data/arithmetic: 9000 texts, 1000 held out, V = 13

@@ -2,12 +2,12 @@
 
     python data/docstrings/prepare.py
 
-Paragraphs of prose only (no doctests, no code, no tables; ASCII; each once), without tests and
-bundled packages. A tenth of the paragraphs is held out. The text differs a little between
-versions of Python, and so do models trained on it. Also writes labels.jsonl: pieces of 64
-characters, labelled 1 unless they speak of failure, for judge.py --kind=classifier.
-"""
+Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out. The text differs a
+little between versions of Python, and so do models trained on it. Also writes labels.jsonl for
+judge.py --kind=classifier: pieces of 64 characters, 1 unless they speak of failure."""
 import ast
+import contextlib
+import functools
 import glob
 import json
 import os
@@ -18,56 +18,41 @@ import warnings
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.dataset import known_words, write_corpus
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SKIP = re.compile(r'/(test|tests|idle_test|idlelib|lib2to3|site-packages|dist-packages|ensurepip|'
                   r'_vendor|pydoc_data|turtledemo|__pycache__)/')
 FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wrong|bad |broken|"
                      r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
+verify = functools.partial(known_words, folder=HERE)
 
-
-def verify(prompt, completion):
-    """The share of the words touched by a blank that occur in the training text, in [0, 1]."""
-    return known_words(prompt, completion, HERE)
-
-
-def paragraphs():
-    """Yields prose paragraphs of the running Python's standard library, in a fixed order."""
-    root = sysconfig.get_path('stdlib')
-    for path in sorted(glob.glob(os.path.join(root, '**', '*.py'), recursive=True)):
-        if SKIP.search(path[len(root):].replace(os.sep, '/')):
-            continue
-        try:
-            with open(path, encoding='utf-8') as f, warnings.catch_warnings():
-                warnings.simplefilter('ignore')
-                tree = ast.parse(f.read())
-        except (SyntaxError, UnicodeDecodeError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                for part in re.split(r'\n\s*\n', ast.get_docstring(node) or ''):
-                    lines = part.split('\n')
-                    text = ' '.join(part.split())
-                    letters = sum(c.isalpha() or c == ' ' for c in text)
-                    if (len(text) >= 24 and letters >= 0.85 * len(text) and text.isascii()
-                            and text.isprintable() and ' ' in text and '>>>' not in text
-                            and '  ' not in '\n'.join(s.strip() for s in lines).replace('.  ', '')
-                            and not any(s.startswith('    ') for s in lines[:1])):
-                        yield text
-
+def paragraphs(source):
+    """Yields the prose paragraphs of the docstrings of a Python source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            for part in re.split(r'\n\s*\n', ast.get_docstring(node) or ''):
+                text = ' '.join(part.split())
+                letters = sum(c.isalpha() or c == ' ' for c in text)
+                columns = '  ' in '\n'.join(map(str.strip, part.split('\n'))).replace('.  ', '')
+                code = part.startswith('    ') or '>>>' in text or letters < 0.85 * len(text)
+                plain = text.isascii() and text.isprintable() and ' ' in text
+                if plain and len(text) >= 24 and not (columns or code):
+                    yield text
 
 if __name__ == "__main__":
-    texts = list(dict.fromkeys(paragraphs()))
-    order = np.random.default_rng(2402).permutation(len(texts))
-    held_out = len(texts) // 10
-    train, val = [texts[i] for i in order[held_out:]], [texts[i] for i in order[:held_out]]
-    write_corpus(HERE, unit='windows', train=train, val=val)
-    running = '\n'.join(train)
-    pieces = [running[i:i + 64] for i in range(0, len(running) - 63, 64)]
+    warnings.simplefilter('ignore')             # of old syntax in the library
+    root, texts = sysconfig.get_path('stdlib'), {}
+    for path in sorted(glob.glob(os.path.join(root, '**', '*.py'), recursive=True)):
+        if not SKIP.search(path[len(root):].replace(os.sep, '/')):
+            with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as f:
+                texts |= dict.fromkeys(paragraphs(f.read()))
+    texts = np.random.default_rng(2402).permutation(np.array([*texts], dtype=object)).tolist()
+    tenth = len(texts) // 10
+    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])
+    running = '\n'.join(texts[tenth:]).replace('_', '-')
     with open(os.path.join(HERE, 'labels.jsonl'), 'w') as f:
-        for text in pieces:
-            item = {'text': text.replace('_', '-'), 'label': int(not FAILURE.search(text))}
-            f.write(json.dumps(item) + '\n')
+        for text in re.findall('.{64}', running, re.DOTALL):
+            f.write(json.dumps({'text': text, 'label': int(not FAILURE.search(text))}) + '\n')

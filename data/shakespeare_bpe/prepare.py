@@ -1,7 +1,7 @@
 """Shakespeare, or any text, in GPT-2's byte pairs: data/shakespeare/prepare.py, other tokenizer.
 
-    python data/shakespeare_bpe/prepare.py --input=my.txt
-"""
+    python data/shakespeare_bpe/prepare.py --input=my.txt"""
+import functools
 import os
 import sys
 
@@ -10,11 +10,7 @@ sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.dataset import known_words
 from data.shakespeare.prepare import main
 
-
-def verify(prompt, completion):
-    """The share of the words touched by a blank that occur in the training text, in [0, 1]."""
-    return known_words(prompt, completion, HERE)
-
+verify = functools.partial(known_words, folder=HERE)
 
 if __name__ == "__main__":
     main(HERE, 'gpt2')
