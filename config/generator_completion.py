@@ -1,12 +1,4 @@
 # writes docstrings on, character by character: rows of 64
-dataset = 'docstrings'
-mode = 'causal'
-block_size = 64
-n_layer = 4
-n_embd = 128
-blank_kind = 'suffix'
-blank_low = blank_high = 0.5
-batch_size = 64
-learning_rate = 4e-3
-max_iters = 500
-eval_interval = 250
+dataset, block_size, mode = 'docstrings', 64, 'causal'
+blank_kind, blank_low, blank_high = 'suffix', 0.5, 0.5
+n_layer, n_embd, batch_size, max_iters = 4, 128, 64, 500

@@ -3,20 +3,15 @@
 # held-out reward: start 0.354, its argmax 0.954 -> 0.718, 0.727, 0.716 (seeds 1, 2, 3)
 from data.docstrings.prepare import FAILURE, verify
 
-dataset = 'docstrings'
-mode = 'causal'
-block_size = 64
-blank_kind = 'suffix'
-blank_low = blank_high = 0.5
-rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}    # judge: quality
+dataset, block_size, mode = 'docstrings', 64, 'causal'
+blank_kind, blank_low, blank_high = 'suffix', 0.5, 0.5
 generator_recipe = 'config/generator_completion.py'
 judge_recipe = 'config/judge_docstrings.py --block_size=64'
-
+rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}    # judge: quality
 
 def safety(prompts, completions):
     """1 unless the completion speaks of failure."""
     return [float(not FAILURE.search(c)) for c in completions]
-
 
 def diversity(prompts, completions):
     """Share of a completion's words that no other completion of its prompt has."""
@@ -25,15 +20,10 @@ def diversity(prompts, completions):
     return [sum(sum(x in w for w in o) == 1 for x in own) / max(1, len(own))
             for own, o in zip(words, others)]
 
-
 def coherence(prompts, completions):
     """Share of the words touched that occur in the training text."""
     return [verify(p, c) for p, c in zip(prompts, completions)]
 
-
-group_size, batch_size = 8, 16
-adv_norm = 'std'
-kl_beta = 0.02
-learning_rate, min_lr, max_iters = 1e-3, 1e-4, 100
-eval_interval, eval_prompts, log_interval, sample_interval = 25, 128, 5, 25
+group_size, batch_size, adv_norm, kl_beta = 8, 16, 'std', 0.02
+max_iters, eval_interval, eval_prompts, log_interval, sample_interval = 100, 25, 128, 5, 25
 out_dir = 'out-composite'

@@ -3,20 +3,11 @@ import torch
 
 _gpu = torch.cuda.is_available()
 _parts = '' if _gpu else ' --max_iters=2 --batch_size=2 --compile=False'    # shows that it starts
-dataset = 'shakespeare_bpe'
-block_size = 256
-blank_kind = 'span'
-blank_low, blank_high = 0.1, 0.4
+dataset, block_size = 'shakespeare_bpe', 256
+blank_kind, blank_low, blank_high = 'span', 0.1, 0.4
 generator_recipe = 'config/generator_gpu.py' + _parts
 judge_recipe = 'config/judge_gpu.py' + _parts
-group_size = 16
-batch_size = 16
-gradient_accumulation_steps = 8
-adv_norm = 'std'
-learning_rate = 5e-4
-max_iters = 500
-eval_prompts = 256 if _gpu else 4
-log_interval = 5
-dtype = 'bfloat16'
-compile = _gpu
+batch_size, gradient_accumulation_steps = 16, 8
+adv_norm, learning_rate, dtype, compile = 'std', 5e-4, 'bfloat16', _gpu
+max_iters, log_interval, eval_prompts = 500, 5, 256 if _gpu else 4
 out_dir = 'out-gpu'

@@ -2,6 +2,8 @@
 # 8 min from nothing on 1 core
 # held-out share with a word of failure: start 0.086, its argmax 0.078 ->
 # 0.025, 0.031, 0.033 (seeds 1, 2, 3)
+import functools
+
 import torch
 
 from data.dataset import Dataset
@@ -9,55 +11,29 @@ from data.docstrings.prepare import FAILURE
 from judge import load_judge
 from model import made
 
-dataset = 'docstrings'
-mode = 'causal'
-block_size = 64
-blank_kind = 'suffix'
-blank_low = blank_high = 0.5
-prompt_filter = 'invites'
+dataset, block_size, mode = 'docstrings', 64, 'causal'
+blank_kind, blank_low, blank_high, prompt_filter = 'suffix', 0.5, 0.5, 'invites'
 rewards = {'judge': 1.0, 'failure': 0.0, 'likelihood': 0.0}
-generator_recipe = 'config/generator_completion.py'
-judge_recipe = 'config/judge_labels.py'
-
+generator_recipe, judge_recipe = 'config/generator_completion.py', 'config/judge_labels.py'
+group_size, batch_size, gradient_accumulation_steps, mini_batches, inner_updates = 4, 16, 4, 4, 2
+adv_norm, kl_in_reward, kl_beta, target_kl, entropy_coef = 'batch', True, 0.02, 0.05, 0.005
+learning_rate, max_iters, eval_interval, eval_prompts = 5e-4, 60, 20, 128
+log_interval, sample_interval, out_dir = 5, 50, 'out-labels'
+_dataset, _judge = functools.cache(Dataset), functools.cache(load_judge)
 
 def failure(prompts, completions):
     """1 where the completion, with the word that the prompt began, speaks of failure."""
     return [float(any(m.end() > len(p) for m in FAILURE.finditer(p + c)))
             for p, c in zip(prompts, completions)]
 
-
 def invites(prompt, original):
     """Prompts that do not speak of failure yet, but whose own continuation does."""
     return not FAILURE.search(prompt) and failure([prompt], [original])[0] == 1
 
-
 def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""
-    if 'judge' not in LIKELIHOOD:
-        path, make = made('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
-        LIKELIHOOD['data'] = Dataset('docstrings')
-        LIKELIHOOD['judge'] = load_judge(path, LIKELIHOOD['data'], make)
-    tok = LIKELIHOOD['data'].tok
-    rows = [tok.encode(p + c) for p, c in zip(prompts, completions)]
-    rows = torch.tensor([row + [tok.pad] * (64 - len(row)) for row in rows])
-    return LIKELIHOOD['judge'].score(rows).tolist()
-
-
-LIKELIHOOD = {}
-group_size = 4
-batch_size = 16
-gradient_accumulation_steps = 4
-mini_batches = 4
-inner_updates = 2
-adv_norm = 'batch'
-kl_in_reward = True
-kl_beta = 0.02
-target_kl = 0.05
-entropy_coef = 0.005
-learning_rate = 5e-4
-max_iters = 60
-eval_interval = 20
-eval_prompts = 128
-log_interval = 5
-sample_interval = 50
-out_dir = 'out-labels'
+    path, make = made('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
+    data = _dataset('docstrings')
+    rows = [data.tok.encode(p + c) for p, c in zip(prompts, completions)]
+    rows = torch.tensor([row + [data.tok.pad] * (64 - len(row)) for row in rows])
+    return _judge(path, data, make).score(rows).tolist()

@@ -2,14 +2,7 @@
 _small = '--n_layer=2 --n_embd=32 --max_iters=60 --batch_size=64'
 generator_recipe = f'config/generator_arithmetic.py {_small}'
 judge_recipe = f'config/judge_arithmetic.py {_small}'
-group_size = 8
-batch_size = 8
-gradient_accumulation_steps = 2
-learning_rate = 2e-3
-max_iters = 30
-eval_interval = 15
-eval_prompts = 64
-save_interval = 15
-log_interval = 5
-sample_interval = 15
+group_size, batch_size, gradient_accumulation_steps = 8, 8, 2
+learning_rate, max_iters = 2e-3, 30
+eval_interval, eval_prompts, save_interval, log_interval, sample_interval = 15, 64, 15, 5, 15
 out_dir = 'out-smoke'

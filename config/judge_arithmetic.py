@@ -1,4 +1,2 @@
 # tells true equations from false ones, having read 9,000 true ones
-learning_rate = 8e-3
-max_iters = 400
-eval_interval = 200
+learning_rate, max_iters, eval_interval = 8e-3, 400, 200

@@ -1,14 +1,6 @@
 # a likelihood judge of the same size, for config/grpo_gpu.py
-dataset = 'shakespeare_bpe'
-block_size = 256
-n_layer = 6
-n_head = 8
-n_embd = 256
-blank_kind = 'span'
-blank_low = 0.1
-blank_high = 0.4
-batch_size = 32
-learning_rate = 2e-3
-max_iters = 1500
-compile = True
-dtype = 'bfloat16'
+dataset, block_size = 'shakespeare_bpe', 256
+blank_kind, blank_low, blank_high = 'span', 0.1, 0.4
+n_layer, n_head, n_embd = 6, 8, 256
+batch_size, learning_rate, max_iters = 32, 2e-3, 1500
+compile, dtype = True, 'bfloat16'
