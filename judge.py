@@ -6,6 +6,7 @@
 likelihood (default): a causal GPT of the corpus; score = mean log-probability per token, in nats.
 classifier: a bidirectional GPT with a pooled head; score = P(label = 1). Labels come from a file
 of JSON lines {"text": ..., "label": 0..1}, or: 1 for real rows, 0 for what a generator filled."""
+import functools
 import json
 import sys
 
@@ -73,8 +74,8 @@ class Judge(nn.Module):
     @torch.inference_mode()
     def score(self, tokens, mask=None, chunk=0):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
-        mask (N, T), where the policy chose, is not needed by these two kinds. Equal rows are
-        scored once, so they get the same bits; chunk: rows at a time (0: what fits a cache)."""
+        mask (N, T), what was chosen, is not needed here; chunk: rows at a time, 0: as fit a cache.
+        Equal rows are scored once, so they get the same bits."""
         rows, back = tokens, slice(None)
         if not self.gpt.compiled:               # which wants one shape
             rows, back = torch.unique(tokens, dim=0, return_inverse=True)
@@ -90,64 +91,49 @@ def load_judge(path, data, make, block_size=1, device='cpu'):
     judge.load_state_dict(ckpt['model'])
     return judge.to(device).eval().requires_grad_(False)
 
-# ------------------------------------------------------------------------------------------------
-# rewards, by name: judge, verify, distinct, length, or functions of a config file
-BUILT_IN = ('judge', 'verify', 'distinct', 'length')
+BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are functions of a config
 
 def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=0):
     """Scores (len(names), B, k) of completions, each reward apart.
-    batch: prompts tokens, mask (B, T); rows (N, T); where (B or N, T), what the policy chose.
-    distinct: 1 / how often the group has this completion; length: the share of the row that the
-    policy wrote. Ends with one line if a function misbehaves."""
+    batch: prompts tokens, mask (B, T); rows (N, T); where (B or N, T), what the policy chose."""
     rows, B, found, pairs = batch['rows'], len(batch['tokens']), [], None
     for name in names:
         if name == 'judge':
             values = judge.score(rows, batch['where'], chunk)
-        elif name == 'length':
-            share = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
-            values = share.expand(B, len(rows) // B)
-        elif name == 'distinct':
+        elif name == 'length':                  # the share of the row that the policy wrote
+            values = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
+            values = values.expand(B, len(rows) // B)
+        elif name == 'distinct':                # 1 / how often the group has this completion
             values = 1.0 / copies(rows.view(B, -1, rows.size(1)))
         else:
             pairs = pairs or texts(data.tok, batch['tokens'], batch['mask'], rows, causal)
-            function = each(data.verify) if name == 'verify' else functions[name]
-            values = called(name, function, *pairs)
+            verify = lambda *pairs: map(functools.cache(data.verify), *pairs)   # equal pairs once
+            values = called(name, verify if name == 'verify' else functions[name], *pairs)
         found.append(torch.as_tensor(values, dtype=torch.float32, device=rows.device).view(B, -1))
     return torch.stack(found)
 
 def copies(rows):
     """How many of the rows of its group (B, k, T) equal each of them: (B, k)."""
-    code = torch.from_numpy(draws(0, 'code').integers(2 ** 60, size=rows.size(2))).to(rows.device)
-    code = (rows * code).sum(2)                 # equal rows have equal sums, others hardly ever
-    return (code[:, :, None] == code[:, None]).sum(2)
-
-def each(verify):
-    """verify(prompt, completion) for lists, equal pairs once."""
-    def values(prompts, completions):
-        known = {pair: verify(*pair) for pair in set(zip(prompts, completions))}
-        return [known[pair] for pair in zip(prompts, completions)]
-    return values
+    return (rows[:, :, None] == rows[:, None]).all(3).sum(2)
 
 def called(name, function, prompts, completions):
     """A reward function's values, one number per completion, or one line and the end."""
     try:
         values = [float(value) for value in function(prompts, completions)]
+        problem = f"gave {len(values)} numbers for {len(prompts)} completions"
     except Exception as e:
-        fail(f"reward '{name}' raised {type(e).__name__}: {e}; its first prompt: {prompts[0]!r}")
+        values, problem = [], f"raised {type(e).__name__}: {e}"
     if len(values) != len(prompts):
-        fail(f"reward '{name}' gave {len(values)} numbers for {len(prompts)} completions; its "
-             f"first prompt: {prompts[0]!r}")
+        fail(f"reward '{name}' {problem}; its first prompt: {prompts[0]!r}")
     return values
 
 def auc(scores, labels):
     """P(score of a 1 > score of a 0) + half of the ties, in [0, 1]; nan if a class is empty.
-    The Mann-Whitney statistic, from the ranks of scores (N,) with labels (N,) bool."""
+    The Mann-Whitney statistic of scores (N,) with labels (N,) bool."""
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
-    values, back, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2)[back]                     # mean rank of ties
-    n1, n0 = labels.sum(), (~labels).sum()
-    wins = rank[labels].sum() - n1 * (n1 + 1) / 2                           # over all n1 * n0 pairs
-    return float(wins / (n1 * n0)) if n1 and n0 else float('nan')
+    ones, zeros = scores[labels], np.sort(scores[~labels])
+    wins = sum(zeros.searchsorted(ones, side).sum() for side in ('left', 'right')) / 2
+    return float(wins / (len(ones) * len(zeros))) if len(ones) and len(zeros) else float('nan')
 
 def read_labels(path, tok, block_size):
     """Rows (N, T) and labels (N,) of a file of JSON lines; long texts are cut to the row."""
@@ -156,15 +142,13 @@ def read_labels(path, tok, block_size):
         with open(path, encoding='utf-8') as f:
             for line, text in enumerate(f, 1):
                 item = json.loads(text)
-                ids = tok.encode(item['text'])[:block_size]
+                ids, label = tok.encode(item['text'])[:block_size], float(item['label'])
+                if not 0 <= label <= 1 or not ids:
+                    raise ValueError(f"label {label}, {len(ids)} tokens")
                 rows.append(ids + [tok.pad] * (block_size - len(ids)))
-                found.append(float(item['label']))
-                if not 0 <= found[-1] <= 1 or not ids:
-                    raise ValueError(f"label {found[-1]}, {len(ids)} tokens")
-    except OSError as e:
-        fail(f"--labels={path}: {e.strerror}; expected JSON lines " '{"text": ..., "label": 0..1}')
-    except (ValueError, KeyError, TypeError) as e:
-        fail(f'{path}, line {line}: {e}; expected {{"text": "...", "label": 0..1}}')
+                found.append(label)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        fail(f'{path}, line {line}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
     if len(set(found)) < 2 or len(found) < 20:
         fail(f"{path}: {len(found)} texts with {len(set(found))} different labels; expected at "
              "least 20 texts and both labels")
@@ -175,15 +159,14 @@ if __name__ == "__main__":
     check({**RULES, "kind in ('likelihood', 'classifier')": '',
            "kind == 'classifier' or not labels": "a likelihood learns from text alone"}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
-    data, machine = Dataset(dataset), Machine(device, dtype)
-    tok, here, generator = data.tok, machine.device, None
+    data, machine, generator = Dataset(dataset), Machine(device, dtype), None
+    tok, here = data.tok, machine.device
     if generator_checkpoint or (kind == 'classifier' and not labels):
         path, make = made(generator_checkpoint, 'model.py', f'config/generator_{dataset}.py')
         generator = load_gpt(path, data, make, block_size, device=here)
     if labels:
         rows, marks = read_labels(labels, tok, block_size)
-        order = torch.from_numpy(draws(0, 'labels').permutation(len(rows)))
-        order, held_out = order[len(rows) // 10:], order[:len(rows) // 10]
+        held_out, order = np.split(draws(0, 'labels').permutation(len(rows)), [len(rows) // 10])
     torch.manual_seed(seed)
     judge = Judge(kind, vocab_size=tok.base, block_size=block_size, n_layer=n_layer, n_head=n_head,
                   n_embd=n_embd, causal=kind == 'likelihood').to(here)
@@ -192,51 +175,48 @@ if __name__ == "__main__":
     if compile:
         judge.gpt.compiled = torch.compile(judge.gpt.trunk, dynamic=False)
 
-    def pairs(split, n, rng):
-        """n real rows, and the same with their blanks filled: by the generator, or, without one,
-        with what other real rows have in these places (each symbol likely, the whole often not)."""
-        tokens = data.batch(split, n, block_size, rng)
-        mask = blanks(tokens, tok, rng, blank_kind, blank_low, blank_high, blank_span)
-        if generator is None:
-            return tokens, torch.where(mask, tokens.roll(1, 0), tokens), mask
-        u = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32')).to(here)
-        return tokens, complete(generator, tokens.to(here), mask.to(here), u, eos=tok.eos)[0], mask
+    def examples(split, n, rng):
+        """Rows (n, T) and labels (n,): of the file; or real rows and the same with blanks filled,
+        without a generator by what other rows have there. Also these blanks (n / 2, T)."""
+        if labels:
+            pick = held_out if split == 'val' else order[rng.integers(len(order), size=n)]
+            return rows[pick], marks[pick], None
+        true = data.batch(split, n // 2, block_size, rng)
+        mask = blanks(true, tok, rng, blank_kind, blank_low, blank_high, blank_span)
+        false = true.where(~mask, true.roll(1, 0))
+        if generator:
+            u = torch.from_numpy(rng.random((*true.shape, 1), dtype='float32')).to(here)
+            false = complete(generator, true.to(here), mask.to(here), u, eos=tok.eos)[0].cpu()
+        return torch.cat((true, false)), torch.tensor([1.0, 0.0]).repeat_interleave(n // 2), mask
 
     def loss_at(step):
         """Loss of one batch: nats per token, or binary cross-entropy."""
         rng = draws(seed, 'judge', step)
-        if labels:
-            pick = order[torch.from_numpy(rng.integers(len(order), size=batch_size))]
-            tokens, targets = rows[pick], marks[pick]
-        elif kind == 'classifier':
-            true, false, _ = pairs('train', batch_size // 2, rng)
-            tokens = torch.cat((true.to(here), false))
-            targets = torch.cat((torch.ones(len(true)), torch.zeros(len(false))))
-        else:
-            tokens = data.batch('train', batch_size, block_size, rng)
-        tokens = tokens.to(here)
-        with machine.autocast():
-            if kind == 'likelihood':
-                where = tokens != tok.pad
+        if kind == 'likelihood':
+            tokens = data.batch('train', batch_size, block_size, rng).to(here)
+            where = tokens != tok.pad
+            with machine.autocast():
                 return F.cross_entropy(judge.gpt(tokens, where=where), tokens[where])
-            return F.binary_cross_entropy_with_logits(judge.raw(tokens), targets.to(here))
+        tokens, targets, _ = examples('train', batch_size, rng)
+        with machine.autocast():
+            return F.binary_cross_entropy_with_logits(judge.raw(tokens.to(here)), targets.to(here))
 
     def look():
         """How well the judge separates, on held-out data."""
+        n = min(1024, 2 ** 16 // block_size)
+        tokens, targets, mask = examples('val', 2 * n, draws(0, 'look'))
+        p, y = judge.score(tokens.to(here)).cpu().numpy(), targets.numpy()
         if labels:
-            p, y = judge.score(rows[held_out].to(here)).cpu().numpy(), marks[held_out].numpy()
             bins = np.minimum((p * 10).astype(int), 9)      # expected calibration error, 10 bins
-            ece = sum(abs(p[bins == b].sum() - y[bins == b].sum()) for b in range(10)) / len(p)
+            ece = sum(abs((p - y)[bins == b].sum()) for b in range(10)) / len(p)
             return (f"held-out accuracy {((p > 0.5) == (y > 0.5)).mean():.3f}, AUC "
                     f"{auc(p, y > 0.5):.3f}, calibration error {ece:.3f} (share of 1: "
                     f"{y.mean():.3f}, {len(y)} texts)")
-        n = min(1024, 2 ** 16 // block_size)
-        true, false, mask = pairs('val', n, draws(0, 'look'))
-        scores = judge.score(torch.cat((true.to(here), false.to(here)))).cpu()
-        checks = [*map(data.verify, *texts(tok, true, mask, false, False))] if data.verify else []
+        pairs = texts(tok, tokens[:n], mask, tokens[n:], False)
+        checks = [*map(data.verify, *pairs)] if data.verify else []
         if set(checks) == {0.0, 1.0}:
-            return f"AUC {auc(scores[n:], checks):.4f} of true against false completions"
-        return f"AUC {auc(scores, np.arange(2 * n) < n):.3f} of real rows against completions"
+            return f"AUC {auc(p[n:], checks):.4f} of true against false completions"
+        return f"AUC {auc(p, y):.3f} of real rows against completions"
 
     fit(judge, loss_at, look, config)
     save(out, kind='judge', judge_kind=kind, model_args=judge.gpt.args, config=config,
