@@ -33,11 +33,10 @@ seed = 0                    # of prompts, blanks and samples; 0: those of the ru
 def painted(tok, ids, chosen, other, width=0):
     """Text of ids (T,), padded to width. On a terminal what was chosen (T,) bool is yellow, or
     green where other (T,) has something else."""
-    ids, text, color = ids.tolist(), '', sys.stdout.isatty() and not os.environ.get('NO_COLOR')
-    while ids and ids[-1] in (tok.pad, tok.eos):
-        ids.pop()
-    cells = zip(ids, chosen.tolist(), other.tolist())
-    for (own, new), part in groupby(cells, lambda x: (x[1], x[0] != x[2])):
+    text, color = '', sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+    stop = 1 + max((t for t, i in enumerate(ids) if i not in (tok.pad, tok.eos)), default=-1)
+    cells = zip(ids[:stop].tolist(), chosen.tolist(), (ids != other).tolist())
+    for (own, new), part in groupby(cells, lambda cell: cell[1:]):
         part = tok.decode([i for i, *_ in part])
         part = ''.join(c if c.isprintable() else '\u00b6' for c in part)    # ends of lines, seen
         text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
@@ -70,17 +69,17 @@ def completed(net, asked, k):
     or more). k = 0: the likeliest completion alone."""
     found = []
     for tokens, mask, u in zip(*(x.split(c['batch_size']) for x in asked)):
-        u = u[..., :k].to(here) if k else None
         with machine.autocast():
-            rows, where, *_ = complete(net, tokens.to(here), mask.to(here), u, *how, tok.eos)
+            rows, where, *_ = complete(net, tokens.to(here), mask.to(here),
+                                       u[..., :k].to(here) if k else None, *how, tok.eos)
             batch = {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where}
-            scores = reward_scores(names, batch, data, causal, judge)
-        found.append((rows.view(*scores.shape[1:], -1).cpu(), scores.cpu()))
-    return torch.cat([rows for rows, _ in found]), torch.cat([scores for _, scores in found], 1)
+            found.append((rows.view(len(tokens), -1, rows.size(1)).cpu(),
+                          reward_scores(names, batch, data, causal, judge).cpu()))
+    rows, scores = zip(*found)
+    return torch.cat(rows), torch.cat(scores, 1)
 
 def own_prompt(text):
     """Tokens and mask (1, T) of a prompt from the command line, or one line that says why not."""
-    whole = data.meta['unit'] == 'rows'     # rows end with an id of their own, and then padding
     try:
         ids = tok.encode(text, blanks=True)
         if not 1 <= len(ids) <= T - causal or not (causal or tok.mask in ids):
@@ -88,8 +87,9 @@ def own_prompt(text):
                              + ", with '_' for each blank" * (not causal))
     except ValueError as e:
         fail(f"--prompt={text!r}: {e}")
-    ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else [tok.eos] * whole
-    ids = torch.tensor([(ids + [tok.pad] * T * whole)[:T]])
+    rows = data.meta['unit'] == 'rows'      # which end with an id of their own, and then padding
+    ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else [tok.eos] * rows
+    ids = torch.tensor([(ids + [tok.pad] * T * rows)[:T]])
     return ids, ids == tok.mask
 
 def compare(tokens, mask, sides, k):
@@ -118,37 +118,29 @@ def draw_curves(folders):
                  if line.endswith('\n')] for folder in folders]
     except (ImportError, OSError) as e:
         fail(f"no curves: {e}; they need matplotlib, and the log of a run of train_grpo.py")
-    colors, several = ['#0b5fa5', '#c8501e', '#2a8a57', '#8a4fa8', '#b8860b'], len(logs) > 1
-    panels = {'verify, held-out': ('eval/ref_verify', 'eval/ref_verify_argmax',
-                                   'eval/verify_argmax', 'eval/verify'),
-              'reward': ('mean_reward', 'eval/reward'),
-              'KL to the reference, nats per choice': ('mean_kl', 'eval/kl'),
-              'entropy, nats per choice': ('entropy', 'eval/distinct', 'eval/entropy')}
+    several, panels = len(logs) > 1, {      # of several runs, only the last key of each panel
+        'verify, held-out': ('eval/ref_verify', 'eval/ref_verify_argmax', 'eval/verify_argmax',
+                             'eval/verify'),
+        'reward': ('mean_reward', 'eval/reward'),
+        'KL to the reference, nats per choice': ('mean_kl', 'eval/kl'),
+        'entropy, nats per choice': ('entropy', 'eval/distinct', 'eval/entropy')}
     for log in logs if several else ():     # judges differ in scale, so gains are compared
         unit = next((line['std_reward'] for line in log if line.get('std_reward')), 1.0)
         log[:] = [line | {'eval/reward': (line['eval/reward'] - line['eval/ref_reward']) / unit}
                   for line in log if 'eval/reward' in line]
     plt.switch_backend('Agg')
-    plt.rcParams.update({'font.size': 12, 'axes.spines.right': False, 'axes.spines.top': False})
     figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex=True, layout='constrained')
     for ax, (title, keys) in zip(axes.flat, panels.items()):
-        ends, at = [], -1.0                 # (y, name, color) of lines
-        for folder, log, own in zip(folders, logs, colors * len(logs)):
+        for i, (folder, log) in enumerate(zip(folders, logs)):
             for key in keys[-1:] if several else keys:
                 xy = [(line['step'], line[key]) for line in log if line.get(key) is not None]
-                color = '#777777' if 'ref' in key else colors[1] if 'distinct' in key else own
-                color, name = (color, key[5:]) if 'eval' in key else ('#8dbbe0', 'training')
-                name = name.replace('ref_verify', 'reference').replace('verify', 'policy')
+                color = 'gray' if 'ref' in key else 'C1' if 'distinct' in key else f'C{i}'
                 if xy:
-                    style, width = '--' if 'argmax' in key else '-', 2.5 if key == keys[-1] else 1.3
-                    ax.plot(*zip(*xy), style, color=color, linewidth=width)
-                    ends.append((xy[-1][1], folder if several else name.replace('_', ', '), color))
-        low, high = ax.get_ylim()
-        for y, name, color in sorted(ends):     # names are moved apart until they do not touch
-            at = max((y - low) / (high - low), at + 0.1)
-            ax.text(1.02, at, name, color=color, va='center', transform=ax.transAxes)
-        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left', size=13)
-    figure.supxlabel('step', size=12)
+                    ax.plot(*zip(*xy), '--' if 'argmax' in key else '-', color=color,
+                            alpha=1 if 'eval' in key else 0.4, label=folder if several else key)
+                    ax.legend(frameon=False)
+        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left')
+    figure.supxlabel('step')
     path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
     figure.savefig(path, dpi=120)
     print(f"wrote {path}")
