@@ -16,8 +16,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from config.configurator import check, configure, fail
+from config.run import RULES, Machine
 from data.dataset import Dataset, blanks, draws, texts
-from model import GPT, RULES, Machine, complete, fit, load, load_gpt, made, save
+from model import GPT, complete, fit, load, load_gpt, made, save
 
 # ------------------------------------------------------------------------------------------------
 # knobs

@@ -7,21 +7,19 @@ One class serves as generator (bidirectional: all blanks in one pass; causal: le
 trunk of the judge and as likelihood judge. No dropout anywhere: sampling and learning must see the
 same network. Further down: sampling, and what all scripts share (machine, optimizers, checkpoints).
 """
-import atexit
 import contextlib
-import ctypes
 import math
 import os
 import re
 import sys
 import time
-from datetime import timedelta
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 from config.configurator import check, configure, fail, run
+from config.run import RULES, Machine
 from data.dataset import SPECIALS, Dataset, blanks, draws, texts
 
 # ------------------------------------------------------------------------------------------------
@@ -48,46 +46,47 @@ beta2 = 0.95                # AdamW
 grad_clip = 1.0             # largest gradient norm; 0 switches it off
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
-compile = False             # torch.compile the trunk
+compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
-RULES = {       # what knobs that the scripts share must fulfil, and why
-    "blank_kind in ('random', 'span', 'suffix')": '', "0 <= blank_low <= blank_high <= 1": '',
-    "block_size >= 2 and blank_span >= 1 and batch_size >= 1 and max_iters >= 1": '',
-    "0 <= learning_rate < 1e30 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
-    "dtype in ('auto', 'float32', 'bfloat16', 'float64')": '', "seed >= 0": '',
-    "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
 # ------------------------------------------------------------------------------------------------
 # letters: B rows | T positions | C channels | H heads | D channels per head | V base vocabulary
 # M decision points | k completions per prompt | N = B*k rows
 
 class Cache:
     """Keys and values of earlier positions, per layer (rows, H, positions, D). A pass over the
-    common prefix of each group fills it, grow() copies that for each of k rows. With a capacity,
-    later positions are written in place (sampling, no gradients); without, they are joined to the
-    prefix by a copy that gradients pass through (learning)."""
-    def __init__(self):
-        self.layers, self.length, self.capacity = [], 0, 0
+    common prefix of each group fills it, grow() copies that for each of k rows. With room > 0,
+    later positions are written in place, into tensors that grow by so many positions at a time
+    (sampling, no gradients); without, they are joined to the prefix by a copy that gradients
+    pass through (learning)."""
+    def __init__(self, room=0):
+        self.layers, self.length, self.room = [], 0, room
 
-    def grow(self, copies, capacity=0):
-        self.capacity, room = capacity, max(0, capacity - self.length)
+    def grow(self, copies):
         self.layers = [[t.repeat_interleave(copies, 0) for t in kv] for kv in self.layers]
-        if room:
-            self.layers = [[F.pad(t, (0, 0, 0, room)) for t in kv] for kv in self.layers]
 
     def select(self, rows):
         self.layers = [[t[rows] for t in kv] for kv in self.layers]
+
+    def reserve(self, stop, most):
+        """Makes room for positions up to stop <= most; returns how many there are to attend to."""
+        if not self.room or not self.layers:
+            return stop
+        have = self.layers[0][0].size(2)
+        if have < stop:     # whole tensors are handed to products, which would copy slices of them
+            more = min(stop - have + self.room, most - have)
+            self.layers = [[F.pad(t, (0, 0, 0, more)) for t in kv] for kv in self.layers]
+        return self.layers[0][0].size(2)
 
     def extend(self, layer, new):
         """Takes a layer's new (k, v) and returns all its (k, v) so far."""
         if layer == len(self.layers):
             self.layers.append(new)
             return new
-        if not self.capacity:
+        if not self.room:
             return [torch.cat(pair, 2) for pair in zip(self.layers[layer], new)]
-        stop = self.length + new[0].size(2)
         for all_, t in zip(self.layers[layer], new):
-            all_[:, :, self.length:stop] = t
-        return [all_[:, :, :stop] for all_ in self.layers[layer]]
+            all_[:, :, self.length:self.length + t.size(2)] = t
+        return self.layers[layer]
 
 def norm(x):
     return F.rms_norm(x, (x.size(-1),))
@@ -156,8 +155,10 @@ class GPT(nn.Module):
     def trunk(self, inputs, cache=None, pad=None):
         """Ids (B, S), continuing the cache -> normalised features (B, S, C)."""
         start = cache.length if cache else 0
-        stop, causal = start + inputs.size(1), self.causal and inputs.size(1) > 1
-        bias = self.future[start:stop, :stop] if causal else None           # (S, stop)
+        stop = start + inputs.size(1)
+        width = cache.reserve(stop, self.block_size) if cache else stop     # keys to look at
+        causal = self.causal and width > 1
+        bias = self.future[start:stop, :width] if causal else None          # (S, width)
         if pad is not None and (pad.device.type != 'cpu' or pad.any()):
             bias = torch.zeros_like(pad, dtype=self.cos.dtype).masked_fill(pad, float('-inf'))
             bias = bias[:, None, None]                  # nobody looks at padding, (B, 1, 1, S)
@@ -185,7 +186,7 @@ class GPT(nn.Module):
             if where is not None:
                 tokens = tokens.masked_fill(where.to(tokens.device), self.mask_id)
             x = (self.compiled or self.trunk)(tokens, pad=pad)
-        elif copies == 1:
+        elif copies == 1 or self.compiled:      # which wants one shape
             x = (self.compiled or self.trunk)(self.shifted(tokens))
         else:
             inputs, cache = self.shifted(tokens), Cache()
@@ -271,10 +272,10 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
     logp_taken, kept_all, V = torch.zeros(N, T, device=here), None, model.head.out_features
     if top_k or top_p < 1:
         kept_all = torch.ones(N, T, V, dtype=torch.bool, device=here)
-    first, cache = int(mask.any(0).nonzero()[0]), Cache()
+    first, cache = int(mask.any(0).nonzero()[0]), Cache(room=32)
     x = model.trunk(model.shifted(tokens)[:, :first + 1], cache)[:, -1]     # (B, C)
     x = x.repeat_interleave(k, 0)
-    cache.grow(k, T)
+    cache.grow(k)
     for t in range(first, T):
         if t > first:
             x = model.trunk(rows[live, t - 1, None], cache)[:, 0]
@@ -296,102 +297,6 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
                 live = live[going]
                 cache.select(going)
     return rows, acted, logp_taken, kept_all
-
-# ------------------------------------------------------------------------------------------------
-# machine
-
-def quick_products():
-    """Lets float32 products of this CPU use another library if that is as exact; says which.
-    On AMD processors 'medium' calls one that is twice as fast at the same accuracy; on others it
-    may round to bfloat16, and then it is not taken. Its error decides: a choice by stopwatch would
-    change the last bits of a run with the load of the machine."""
-    a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    exact, error = a.double() @ b.double(), {}
-    for precision in ('highest', 'medium'):
-        torch.set_float32_matmul_precision(precision)
-        error[precision] = ((a @ b - exact).norm() / exact.norm()).item()
-    taken = 'medium' if error['medium'] < 4 * error['highest'] else 'highest'
-    torch.set_float32_matmul_precision(taken)
-    return f"float32 products '{taken}' (error {error[taken]:.0e})"
-
-class Machine:
-    """Where a script runs: device, precision of products, and which rank of how many it is."""
-    def __init__(self, device, dtype, backend=''):
-        self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
-        there = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
-        have = [*filter(there.get, there), 'cpu']
-        name = have[0] if device == 'auto' else device
-        self.type, self.main = name.split(':')[0], self.rank == 0
-        if self.type not in have:
-            fail(f"device = {device} is not available; there is {', '.join(have)}, or auto")
-        quick = 'bfloat16' if self.type == 'cuda' else 'float32'
-        self.dtype = quick if dtype == 'auto' else dtype
-        torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
-        if self.type == 'cuda' and self.world > 1:
-            name = f"cuda:{os.environ['LOCAL_RANK']}"
-            torch.cuda.set_device(name)
-        self.device, self.note = torch.device(name), f"{name}, {self.dtype}"
-        if self.type == 'cpu':
-            with contextlib.suppress(Exception):        # glibc: keep freed buffers mapped; page
-                for option in (-1, -2, -3):             # faults cost up to half of a step
-                    ctypes.CDLL(None).mallopt(option, 2 ** 26 if option == -2 else 2 ** 30)
-            self.note += f", {torch.get_num_threads()} threads, {quick_products()}"
-        elif self.type == 'cuda':
-            torch.set_float32_matmul_precision('high')
-        if self.world > 1:
-            backend = backend or ('nccl' if self.type == 'cuda' else 'gloo')
-            # the others wait for as long as it takes rank 0 to make generator and judge
-            torch.distributed.init_process_group(backend, timeout=timedelta(hours=9))
-            atexit.register(torch.distributed.destroy_process_group)    # or gloo aborts at times
-            self.note += f", {self.world} ranks"
-
-    def autocast(self):
-        """Context whose products are bfloat16, if they are to be; softmax stays float32."""
-        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype == 'bfloat16')
-
-    def once(self, make):
-        """make(), called by rank 0 first, so that the others find what it made."""
-        if self.world > 1:
-            if self.main:
-                make()
-            torch.distributed.barrier()
-        return make()
-
-    def sum(self, tensor, how='SUM'):
-        """Sum (or MAX) over ranks, in place."""
-        if self.world > 1:
-            torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, how))
-        return tensor
-
-    def sum_gradients(self, model):
-        """Adds up the gradients of all ranks, in one message."""
-        if self.world > 1:
-            grads = [p.grad for p in model.parameters()]
-            flat = self.sum(torch.cat([g.flatten() for g in grads]))
-            for g, total in zip(grads, flat.split([g.numel() for g in grads])):
-                g.copy_(total.view_as(g))
-
-class Clock:
-    """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""
-    def __init__(self, cuda):
-        self.cuda, self.marks = cuda, []
-
-    def mark(self, phase):
-        """What follows, up to the next mark, is this phase."""
-        now = torch.cuda.Event(enable_timing=True) if self.cuda else time.perf_counter()
-        if self.cuda:
-            now.record()
-        self.marks.append((phase, now))
-
-    def read(self):
-        """Sums per phase since the last call, as a dict."""
-        self.mark('')
-        if self.cuda:
-            torch.cuda.synchronize()
-        total, marks, self.marks = {}, self.marks, []
-        for (phase, a), (_, b) in zip(marks, marks[1:]):
-            total[phase] = total.get(phase, 0) + (a.elapsed_time(b) if self.cuda else 1e3 * (b - a))
-        return total
 
 # ------------------------------------------------------------------------------------------------
 # optimizers and checkpoints

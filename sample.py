@@ -11,9 +11,10 @@ from itertools import groupby, zip_longest
 import torch
 
 from config.configurator import check, configure, fail
+from config.run import Machine
 from data.dataset import Dataset, draws, prompts
 from judge import load_judge, reward_scores
-from model import Machine, complete, load, load_gpt
+from model import complete, load, load_gpt
 
 # knobs
 out_dir = 'out-grpo'        # folder of a run; with --curves=True also several: A,B

@@ -35,6 +35,7 @@ import torch
 import data.dataset
 import train_grpo
 from config.configurator import check, configure, knobs
+from config.run import GRPO_RULES, HARMLESS, quick_products
 from data.dataset import (Dataset, Tokenizer, blanks, draws, known_words, prompts, texts,
                           write_corpus)
 from judge import Judge, auc, called, copies, load_judge, read_labels, reward_scores
@@ -992,18 +993,26 @@ def test_what_stands_after_the_end_of_a_row_changes_neither_loss_nor_gradient():
     close(gradient(junk), gradient(rows))
 
 
-def test_a_cache_with_room_holds_what_one_without_room_joins():
+@pytest.mark.parametrize('room', [0, 1, 3])
+def test_a_cache_with_room_holds_what_one_without_room_joins(room):
     layers = [[torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4)] for _ in range(2)]
-    new = [torch.randn(4, 1, 1, 4), torch.randn(4, 1, 1, 4)]
-    for capacity in (0, 6):
-        cache = Cache()
+    steps = [[[torch.randn(4, 1, 1, 4), torch.randn(4, 1, 1, 4)] for _ in layers]
+             for _ in range(5 if room else 1)]          # without room, learning adds but once
+    cache = Cache(room)
+    for i, kv in enumerate(layers):
+        cache.extend(i, kv)
+    cache.length = 3
+    cache.grow(2)
+    for n, new in enumerate(steps):
+        width = cache.reserve(n + 4, 8)
         for i, kv in enumerate(layers):
-            cache.extend(i, kv)
-        cache.length = 3
-        cache.grow(2, capacity)
-        for i, kv in enumerate(layers):
-            for found, old, fresh in zip(cache.extend(i, new), kv, new):
-                close(found, torch.cat((old[[0, 0, 1, 1]], fresh), 2))
+            for which, found in enumerate(cache.extend(i, new[i])):
+                parts = [kv[which][[0, 0, 1, 1]], *(s[i][which] for s in steps[:n + 1])]
+                joined = torch.cat(parts, 2)
+                close(found[:, :, :n + 4], joined)
+                assert found.size(2) == width and n + 4 <= width <= min(8, n + 4 + room)
+                assert room == 0 or found.is_contiguous()       # products would copy a slice
+        cache.length = n + 4
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1671,11 +1680,11 @@ def test_a_broken_rule_names_knob_value_and_reason():
 
 def test_rules_hold_for_the_defaults_and_name_knobs_that_exist():
     own = knobs(vars(train_grpo))
-    check(train_grpo.RULES, {**own, 'world': 1})
-    for rule in train_grpo.RULES:
+    check(GRPO_RULES, {**own, 'world': 1})
+    for rule in GRPO_RULES:
         used = {node.id for node in ast.walk(ast.parse(rule)) if isinstance(node, ast.Name)}
         assert used <= {*own, 'world', 'all', 'type', 'int', 'float', 'weight'}, rule
-    assert train_grpo.HARMLESS <= set(own)
+    assert HARMLESS <= set(own)
 
 
 @pytest.mark.parametrize('change', [
@@ -1685,7 +1694,7 @@ def test_rules_hold_for_the_defaults_and_name_knobs_that_exist():
     {'gen_batch_size': 3}, {'clip_low': 1.5}, {'max_iters': 0}, {'world': 2}])
 def test_settings_that_cannot_be_meant_are_refused(change):
     with pytest.raises(SystemExit, match='expected'):
-        check(train_grpo.RULES, {**knobs(vars(train_grpo)), 'world': 1, **change})
+        check(GRPO_RULES, {**knobs(vars(train_grpo)), 'world': 1, **change})
 
 
 @pytest.mark.parametrize('file', SCRIPTS)
@@ -1701,14 +1710,13 @@ def test_every_knob_is_read_somewhere(file):
     top = symtable.symtable(source, file, 'exec')
     read = {symbol.get_name() for scope in scopes(top) for symbol in scope.get_symbols()
             if symbol.is_referenced() and (scope is top or symbol.is_global())}
-    for path in ('model.py', 'data/dataset.py'):        # fit() and prompts() take knobs by name
+    elsewhere = [('data/dataset.py', 'prompts'), ('config/run.py', '__init__'),
+                 ('config/run.py', '__call__')] if file == 'train_grpo.py' else [('model.py', 'fit')]
+    for path, name in elsewhere:                # these take knobs by name
         with open(os.path.join(HOME, path)) as f:
-            for function in ast.walk(ast.parse(f.read())):
-                if isinstance(function, ast.FunctionDef) and function.name in ('fit', 'prompts'):
-                    if any(arg.arg == 'c' for arg in function.args.args) and (
-                            function.name == 'fit') == (file != 'train_grpo.py'):
-                        read |= {node.value for node in ast.walk(function)
-                                 if isinstance(node, ast.Constant)}
+            read |= {node.value for function in ast.walk(ast.parse(f.read()))
+                     if isinstance(function, ast.FunctionDef) and function.name == name
+                     for node in ast.walk(function) if isinstance(node, ast.Constant)}
     assert [key for key in own if key not in read] == []
 
 
@@ -1721,7 +1729,7 @@ def test_config_files_set_knobs_that_exist(path):
         run_name='imported')
     config = configure(names, [os.path.join(HOME, path)], quiet=True)
     if kind == 'grpo':
-        check(train_grpo.RULES, {**config, 'world': 1})
+        check(GRPO_RULES, {**config, 'world': 1})
 
 
 @pytest.mark.parametrize('file', [*SCRIPTS, 'sample.py'])
@@ -2168,7 +2176,6 @@ def test_two_runs_of_one_command_are_equal_and_looking_saving_or_logging_changes
 
 def test_the_choice_of_the_matrix_library_does_not_depend_on_how_busy_the_machine_is(monkeypatch):
     """It once did, by a stopwatch: two runs of one command could differ in the last bits."""
-    from model import quick_products
     before, chosen = torch.get_float32_matmul_precision(), []
     for slow in ('highest', 'medium'):
         now = [0.0]

@@ -1,0 +1,223 @@
+"""What surrounds a run: the rules of its knobs, device and ranks, exact resume, clock and log."""
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import time
+from collections import Counter
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from config.configurator import fail
+
+RULES = {       # what knobs that the scripts share must fulfil, and why
+    "blank_kind in ('random', 'span', 'suffix')": '', "0 <= blank_low <= blank_high <= 1": '',
+    "block_size >= 2 and blank_span >= 1 and batch_size >= 1 and max_iters >= 1": '',
+    "0 <= learning_rate < 1e30 and weight_decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1": '',
+    "dtype in ('auto', 'float32', 'bfloat16', 'float64')": '', "seed >= 0": '',
+    "grad_clip >= 0 and eval_interval >= 0": "0 is off"}
+GRPO_RULES = {  # and those of train_grpo.py; `world` is the number of ranks
+    **RULES, "mode in ('fill', 'causal')": '', "backend in ('', 'gloo', 'nccl')": '',
+    "adv_norm in ('none', 'std', 'batch', 'rloo')": '', "ratio in ('token', 'sequence')": '',
+    "loss_norm in ('token', 'sequence', 'constant')": '',
+    "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '',
+    "group_size >= 2": "a group of one is its own mean and teaches nothing",
+    "gradient_accumulation_steps >= 1 and mini_batches >= 1": '',
+    "gradient_accumulation_steps % (mini_batches * world) == 0":
+        "each of the ranks takes its share of the micro-steps of each mini-batch",
+    "temperature > 0": '', "0 < top_p <= 1": '', "top_k >= 0 and judge_batch_size >= 0": "0 is off",
+    "rewards and all(type(weight) in (int, float) for weight in rewards.values())": '',
+    "gen_batch_size == 0 or gen_batch_size >= group_size": '',
+    "kl_beta >= 0 and target_kl >= 0 and entropy_coef >= 0": "0 is off",
+    "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
+    "kl_beta > 0 or not (kl_in_reward or target_kl)": "0 loads no reference",
+    "inner_updates >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
+# what may change when a run is resumed
+HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_interval device
+    sample_interval wandb_log wandb_project wandb_run_name compile backend gen_batch_size
+    judge_batch_size generator_recipe judge_recipe benchmark explain""".split())
+
+def resumable(ckpt, config):
+    """Ends with one line if a checkpoint's settings are not those of this run."""
+    was, path = ckpt['config'], f"{config['out_dir']}/ckpt.pt"
+    free = HARMLESS | ({'max_iters'} if config['lr_decay_iters'] else set())
+    differ = [f"{key} {was.get(key)!r} -> {value!r}" for key, value in config.items()
+              if was.get(key) != value and key not in free]
+    if differ:
+        fail(f"{path} was made with other settings: {', '.join(differ)}; continue with the old "
+             "ones, or start anew in another --out_dir")
+    if ckpt['step'] > config['max_iters']:
+        fail(f"{path} is of step {ckpt['step']}, max_iters = {config['max_iters']}")
+
+def quick_products():
+    """Lets float32 products of this CPU use another library if that is as exact; says which.
+    On AMD processors 'medium' calls one that is twice as fast at the same accuracy; on others it
+    may round to bfloat16, and then it is not taken. Its error decides: a choice by stopwatch would
+    change the last bits of a run with the load of the machine."""
+    a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    exact, error = a.double() @ b.double(), {}
+    for precision in ('highest', 'medium'):
+        torch.set_float32_matmul_precision(precision)
+        error[precision] = ((a @ b - exact).norm() / exact.norm()).item()
+    taken = 'medium' if error['medium'] < 4 * error['highest'] else 'highest'
+    torch.set_float32_matmul_precision(taken)
+    return f"float32 products '{taken}' (error {error[taken]:.0e})"
+
+def quick_dtype(type_):
+    """What dtype = 'auto' stands for: bfloat16 where the hardware multiplies it, else float32."""
+    known = getattr(torch.cpu, 'get_capabilities', dict)() if type_ == 'cpu' else {}
+    fast = type_ == 'cuda' or known.get('avx512_bf16') or known.get('amx_bf16')
+    return 'bfloat16' if fast else 'float32'
+
+class Machine:
+    """Fails with one line if the device is not there. note: what was chosen, in words."""
+    def __init__(self, device, dtype, backend=''):
+        self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
+        there = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
+        have = [*filter(there.get, there), 'cpu']
+        name = have[0] if device == 'auto' else device
+        self.type, self.main = name.split(':')[0], self.rank == 0
+        if self.type not in have:
+            fail(f"device = {device} is not available; there is {', '.join(have)}, or auto")
+        self.dtype = quick_dtype(self.type) if dtype == 'auto' else dtype
+        torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
+        if self.type == 'cuda' and self.world > 1:
+            name = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(name)
+        self.device, self.note = torch.device(name), f"{name}, {self.dtype}"
+        if self.type == 'cpu':
+            with contextlib.suppress(Exception):        # glibc: keep freed buffers mapped; page
+                for option in (-1, -2, -3):             # faults cost up to half of a step
+                    ctypes.CDLL(None).mallopt(option, 2 ** 26 if option == -2 else 2 ** 30)
+            self.note += f", {torch.get_num_threads()} threads, {quick_products()}"
+        elif self.type == 'cuda':
+            torch.set_float32_matmul_precision('high')
+        if self.world > 1:
+            backend = backend or ('nccl' if self.type == 'cuda' else 'gloo')
+            # the others wait for as long as it takes rank 0 to make generator and judge
+            dist.init_process_group(backend, timeout=timedelta(hours=9))
+            atexit.register(dist.destroy_process_group)         # or gloo aborts at times
+            self.note += f", {self.world} ranks"
+
+    def listen(self):
+        """From now on the first Ctrl-C or SIGTERM is noted in stop, two numbers: heard by this
+        rank, and agreed on by all (whose loop writes that); a second one stops at once."""
+        def on_signal(number, frame):
+            if self.stop[0]:
+                raise SystemExit(128 + number)
+            self.stop[0] = 128 + number
+            if self.main:                       # a print here may interrupt another, and fail
+                os.write(1, b"\nfinishing this step and saving; once more to stop at once\n")
+
+        self.stop = torch.zeros(2)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, on_signal)
+
+    def autocast(self):
+        """Context whose products are bfloat16, if they are to be; softmax stays float32."""
+        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype == 'bfloat16')
+
+    def once(self, make):
+        """make(), called by rank 0 first, so that the others find what it made."""
+        if self.world > 1:
+            if self.main:
+                make()
+            dist.barrier()
+        return make()
+
+    def sum(self, tensor, how='SUM'):
+        """Sum (or MAX) over ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, how))
+        return tensor
+
+    def sum_gradients(self, model):
+        """Adds up the gradients of all ranks, in one message."""
+        if self.world > 1:
+            grads = [p.grad for p in model.parameters()]
+            flat = self.sum(torch.cat([g.flatten() for g in grads]))
+            for g, total in zip(grads, flat.split([g.numel() for g in grads])):
+                g.copy_(total.view_as(g))
+
+    def peak_memory(self):
+        """GB: of the GPU, or of this process."""
+        if self.type == 'cuda':
+            return torch.cuda.max_memory_allocated() / 1e9
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+class Clock:
+    """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""
+    def __init__(self, cuda):
+        self.cuda, self.marks = cuda, []
+
+    def mark(self, phase):
+        """What follows, up to the next mark, is this phase."""
+        now = torch.cuda.Event(enable_timing=True) if self.cuda else time.perf_counter()
+        if self.cuda:
+            now.record()
+        self.marks.append((phase, now))
+
+    def read(self):
+        """Sums per phase since the last call; 0 for others."""
+        self.mark('')
+        if self.cuda:
+            torch.cuda.synchronize()
+        total, marks, self.marks = Counter(), self.marks, []
+        for (phase, a), (_, b) in zip(marks, marks[1:]):
+            total[phase] += a.elapsed_time(b) if self.cuda else 1e3 * (b - a)
+        return total
+
+class Log:
+    """What a run tells: one dict, three readers: log.jsonl in a folder, the console, which shows a
+    part, and wandb if asked for. Ends with one line if the folder cannot be written."""
+    def __init__(self, folder, config):
+        self.path, self.config, self.run = os.path.join(folder, 'log.jsonl'), config, None
+        self.wandb = config['wandb_log']
+        try:
+            os.makedirs(folder, exist_ok=True)
+            open(self.path, 'a').close()
+        except OSError as e:
+            fail(f"out_dir = {folder}: {e.strerror}; choose another with --out_dir=DIR")
+
+    def begin(self, step):
+        """Takes out of the file what is later than a step or was torn by a crash."""
+        kept, part = [], f'{self.path}.{os.getpid()}.tmp'
+        for text in open(self.path, encoding='utf-8', errors='replace'):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                kept += [text] if json.loads(text)['step'] < step else []
+        with open(part, 'w', encoding='utf-8') as f:
+            f.writelines(kept)
+        os.replace(part, self.path)
+        with open(os.path.join(os.path.dirname(self.path), 'config.json'), 'w') as f:
+            json.dump(self.config, f, indent=1)
+
+    def __call__(self, line, left=None):
+        """Writes the line of a step or of an evaluation; left: seconds to the end."""
+        try:
+            with open(self.path, 'a', encoding='utf-8') as f:
+                f.write(json.dumps(line) + '\n')
+        except OSError as e:
+            fail(f"cannot write {self.path}: {e.strerror}; the last checkpoint is whole")
+        keys = ('mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s '
+                'eval/verify eval/verify_argmax eval/ref_verify eval/ref_verify_argmax eval/reward '
+                'eval/ref_reward eval/kl eval/distinct eval/judge_auc').split()
+        shown = [f"{key.removeprefix('mean_').removeprefix('eval/')} {line[key]:.4g}"
+                 for key in keys if line.get(key) is not None]
+        shown += [] if left is None else [f"{left:.0f} s left"]
+        print(' | '.join([f"step {line['step']:5d}", *shown]), flush=True)
+        try:
+            if self.wandb:
+                import wandb
+                self.run = self.run or wandb.init(
+                    project=self.config['wandb_project'], config=self.config,
+                    name=self.config['wandb_run_name'] or self.config['out_dir'],
+                    settings=wandb.Settings(init_timeout=30))
+                self.run.log(line, step=line['step'])
+        except Exception as e:      # the first failure is told once, and ends wandb, not the run
+            self.wandb = False
+            print(f"warning: no wandb ({repr(e)[:80]}); {self.path} has everything")
