@@ -993,6 +993,26 @@ def test_what_stands_after_the_end_of_a_row_changes_neither_loss_nor_gradient():
     close(gradient(junk), gradient(rows))
 
 
+@pytest.mark.parametrize('causal', [False, True])
+def test_a_compiled_trunk_is_not_compiled_again_when_the_number_of_blanks_changes(causal):
+    from torch._dynamo.testing import CompileCounter
+    torch._dynamo.reset()
+    model, counter = tiny(causal=causal), CompileCounter()
+    rows = torch.randint(model.head.out_features, (6, model.block_size))
+    expected = []
+    for run in ('plain', 'compiled'):
+        for blank in (1, 2, 4):
+            where = torch.arange(model.block_size).expand(6, -1) >= model.block_size - blank
+            logits = model(rows, where, 1, 2)
+            assert logits.shape == (6 * blank, model.head.out_features)
+            if run == 'plain':
+                expected.append(logits)
+            else:
+                close(logits, expected.pop(0))
+        model.compiled = torch.compile(model.trunk, backend=counter, dynamic=False)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize('room', [0, 1, 3])
 def test_a_cache_with_room_holds_what_one_without_room_joins(room):
     layers = [[torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4)] for _ in range(2)]
