@@ -1,2 +1,2 @@
 # tells true equations from false ones, having read 9,000 true ones
-learning_rate, max_iters, eval_interval = 8e-3, 400, 200
+learning_rate, batch_size, max_iters = 1e-2, 128, 500
