@@ -31,12 +31,16 @@ class Tokenizer:
         if kind == 'gpt2':
             try:
                 import tiktoken
-                self.bpe = tiktoken.get_encoding('gpt2')
+                gpt2 = tiktoken.get_encoding('gpt2')
             except Exception as e:      # not installed, or no network and no cached vocabulary
                 fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
                      "time, a network; --tokenizer=char needs neither")
-            pieces = [self.bpe.decode_single_token_bytes(i) for i in range(self.bpe.n_vocab)]
-            self.eos = self.bpe.eot_token                       # <|endoftext|> ends a row
+            ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
+            self.bpe = tiktoken.Encoding(       # extended in the way that tiktoken documents
+                'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
+                special_tokens={**gpt2._special_tokens, **ours})
+            pieces = [gpt2.decode_single_token_bytes(i) for i in range(gpt2.n_vocab)]
+            self.eos = gpt2.eot_token                           # <|endoftext|> ends a row
         else:
             pieces, self.ids = [c.encode() for c in chars], {c: i for i, c in enumerate(chars)}
             self.eos = self.ids['\n']
