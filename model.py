@@ -159,7 +159,8 @@ class GPT(nn.Module):
         width = cache.reserve(stop, self.block_size) if cache else stop     # keys to look at
         causal = self.causal and width > 1
         bias = self.future[start:stop, :width] if causal else None          # (S, width)
-        if pad is not None and (pad.device.type != 'cpu' or pad.any()):
+        if pad is not None and (
+                pad.device.type != 'cpu' or torch.compiler.is_compiling() or pad.any()):
             bias = torch.zeros_like(pad, dtype=self.cos.dtype).masked_fill(pad, float('-inf'))
             bias = bias[:, None, None]                  # nobody looks at padding, (B, 1, 1, S)
         x = norm(self.embed(inputs))
