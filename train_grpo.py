@@ -4,9 +4,8 @@ what beats its group's mean and pull down the rest, and stay near the start. No 
     python train_grpo.py config/grpo_config.py --group_size=16
     torchrun --standalone --nproc_per_node=2 train_grpo.py config/grpo_smoke.py
 
-Missing data, generator and judge are made on the way and kept. --help lists the knobs. Below:
-knobs, what surrounds the algorithm, set-up, and in one piece the algorithm and its loop.
-"""
+Missing parts are made on the way and kept. Below: knobs, what surrounds the algorithm, set-up, and
+in one piece the algorithm and its loop."""
 import math
 import shlex
 import sys
@@ -99,31 +98,32 @@ explain = False             # True: one group by hand, to be checked with a pock
 
 def asked(purpose, split, n, step=0):
     """The prompts of a step, or with split 'val' those of every evaluation; see prompts()."""
-    rng = draws(seed if split == 'train' else 0, purpose, step)
-    found = prompts(data, config, split, n, rng, _functions.get(prompt_filter))
+    found = prompts(data, config, split, n, draws(seed if split == 'train' else 0, purpose, step),
+                    _functions.get(prompt_filter))
     return [t.pin_memory() for t in found] if machine.type == 'cuda' else found
 
-def rollout(tokens, mask, u):
-    """Samples k completions of each of B prompts. Per decision point: actions (M, c), logp_old
-    (M, c), kept (M, V) or None, and row (M,), whose decision it was; and rows (N, T)."""
+def rollout(net, tokens, mask, u):
+    """Completes each of B prompts k times, from u (B, T, k), or (k = 0) once, the likeliest way.
+    Per decision point: actions (M, c), logp_old (M, c), kept (M, V) or None, row (M,), whose
+    decision it was; and rows (N, T), where (B or N, T) and, to learn from, maybe logits (M, V)."""
     clock.mark('forward')
     batch = {'tokens': tokens, 'mask': mask, 'logits': None}
     prompt = [t.to(here, non_blocking=True) for t in (tokens, mask, u)]
     if causal:
+        chunks = zip(*(t.split(gen_batch_size // k or len(t)) for t in prompt))
         with machine.autocast():
-            chunks = zip(*(t.split(gen_batch_size // k or len(tokens)) for t in prompt))
-            parts = [complete(policy, *chunk, temperature, top_k, top_p, data.tok.eos)
-                     for chunk in chunks]
-        rows, where, logp, kept = (None if part[0] is None else torch.cat(part)
-                                   for part in zip(*parts))
+            parts = [complete(net, t, m, v if v.size(2) else None, temperature, top_k, top_p,
+                              data.tok.eos) for t, m, v in chunks]
+        rows, where, logp, kept = (None if x[0] is None else torch.cat(x) for x in zip(*parts))
         return batch | {'rows': rows, 'where': where, 'row': where.nonzero()[:, 0],
                         'actions': rows[where][:, None], 'logp_old': logp[where][:, None],
                         'kept': None if kept is None else kept[where]}
     reuse = inner_updates == 1 and len(mine) == 1       # learn from the very pass that samples
-    with torch.set_grad_enabled(reuse), machine.autocast():
-        logits = policy(prompt[0], where=mask)                              # (M, V)
+    with torch.set_grad_enabled(reuse and torch.is_grad_enabled()), machine.autocast():
+        logits = net(prompt[0], where=mask)                                 # (M, V)
     clock.mark('sampling')
-    actions, logp, kept = act(logits.detach(), u[mask].to(here), temperature, top_k, top_p)
+    u = u[mask].to(here) if u.size(2) else None                             # (M, k)
+    actions, logp, kept = act(logits.detach(), u, temperature, top_k, top_p)
     return batch | {'rows': place(*prompt[:2], actions), 'where': mask, 'actions': actions,
                     'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept,
                     'logits': logits if reuse else None}
@@ -137,9 +137,9 @@ def logits_of(net, batch):
         return net(batch['rows'], batch['where'], first, len(batch['rows']) // len(batch['tokens']))
 
 @torch.no_grad()
-def reference_log_probs(batch):
-    """Log-probabilities (M, V) of the frozen reference at the policy's temperature, unfiltered."""
-    return log_probs(logits_of(reference, batch), temperature)
+def logp_of(net, batch):
+    """The same as log-probabilities (M, V) at the policy's temperature, unfiltered; frozen."""
+    return log_probs(logits_of(net, batch), temperature)
 
 def score(names, batch):
     """Scores (n, B, k) of the rewards in names; see reward_scores."""
@@ -154,32 +154,25 @@ def weighted(scores, weights):
 def evaluate(net, versus=None):
     """Means over held-out prompts with fixed blanks: rewards and verify() of sampled and of
     likeliest completions, distinct, entropy, judge_auc, and with `versus` the exact KL to it."""
-    parts, own = {}, [*rewards, *['verify'] * bool(data.verify and 'verify' not in rewards)]
-    wanted = [*own, *['distinct'] * ('distinct' not in own)]
+    parts, wanted = {}, [*dict.fromkeys([*rewards, *['verify'] * bool(data.verify), 'distinct'])]
     for tokens, mask, u in zip(*(t.split(batch_size) for t in asked('eval', 'val', eval_prompts))):
-        for how, uniforms in (('', u[..., :4].to(here)), ('_argmax', None)):
-            with machine.autocast():
-                rows, acted, *_ = complete(net, tokens.to(here), mask.to(here), uniforms,
-                                           temperature, top_k, top_p, data.tok.eos)
-            batch = {'tokens': tokens, 'mask': mask, 'rows': rows,
-                     'where': acted if causal else mask}
+        for how, n in (('', 4), ('_argmax', 0)):
+            batch = rollout(net, tokens, mask, u[..., :n])
             scores = score(wanted, batch)                                   # (n, B, 4 or 1)
-            new = {f"{'' if name == 'verify' else 'reward/'}{name}{how}": values
-                   for name, values in zip(own, scores)}
+            new = {(name if name in ('verify', 'distinct') else f'reward/{name}') + how: values
+                   for name, values in zip(wanted, scores)}
             new[f'reward{how}'] = weighted(scores, rewards.values())
-            if not how:
-                logp = log_probs(logits_of(net, batch), temperature)
-                new |= {'distinct': scores[wanted.index('distinct')],
-                        'entropy': exact_entropy(logp)}
-                if versus:
-                    new['kl'] = exact_kl(logp, log_probs(logits_of(versus, batch), temperature))
+            if n:
+                logp = logp_of(net, batch)
+                new['entropy'] = exact_entropy(logp)
+                new |= {'kl': exact_kl(logp, logp_of(versus, batch))} if versus else {}
             for key, values in new.items():
                 parts.setdefault(key, []).append(values.flatten())
-    parts = {key: torch.cat(values) for key, values in parts.items()}
-    means = {key: values.mean().item() for key, values in parts.items()}
-    true = parts.get('verify', torch.zeros(0)) == 1
-    if 'reward/judge' in parts and 0 < true.sum() < len(true):      # can the judge still tell?
-        means['judge_auc'] = auc(parts['reward/judge'].tolist(), true.tolist())
+    means = {key: torch.cat(values).mean().item() for key, values in parts.items()}
+    if 'verify' in parts and 'reward/judge' in parts:
+        scores, true = (torch.cat(parts[key]).tolist() for key in ('reward/judge', 'verify'))
+        if set(true) == {0.0, 1.0}:             # can the judge still tell?
+            means['judge_auc'] = auc(scores, [v == 1 for v in true])
     return means
 
 def report(step, batches, scores, reward, advantages, stats, lr):
@@ -192,14 +185,14 @@ def report(step, batches, scores, reward, advantages, stats, lr):
     sums = machine.sum(torch.stack([sum(v) for v in stats.values()]).float() / turns).tolist()
     machine.stop[1] = top[1]                     # a signal to one rank stops all, after this step
     ms = clock.read()
-    whole, rollout_ = sum(ms.values()), ms['prompts'] + ms['forward'] + ms['sampling']
+    acting, whole = ms['prompts'] + ms['forward'] + ms['sampling'], sum(ms.values())
     line = {'step': step, **dict(zip(stats, sums)), 'ratio_max': top[0], 'grad_norm': norm,
             'mean_reward': reward.mean().item(), 'std_reward': reward.std().item(),
             **{f'reward/{name}': value.mean().item() for name, value in zip(names, scores)},
             'mean_advantage': advantages.mean().item(), 'std_advantage': advantages.std().item(),
             'dead_groups': dead_groups(reward).float().mean().item(), 'lr': lr, 'kl_beta': kl_beta,
-            'ms_rollout': rollout_, 'ms_judge': ms['judge'],
-            'ms_learn': whole - rollout_ - ms['judge'], 'completions_per_s': P * k / whole * 1e3}
+            'ms_rollout': acting, 'ms_judge': ms['judge'],
+            'ms_learn': whole - acting - ms['judge'], 'completions_per_s': P * k / whole * 1e3}
     if not all(map(math.isfinite, line.values())):
         closeup.culprit(globals(), step, batches, scores, line)
     return line | ({} if reference else {'mean_kl': None}), ms      # nothing to compare with
@@ -210,9 +203,8 @@ def keep(path, step):
         fail(f"step {step}: weights not finite, {path} not written; lower --learning_rate")
     if machine.main:
         save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
-             optimizers=[opt.state_dict() for opt in opts], best=best, kl_beta=kl_beta,
-             control=control, config=config, corpus=data.fingerprint, start=start_path,
-             judge=judge_path)
+             best=best, optimizers=[opt.state_dict() for opt in opts], kl_beta=kl_beta, config=config,
+             control=control, corpus=data.fingerprint, start=start_path, judge=judge_path)
 
 if __name__ == "__main__":
     # settings, and whatever is missing: data, generator, judge
@@ -224,14 +216,14 @@ if __name__ == "__main__":
         if name not in _functions and (name not in BUILT_IN or name == prompt_filter):
             fail(f"'{name}' is neither a reward ({', '.join(BUILT_IN)}) nor a function of a config "
                  f"file ({', '.join(_functions) or 'they define none'})")
-    if explain:
+    if explain:                                 # one group, one update
         batch_size = gradient_accumulation_steps = inner_updates = mini_batches = 1
-        config['batch_size'], warmup_iters = 1, 0
+        warmup_iters = 0
     here, causal, clock = machine.device, mode == 'causal', Clock(machine.type == 'cuda')
     k, P, upcoming = group_size, batch_size * gradient_accumulation_steps, {}
     names = [*rewards, *['kl'] * kl_in_reward]
     mine = range(machine.rank, gradient_accumulation_steps, machine.world)
-    log = None if explain or benchmark else Log(out_dir, config)        # these write nothing
+    log = None if explain or benchmark else Log(out_dir, config)            # these write nothing
     data = machine.once(lambda: Dataset(dataset, prepare=True))
     start_path, make = machine.once(lambda: made(
         generator_checkpoint, 'model.py', generator_recipe or f'config/generator_{dataset}.py'))
@@ -353,13 +345,13 @@ def take_step(step):
     batches, scores = [], torch.zeros(len(names), P, k, device=here)
     for i in mine:                              # the micro-steps of this rank
         part = slice(i * batch_size, (i + 1) * batch_size)
-        batch = rollout(*(t[part] for t in whole))
+        batch = rollout(policy, *(t[part] for t in whole))
         # 2. judge them, each reward apart
         clock.mark('judge')
         scores[:len(rewards), part] = score(list(rewards), batch)
         if kl_in_reward:                        # detached k1, summed over the completion
             clock.mark('reference')
-            batch['k1'] = batch['logp_old'] - reference_log_probs(batch).gather(1, batch['actions'])
+            batch['k1'] = batch['logp_old'] - logp_of(reference, batch).gather(1, batch['actions'])
             scores[-1, part] = per_row(batch['k1'], batch['row'], len(batch['where'])).view(-1, k)
         batches.append(batch)
     machine.sum(scores)                         # each rank filled in its own
@@ -377,7 +369,7 @@ def take_step(step):
         for i, b in mini:
             A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
             clock.mark('reference')
-            logp_ref = reference_log_probs(b) if reference and not kl_in_reward else None
+            logp_ref = logp_of(reference, b) if reference and not kl_in_reward else None
             clock.mark('learn')
             logits = logits_of(policy, b) if b['logits'] is None else b.pop('logits')
             if turns == 1:                      # nothing was learned since: the ratio is exactly 1

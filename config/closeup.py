@@ -12,13 +12,13 @@ from config.configurator import fail
 def start_checks(g, step):
     """Says in a line that the machinery is in order, before anything is learned."""
     t = SimpleNamespace(**g)
-    batch = t.rollout(*(x[:t.batch_size] for x in t.asked('prompts', 'train', t.P, step)))
+    batch = t.rollout(t.policy, *(x[:t.batch_size] for x in t.asked('prompts', 'train', t.P, step)))
     logits, rewards = t.logits_of(t.policy, batch).detach(), t.score(list(t.rewards), batch)
     taken = t.log_probs(logits, t.temperature, batch['kept']).gather(1, batch['actions'])
     off = ((taken - batch['logp_old']).exp() - 1).abs().max().item()
     reward = t.weighted(rewards, t.rewards.values())
     total = t.group_advantages(reward, t.adv_norm).sum(1).abs().max().item()
-    kl = t.exact_kl(t.log_probs(logits, t.temperature), t.reference_log_probs(batch)).max().item() \
+    kl = t.exact_kl(t.log_probs(logits, t.temperature), t.logp_of(t.reference, batch)).max().item() \
         if t.reference and step == 0 else 0.0
     assert batch['rows'].shape == (t.batch_size * t.k, t.block_size)
     assert t.judge is None or not any(p.requires_grad for p in t.judge.parameters())
@@ -43,7 +43,7 @@ def explained(g):
                 for logp in (b['logp_old'], after))
     t.show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
            ['log p', 'after', 'change'], t.causal, most=t.k)
-    kl = t.exact_kl(t.log_probs(logits, t.temperature), t.reference_log_probs(b)).mean() \
+    kl = t.exact_kl(t.log_probs(logits, t.temperature), t.logp_of(t.reference, b)).mean() \
         if t.reference else 0.0
     print(f"mean reward {reward.mean():.3f}; advantage = reward - mean (adv_norm '{t.adv_norm}')\n"
           f"loss = -mean(ratio x advantage) + {t.kl_beta:g} x KL = {line['pg_loss']:.4f} + "
