@@ -22,7 +22,6 @@ from model import (act, complete, load, load_gpt, log_probs, made, optimizers, p
                    scheduled, update)
 from sample import show
 
-# ------------------------------------------------------------------------------------------------
 # knobs, applied by config files and --key=value flags: the task
 dataset = 'arithmetic'      # a folder of data/
 mode = 'fill'               # 'fill': all blanks in one pass | 'causal': left to right
@@ -91,7 +90,6 @@ backend = ''                # of torch.distributed; '': nccl on CUDA, else gloo
 seed = 1                    # with the step it determines prompts, blanks and samples
 benchmark = False           # True: time the step by phases, and against the usual way
 explain = False             # True: one group by hand, to be checked with a pocket calculator
-# ------------------------------------------------------------------------------------------------
 # letters: P prompts of a step | B prompts of a micro-step | k completions each | N = B*k rows
 # T positions | V vocabulary | M decision points: blanks, or in causal mode tokens written
 # c completions per decision point: k in fill mode (one forward serves all), 1 in causal mode
@@ -178,8 +176,8 @@ def evaluate(net, versus=None):
 def report(step, batches, scores, reward, advantages, stats, lr):
     """The log line of a step, over all ranks. Stops the run if anything in it is not finite."""
     turns = inner_updates * mini_batches
-    stats['distinct'] = [turns / gradient_accumulation_steps * (1 / copies(
-        b['rows'].view(batch_size, k, block_size))).mean() for b in batches]
+    stats['distinct'] = [(1 / copies(b['rows'].view(batch_size, k, -1))).mean() * turns
+                         / gradient_accumulation_steps for b in batches]
     top = torch.stack([max(stats.pop('ratio_max')).float(), machine.stop[0].to(here)])
     top, norm = machine.sum(top, 'MAX').tolist(), sum(stats.pop('grad_norm')).item() / turns
     sums = machine.sum(torch.stack([sum(v) for v in stats.values()]).float() / turns).tolist()
@@ -203,8 +201,9 @@ def keep(path, step):
         fail(f"step {step}: weights not finite, {path} not written; lower --learning_rate")
     if machine.main:
         save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
-             best=best, optimizers=[opt.state_dict() for opt in opts], kl_beta=kl_beta, config=config,
-             control=control, corpus=data.fingerprint, start=start_path, judge=judge_path)
+             optimizers=[opt.state_dict() for opt in opts], best=best, config=config,
+             control=control, kl_beta=kl_beta, corpus=data.fingerprint, start=start_path,
+             judge=judge_path)
 
 if __name__ == "__main__":
     # settings, and whatever is missing: data, generator, judge
@@ -225,15 +224,15 @@ if __name__ == "__main__":
     mine = range(machine.rank, gradient_accumulation_steps, machine.world)
     log = None if explain or benchmark else Log(out_dir, config)            # these write nothing
     data = machine.once(lambda: Dataset(dataset, prepare=True))
-    start_path, make = machine.once(lambda: made(
-        generator_checkpoint, 'model.py', generator_recipe or f'config/generator_{dataset}.py'))
+    recipe = generator_recipe or f'config/generator_{dataset}.py'
+    start_path, make = machine.once(lambda: made(generator_checkpoint, 'model.py', recipe))
     policy = load_gpt(start_path, data, make, block_size, mode, here)
     judge, reference, control, judge_path, start, best = None, None, None, '', 0, -math.inf
     if kl_beta:
         reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode, here)
     if 'judge' in rewards:
-        judge_path, make = machine.once(lambda: made(
-            judge_checkpoint, 'judge.py', judge_recipe or f'config/judge_{dataset}.py'))
+        recipe = judge_recipe or f'config/judge_{dataset}.py'
+        judge_path, make = machine.once(lambda: made(judge_checkpoint, 'judge.py', recipe))
         judge = load_judge(judge_path, data, make, block_size, here)
     opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2)
     if resume:
@@ -425,7 +424,7 @@ if __name__ == "__main__":
                   f"{shlex.join([*sys.argv, '--resume=True'])}")
         sys.exit(stopped)
     if machine.main and eval_interval:
-        before, after = (f"{c[quality]:.3f} (argmax {c[quality + '_argmax']:.3f})"
-                         for c in (control, found))
-        print(f"held-out {quality}: {before} at the start -> {after} | {out_dir}/ckpt.pt | peak "
+        most = f'{quality}_argmax'
+        was, now = (f"{x[quality]:.3f} (argmax {x[most]:.3f})" for x in (control, found))
+        print(f"held-out {quality}: {was} at the start -> {now} | {out_dir}/ckpt.pt | peak memory "
               f"{machine.peak_memory():.2f} GB | look at it: python sample.py --out_dir={out_dir}")
