@@ -1730,8 +1730,8 @@ def test_every_knob_is_read_somewhere(file):
     top = symtable.symtable(source, file, 'exec')
     read = {symbol.get_name() for scope in scopes(top) for symbol in scope.get_symbols()
             if symbol.is_referenced() and (scope is top or symbol.is_global())}
-    elsewhere = [('data/dataset.py', 'prompts'), ('config/run.py', '__init__'),
-                 ('config/run.py', '__call__')] if file == 'train_grpo.py' else [('model.py', 'fit')]
+    elsewhere = [('model.py', 'fit')] if file != 'train_grpo.py' else [
+        ('data/dataset.py', 'prompts'), ('config/run.py', '__init__'), ('config/run.py', '__call__')]
     for path, name in elsewhere:                # these take knobs by name
         with open(os.path.join(HOME, path)) as f:
             read |= {node.value for function in ast.walk(ast.parse(f.read()))
@@ -2883,6 +2883,54 @@ def all_refused(toy, run, cases):
         if before.get(name) != after.get(name):
             problems.append(f"{name} was changed or left behind")
     assert not problems, '\n\n'.join(problems)
+
+
+# ------------------------------------------------------------------------------------------------
+# a step seen from close
+
+def by_hand(text):
+    """Checks the arithmetic of one group as --explain prints it, as far as printed digits allow;
+    returns what is left when the numbers are taken out, and how many completions there were."""
+    rows = re.findall(r'^ *(\d+) x' + r' +(-?\d+\.\d+)' * 5 + '   (.*)$', text, re.M)
+    count, reward, advantage, before, after, change = (
+        np.array([float(row[i]) for row in rows]) for i in range(6))
+    k = int(re.search(r'(\d+) completions', text).group(1))
+    mean = float(re.search(r'mean reward (-?[\d.]+)', text).group(1))
+    assert count.sum() == k and (reward[:-1] >= reward[1:]).all()
+    assert abs((count * reward).sum() / k - mean) < 1.1e-3
+    assert np.abs(reward - mean - advantage).max() < 1.6e-3
+    assert np.abs(after - before - change).max() < 1.6e-3
+    prompt = re.search(r'change +(.*)$', text, re.M).group(1)
+    for *_, completion in rows:
+        assert re.fullmatch(re.escape(prompt).replace('_', '.'), completion)
+    assert (change[np.argmax(advantage)] > 0) and (change * count * advantage).sum() > 0
+    loss, pg, kl = (float(x) for x in re.search(
+        r'= (-?[\d.]+) \+ (-?[\d.]+) = (-?[\d.]+)', text).group(3, 1, 2))
+    assert abs(pg + kl - loss) < 1.1e-4 and abs((count * advantage).sum()) / k < 1.1e-3
+    rest = re.sub(r'^ *\d+ x.*\n', '', text, flags=re.M)
+    return re.sub(r'[-\d.+=_e]+', '#', rest).split(), k
+
+
+def test_the_worked_example_of_the_readme_is_output_that_a_pocket_calculator_confirms(toy):
+    readme = (HERE / 'README.md').read_text()
+    command, block = re.search(r'`python (train_grpo\.py [^`]*--explain=True[^`]*)`'
+                               r'.*?```text\n(.*?)```', readme, re.S).groups()
+    flags = [flag for flag in command.split()[1:] if flag.startswith('--')]
+    out = toy.new()
+    shown = toy.train(out, *flags, '--kl_beta=0.05').good().out
+    shown = shown[shown.index('step 0, prompt 1'):]
+    assert by_hand(block) == by_hand(shown)
+    assert not out.exists()                     # nothing is written
+
+
+def test_the_benchmark_tells_phases_and_ratios_and_writes_nothing(toy):
+    out = toy.new()
+    shown = toy.train(out, '--benchmark=True').good().out
+    for phase in 'prompts forward sampling judge reference learn optimizer'.split():
+        assert re.search(rf'^ +{phase} +[\d.]+ ms +[\d.]+%$', shown, re.M), phase
+    ks = re.findall(r'^ +(\d+) +[\d.]+ ms', shown, re.M)
+    assert ks == ['2', '4', '8', '16', '32', '64']
+    assert 'completions/s' in shown and 'peak memory' in shown and not out.exists()
 
 
 def test_bad_input_to_grpo_ends_with_one_clear_line_and_nothing_half_written(bad):
