@@ -251,7 +251,8 @@ def act(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
 def place(tokens, mask, values):
     """Writes values (M, k) into the blanks of tokens (B, T): rows (N, T), row b*k + j."""
     rows = tokens[:, None].repeat(1, values.size(1), 1)                     # (B, k, T)
-    rows.transpose(1, 2)[mask] = values
+    at = (i.to(rows.device, non_blocking=True) for i in mask.nonzero(as_tuple=True))   # (M,) each
+    rows.transpose(1, 2)[tuple(at)] = values
     return rows.flatten(0, 1)
 
 @torch.no_grad()

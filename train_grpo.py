@@ -122,7 +122,7 @@ def rollout(net, tokens, mask, u):
     clock.mark('sampling')
     u = u[mask].to(here) if u.size(2) else None                             # (M, k)
     actions, logp, kept = act(logits.detach(), u, temperature, top_k, top_p)
-    return batch | {'rows': place(*prompt[:2], actions), 'where': mask, 'actions': actions,
+    return batch | {'rows': place(prompt[0], mask, actions), 'where': mask, 'actions': actions,
                     'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept,
                     'logits': logits if reuse else None}
 
