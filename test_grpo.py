@@ -1731,7 +1731,8 @@ def test_every_knob_is_read_somewhere(file):
     read = {symbol.get_name() for scope in scopes(top) for symbol in scope.get_symbols()
             if symbol.is_referenced() and (scope is top or symbol.is_global())}
     elsewhere = [('model.py', 'fit')] if file != 'train_grpo.py' else [
-        ('data/dataset.py', 'prompts'), ('config/run.py', '__init__'), ('config/run.py', '__call__')]
+        ('data/dataset.py', 'prompts'),
+        ('config/run.py', '__init__'), ('config/run.py', '__call__')]
     for path, name in elsewhere:                # these take knobs by name
         with open(os.path.join(HOME, path)) as f:
             read |= {node.value for function in ast.walk(ast.parse(f.read()))
