@@ -3,11 +3,9 @@
     python model.py config/generator_arithmetic.py
     python model.py config/generator_docstrings.py --max_iters=2000
 
-One class serves as generator (bidirectional: all blanks in one pass; causal: left to right), as
-trunk of the judge and as likelihood judge. No dropout anywhere: sampling and learning must see the
-same network. Further down: sampling, and what all scripts share (machine, optimizers, checkpoints).
-"""
-import contextlib
+One class serves as generator (bidirectional: all blanks in one pass; causal: left to right), trunk
+of the judge and likelihood judge. Without dropout: sampling and learning must see one network.
+Further down: sampling, and what all scripts share (optimizers, checkpoints)."""
 import math
 import os
 import re
@@ -53,53 +51,43 @@ seed = 1                    # of weights, rows and blanks
 # M decision points | k completions per prompt | N = B*k rows
 
 class Cache:
-    """Keys and values of earlier positions, per layer (rows, H, positions, D). A pass over the
-    common prefix of each group fills it, grow() copies that for each of k rows. With room > 0,
-    later positions are written in place, into tensors that grow by so many positions at a time
-    (sampling, no gradients); without, they are joined to the prefix by a copy that gradients
-    pass through (learning)."""
+    """Keys and values of earlier positions, [k, v] per layer, each (rows, H, positions, D). Later
+    ones are written into tensors that grow by `room` positions more than are needed at once."""
     def __init__(self, room=0):
         self.layers, self.length, self.room = [], 0, room
 
-    def grow(self, copies):
-        self.layers = [[t.repeat_interleave(copies, 0) for t in kv] for kv in self.layers]
+    def apply(self, change):
+        self.layers = [[change(t) for t in kv] for kv in self.layers]
 
-    def select(self, rows):
-        self.layers = [[t[rows] for t in kv] for kv in self.layers]
+    def grow(self, copies):         # from one row per group, a shared prefix, to all of its rows
+        self.apply(lambda t: t.repeat_interleave(copies, 0))
 
     def reserve(self, stop, most):
         """Makes room for positions up to stop <= most; returns how many there are to attend to."""
-        if not self.room or not self.layers:
-            return stop
-        have = self.layers[0][0].size(2)
-        if have < stop:     # whole tensors are handed to products, which would copy slices of them
-            more = min(stop - have + self.room, most - have)
-            self.layers = [[F.pad(t, (0, 0, 0, more)) for t in kv] for kv in self.layers]
-        return self.layers[0][0].size(2)
+        have = self.layers[0][0].size(2) if self.layers else stop
+        more = min(stop - have + self.room, most - have) if have < stop else 0
+        if more:            # whole tensors are handed to products, which would copy slices of them
+            self.apply(lambda t: F.pad(t, (0, 0, 0, more)))
+        return have + more
 
     def extend(self, layer, new):
-        """Takes a layer's new (k, v) and returns all its (k, v) so far."""
+        """Takes a layer's new (k, v) and returns all its (k, v) so far; gradients pass through."""
         if layer == len(self.layers):
             self.layers.append(new)
-            return new
-        if not self.room:
-            return [torch.cat(pair, 2) for pair in zip(self.layers[layer], new)]
-        for all_, t in zip(self.layers[layer], new):
-            all_[:, :, self.length:self.length + t.size(2)] = t
+        for past, t in zip(self.layers[layer], new) if self.length else ():
+            past[:, :, self.length:self.length + t.size(2)] = t
         return self.layers[layer]
 
 def norm(x):
-    return F.rms_norm(x, (x.size(-1),))
+    return F.rms_norm(x, x.shape[-1:])
 
-def fused_attention(q, k, v, bias, causal):
-    """Softmax attention of q (B, H, S, D) over k, v (B, H, keys, D); bias is added to scores."""
-    causal = causal and q.size(2) == k.size(2)          # spares the kernel an explicit mask
-    return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
+FUSED = False   # True: torch's attention also on CPUs, where plain products beat it (small heads)
 
 def attention(q, k, v, bias, causal):
-    """The same; on CPUs by plain products, which beat the fused kernel for small heads."""
-    if q.device.type != 'cpu':
-        return fused_attention(q, k, v, bias, causal)
+    """Softmax attention of q (B, H, S, D) over k, v (B, H, keys, D); bias is added to scores."""
+    if FUSED or q.device.type != 'cpu':
+        causal = causal and q.size(2) == k.size(2)      # spares the kernel an explicit mask
+        return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
     return (scores if bias is None else scores + bias).softmax(-1).to(v.dtype) @ v
 
@@ -107,15 +95,14 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
     def __init__(self, n_layer, n_head, n_embd):
         super().__init__()
-        self.n_head = n_head
+        self.n_head, small = n_head, 0.02 / math.sqrt(2 * n_layer)
         self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
         self.proj = nn.Linear(n_embd, n_embd, bias=False)
         self.up = nn.Linear(n_embd, 4 * n_embd, bias=False)
         self.down = nn.Linear(4 * n_embd, n_embd, bias=False)
-        small = 0.02 / math.sqrt(2 * n_layer)           # residual branches start small
-        for linear, std in ((self.qkv, n_embd ** -0.5), (self.up, n_embd ** -0.5),
-                            (self.proj, small), (self.down, small)):
-            nn.init.normal_(linear.weight, std=std)
+        for linear in (self.qkv, self.up, self.proj, self.down):
+            branch = linear in (self.proj, self.down)       # residual branches start small
+            nn.init.normal_(linear.weight, std=small if branch else n_embd ** -0.5)
 
     def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
         B, S, C = x.shape
@@ -145,27 +132,23 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
         nn.init.zeros_(self.head.weight)                # the first guess is uniform
-        D = n_embd // n_head
-        angle = torch.arange(block_size)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
+        frequency = 10000.0 ** (-torch.arange(0, n_embd // n_head, 2) / (n_embd // n_head))
+        angle = torch.arange(block_size)[:, None] * frequency
         future = torch.full((block_size, block_size), float('-inf')).triu(1)
-        self.register_buffer('cos', angle.cos(), persistent=False)          # (T, D/2)
-        self.register_buffer('sin', angle.sin(), persistent=False)
-        self.register_buffer('future', future, persistent=False)            # (T, T)
+        for name, value in {'cos': angle.cos(), 'sin': angle.sin(), 'future': future}.items():
+            self.register_buffer(name, value, persistent=False)             # (T, D/2), (T, T)
 
     def trunk(self, inputs, cache=None, pad=None):
-        """Ids (B, S), continuing the cache -> normalised features (B, S, C)."""
+        """Ids (B, S), continuing the cache -> normalised features (B, S, C). pad: (B, S) bool."""
         start = cache.length if cache else 0
         stop = start + inputs.size(1)
         width = cache.reserve(stop, self.block_size) if cache else stop     # keys to look at
-        causal = self.causal and width > 1
-        bias = self.future[start:stop, :width] if causal else None          # (S, width)
-        if pad is not None and (
-                pad.device.type != 'cpu' or torch.compiler.is_compiling() or pad.any()):
-            bias = torch.zeros_like(pad, dtype=self.cos.dtype).masked_fill(pad, float('-inf'))
-            bias = bias[:, None, None]                  # nobody looks at padding, (B, 1, 1, S)
+        bias = self.future[start:stop, :width] if self.causal else None     # (S, width)
+        if pad is not None:                     # nobody looks at padding, (B, 1, 1, S)
+            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]
         x = norm(self.embed(inputs))
         for i, block in enumerate(self.blocks):
-            x = block(x, self.cos[start:stop], self.sin[start:stop], bias, causal, cache, i)
+            x = block(x, self.cos[start:stop], self.sin[start:stop], bias, self.causal, cache, i)
         if cache:
             cache.length = stop
         return norm(x)
@@ -175,20 +158,22 @@ class GPT(nn.Module):
         return F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
 
     def features(self, tokens, where=None, prefix=0, copies=1):
-        """Rows (N, T) -> features (N, T, C), or (M, C) at the True positions of where (N, T).
-        Features at t depend on what a choice of tokens[:, t] may look at: all to its left
-        (causal), or everything but the positions in `where`, which are hidden here (fill).
-        copies = k > 1, causal only: groups of k rows agree on their first `prefix` tokens, and
-        that prefix is computed once per group. Raises ValueError for rows over block_size."""
+        """Rows (N, T) -> features (N, T, C), or (M, C) at the True positions of where (N, T), of
+        what a choice of tokens[:, t] may look at: all to its left (causal), or all but the
+        positions in `where`, which are hidden here (fill). copies = k > 1, causal: groups of k rows
+        agree on their first `prefix` tokens, computed once. Raises ValueError for too long rows."""
         if tokens.size(1) > self.block_size:
             raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
+        whole = self.compiled or self.trunk     # a compiled one wants one shape
         if not self.causal:
             pad = tokens == self.pad_id
             if where is not None:
                 tokens = tokens.masked_fill(where.to(tokens.device), self.mask_id)
-            x = (self.compiled or self.trunk)(tokens, pad=pad)
-        elif copies == 1 or self.compiled:      # which wants one shape
-            x = (self.compiled or self.trunk)(self.shifted(tokens))
+            if tokens.device.type == 'cpu' and not self.compiled and not pad.any():
+                pad = None                      # a GPU would wait for the answer
+            x = whole(tokens, pad=pad)
+        elif copies == 1 or self.compiled:
+            x = whole(self.shifted(tokens))
         else:
             inputs, cache = self.shifted(tokens), Cache()
             shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
@@ -214,8 +199,8 @@ class GPT(nn.Module):
 # sampling: one distribution samples, scores, and enters KL and entropy
 
 def log_probs(logits, temperature=1.0, kept=None):
-    """Log-probabilities (M, V), in nats, of softmax(logits / temperature) over the ids in kept
-    (M, V) bool, the set that top_k and top_p left; None: over all."""
+    """Log-probabilities (M, V), in nats, of softmax(logits / temperature), over the ids in kept
+    (M, V) bool if that is given."""
     logits = logits / temperature
     # -1e9 rather than -inf: p is still exactly 0, and p * log p stays 0 instead of NaN
     return (logits if kept is None else logits.masked_fill(~kept, -1e9)).log_softmax(-1)
@@ -227,8 +212,7 @@ def kept_set(logp, top_k=0, top_p=1.0):
         return None
     ranked, order = logp.sort(-1, descending=True)
     keep = ranked.exp().cumsum(-1) - ranked.exp() < top_p
-    if top_k:
-        keep[:, top_k:] = False
+    keep[:, top_k or keep.size(1):] = False
     return torch.zeros_like(keep).scatter(-1, order, keep)
 
 def draw(logp, uniforms=None):
@@ -237,8 +221,8 @@ def draw(logp, uniforms=None):
         return logp.argmax(-1, keepdim=True)
     cdf = logp.exp().cumsum(-1)                                             # (M, V)
     top = cdf[:, -1:] * (1 - 2 ** -22)          # strictly inside: no id of probability 0 is drawn
-    return torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True).clamp(
-        max=logp.size(-1) - 1)                  # NaN logits must not crash here: they get a name
+    found = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
+    return found.clamp(max=logp.size(-1) - 1)   # NaN logits must not crash here: they get a name
 
 def act(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
     """Logits (M, V), uniforms (M, k) -> actions (M, k), their log-probs (M, k), kept set."""
@@ -266,52 +250,45 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
     if not model.causal:
         u = None if uniforms is None else uniforms[mask]                    # (M, k)
         return place(tokens, mask, act(model(tokens, where=mask), u, *how)[0]), acted, None, None
-    (N, T), here = rows.shape, rows.device
-    at, live = torch.arange(T, device=here), torch.arange(N, device=here)   # live: not ended rows
-    last = (acted * at).amax(1)                                             # (N,) last blank
-    given = ((at + 1) * (~acted & (rows != model.pad_id))).amax(1) - 1      # (N,) last given token
+    (N, T), V, here = rows.shape, model.head.out_features, rows.device
     u = None if uniforms is None else uniforms.transpose(1, 2).flatten(0, 1)        # (N, T)
-    logp_taken, kept_all, V = torch.zeros(N, T, device=here), None, model.head.out_features
-    if top_k or top_p < 1:
-        kept_all = torch.ones(N, T, V, dtype=torch.bool, device=here)
+    given = (torch.arange(1, T + 1, device=here) * (~acted & (rows != model.pad_id))).amax(1)
+    taken, live = torch.zeros(N, T, device=here), torch.arange(N, device=here)  # rows not ended
+    every = torch.ones(N, T, V, dtype=torch.bool, device=here) if top_k or top_p < 1 else None
     first, cache = int(mask.any(0).nonzero()[0]), Cache(room=32)
-    x = model.trunk(model.shifted(tokens)[:, :first + 1], cache)[:, -1]     # (B, C)
-    x = x.repeat_interleave(k, 0)
+    x = model.trunk(model.shifted(tokens)[:, :first + 1], cache)[:, -1].repeat_interleave(k, 0)
     cache.grow(k)
     for t in range(first, T):
         if t > first:
-            x = model.trunk(rows[live, t - 1, None], cache)[:, 0]
+            x = model.trunk(rows[live, t - 1, None], cache)[:, 0]           # (live rows, C)
         actions, logp, kept = act(model.logits(x), None if u is None else u[live, t, None], *how)
         mine = acted[live, t]                   # elsewhere the token is given, or the row has ended
         new = torch.where(mine, actions[:, 0], rows[live, t])
-        rows[live, t], logp_taken[live, t] = new, logp[:, 0].float() * mine
+        rows[live, t], taken[live, t] = new, logp[:, 0].float() * mine
         if kept is not None:
-            kept_all[live, t] = kept
-        over = live[mine & (new == eos) & (given[live] < t)]
-        rows[over, t + 1:] = rows[over, t + 1:].masked_fill(acted[over, t + 1:], model.pad_id)
-        acted[over, t + 1:], last[over] = False, t
+            every[live, t] = kept
+        over = live[mine & (new == eos) & (given[live] <= t)]   # nothing that is given follows
+        rows[over, t + 1:], acted[over, t + 1:] = model.pad_id, False
         if t % 4 == 3 or here.type == 'cpu':    # on a GPU, asking costs a wait: seldom
-            going = last[live] > t
+            going = acted[live, t + 1:].any(1)
             count = int(going.sum())
             if count == 0:
                 break
             if count <= 0.9 * len(live):        # ended rows leave when that pays for the copy
                 live = live[going]
-                cache.select(going)
-    return rows, acted, logp_taken, kept_all
+                cache.apply(lambda past: past[going])
+    return rows, acted, taken, every
 
 # ------------------------------------------------------------------------------------------------
-# optimizers and checkpoints
+# optimizers, checkpoints, and the supervised loop of model.py and judge.py
 
 def optimizers(model, learning_rate, weight_decay, beta1, beta2):
     """Muon (Jordan, 2024) for the hidden matrices, AdamW for embedding, head and the rest. Both
     move a weight by about learning_rate a step, so one knob serves both."""
-    hidden = list(model.blocks.parameters())
-    rest = [p for p in model.parameters() if all(p is not q for q in hidden)]
-    return [torch.optim.Muon(hidden, lr=learning_rate, weight_decay=weight_decay,
-                             adjust_lr_fn='match_rms_adamw'),
-            torch.optim.AdamW(rest, lr=learning_rate, betas=(beta1, beta2),
-                              weight_decay=weight_decay, fused=rest[0].device.type != 'mps')]
+    rest = [p for name, p in model.named_parameters() if 'blocks.' not in name]
+    both = {'lr': learning_rate, 'weight_decay': weight_decay}
+    return [torch.optim.Muon(model.blocks.parameters(), adjust_lr_fn='match_rms_adamw', **both),
+            torch.optim.AdamW(rest, betas=(beta1, beta2), fused=True, **both)]
 
 def scheduled(step, peak, floor, warmup, total):
     """Learning rate at a step: linear warm-up, then a cosine from peak down to floor."""
@@ -332,46 +309,46 @@ def update(model, opts, lr, grad_clip):
 
 def save(path, **content):
     """Writes a checkpoint, a plain dict, under a temporary name and renames it: whole or not."""
+    part = f'{path}.tmp'
     try:
         os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-        with open(f'{path}.tmp', 'wb') as f:
+        with open(part, 'wb') as f:
             torch.save({'version': 1, **content}, f)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(f'{path}.tmp', path)
+        os.replace(part, path)
     except (OSError, RuntimeError) as e:
         fail(f"cannot write {path}: {str(e).splitlines()[0]}; what stood there before is whole")
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(f'{path}.tmp')
+        if os.path.exists(part):
+            os.unlink(part)
 
 def load(path, kind, data, make, block_size=1, mode=''):
-    """A checkpoint, checked; ends with one line if it is missing, damaged, unsafe, of another
-    kind, corpus, mode, or for shorter rows. kind: 'generator' (a policy will do), 'policy' or
-    'judge'; make: the command that makes one."""
-    def refuse(why, flag=''):
-        fail(f"{why}; make one with: {make}{flag}")
-
+    """A checkpoint, checked before anything is computed; one line and the end if it does not fit.
+    kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one."""
+    end = f"; make one with: {make}"
     if not os.path.isfile(path):
-        refuse(f"no {kind} at {path}")
+        fail(f"no {kind} at {path}{end}")
     try:
         ckpt = torch.load(path, map_location='cpu', weights_only=True)
         args, found, text = ckpt['model_args'], ckpt['kind'], (ckpt['version'], ckpt['corpus'])
+        name = f"{ckpt['config']['dataset']}-{ckpt['corpus']}"
     except Exception as e:
         unsafe = re.search('WeightsUnpickler|Unsupported|weights_only', str(e))
         why = "holds more than tensors and plain values, so it was not opened" if unsafe else \
             "is damaged, or no checkpoint of ours"
-        refuse(f"{path} {why} ({type(e).__name__})")
-    if found != kind and (kind, found) != ('generator', 'policy'):
-        refuse(f"{path} is a {found}, expected a {kind}")
-    if text != (1, data.fingerprint):
-        refuse(f"{path} (version {text[0]}, expected 1) was made for the text "
-               f"{ckpt['config']['dataset']}-{text[1]}, data/ has {data.name}-{data.fingerprint}")
-    if args['block_size'] < block_size:
-        refuse(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}",
-               f" --block_size={block_size}")
-    if mode and args['causal'] != (mode == 'causal'):
-        refuse(f"{path} is not a {mode} model", f" --mode={mode}")
+        fail(f"{path} {why} ({type(e).__name__}){end}")
+    for wrong, why, flag in (
+            (found != kind and (kind, found) != ('generator', 'policy'),
+             f"is a {found}, expected a {kind}", ''),
+            (text != (1, data.fingerprint), f"(version {text[0]}, expected 1) was made for the text "
+             f"{name}, data/ has {data.name}-{data.fingerprint}", ''),
+            (args['block_size'] < block_size, f"takes rows of {args['block_size']} tokens, "
+             f"block_size is {block_size}", f" --block_size={block_size}"),
+            (mode and args['causal'] != (mode == 'causal'),
+             f"is not a {mode} model", f" --mode={mode}")):
+        if wrong:
+            fail(f"{path} {why}{end}{flag}")
     return ckpt
 
 def load_gpt(path, data, make, block_size=1, mode='', device='cpu'):
@@ -385,46 +362,42 @@ def made(path, script, recipe):
     """A checkpoint's path and the command that makes it. Path '' stands for out/<recipe>.pt: if
     that is missing, the script makes it, in sight of the user."""
     words = [w for w in recipe.split() if not w.startswith('--out=')]
-    name = '-'.join(os.path.basename(w).removesuffix('.py').removeprefix('--') for w in words)
     command = ['python', script, *words]
     if not path:
+        name = '-'.join(os.path.basename(w).removesuffix('.py').removeprefix('--') for w in words)
         path = f"out/{re.sub('[^A-Za-z0-9_.=-]', '_', name) or 'default'}.pt"
-        if not os.path.exists(path) and script:
+        if script and not os.path.exists(path):
             run([*command, f'--out={path}'])
     return path, ' '.join(command)
 
-# ------------------------------------------------------------------------------------------------
-# the supervised loop of model.py and judge.py
-
 def fit(model, loss_at, look, c):
     """Minimises loss_at(step), a scalar; look() tells about held-out data; c: the knobs."""
-    peak, began, seen, mean = c['learning_rate'], time.time(), 0.0, 0.0
+    peak, last, began, seen, mean = c['learning_rate'], c['max_iters'], time.time(), 0.0, 0.0
     opts = optimizers(model, peak, c['weight_decay'], c['beta1'], c['beta2'])
-    for step in range(1, c['max_iters'] + 1):
+    for step in range(1, last + 1):
         loss = loss_at(step)
         mean += (loss.item() - mean) / min(step, 50)
         if not math.isfinite(mean):
             fail(f"the loss is {loss.item()} at step {step}, nothing was written; try "
                  f"--learning_rate={peak / 2}")
         loss.backward()
-        lr = scheduled(step - 1, peak, peak / 10, c['warmup_iters'], c['max_iters'])
+        lr = scheduled(step - 1, peak, peak / 10, c['warmup_iters'], last)
         update(model, opts, lr, c['grad_clip'])
-        shown, left = f"step {step:5d} | loss {mean:.4f} | ", c['max_iters'] - step
-        time_left = f"{(time.time() - began) / step * left:.0f} s left"
-        if left == 0 or c['eval_interval'] and step % c['eval_interval'] == 0:
-            print(f"{shown}{look()} | {time_left}", flush=True)
-        elif sys.stdout.isatty() and time.time() - seen > 0.2:
+        due = step == last or c['eval_interval'] and step % c['eval_interval'] == 0
+        if due or sys.stdout.isatty() and time.time() - seen > 0.2:
             seen = time.time()
-            print(shown + time_left, end=' \r', flush=True)
+            text = f"step {step:5d} | loss {mean:.4f} | " + (f"{look()} | " if due else '')
+            text += f"{(seen - began) / step * (last - step):.0f} s left"
+            print(text, end='\n' if due else ' \r', flush=True)
 
 if __name__ == "__main__":
     config = configure(globals())
     check({**RULES, "mode in ('fill', 'causal')": ''}, config)
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
-    data, machine = Dataset(dataset), Machine(device, dtype)
+    data, machine, causal = Dataset(dataset), Machine(device, dtype), mode == 'causal'
     torch.manual_seed(seed)
-    model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal')
-    model.to(machine.device)
+    here, model = machine.device, GPT(data.tok.base, block_size, n_layer, n_head, n_embd, causal)
+    model.to(here)
     print(f"{mode} generator, {sum(p.numel() for p in model.parameters()):,} parameters, "
           f"{dataset}, {machine.note} -> {out}")
     if compile:
@@ -434,25 +407,23 @@ if __name__ == "__main__":
         """Rows (n, T), their blanks (n, T), and what is to be predicted: these, or everything."""
         tokens = data.batch(split, n, block_size, rng)
         hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span)
-        where = hidden if mode == 'fill' else tokens != data.tok.pad
-        return tokens.to(machine.device), hidden, where
+        return tokens.to(here), hidden, tokens != data.tok.pad if causal else hidden
 
     def loss_of(tokens, hidden, where):
         """Mean cross-entropy in nats per predicted token."""
         with machine.autocast():
-            logits = model(tokens, where=where)                             # (M, V)
-        return F.cross_entropy(logits, tokens[where.to(tokens.device)])
+            return F.cross_entropy(model(tokens, where=where), tokens[where.to(here)])
 
     @torch.no_grad()
     def look(n=min(512, 2 ** 15 // block_size)):
         """Held-out loss, and verify() of sampled and of best-guess fills of fixed blanks."""
         rng = draws(0, 'look')
         tokens, hidden, where = rows('val', n, rng)
-        u = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32')).to(tokens.device)
+        u = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32')).to(here)
         text = f"held-out loss {loss_of(tokens, hidden, where).item():.4f}"
         for name, uniforms in (('sampled', u), ('best guess', None)) if data.verify else ():
-            full, *_ = complete(model, tokens, hidden.to(tokens.device), uniforms, eos=data.tok.eos)
-            pairs = texts(data.tok, tokens, hidden, full, mode == 'causal')
+            full, *_ = complete(model, tokens, hidden.to(here), uniforms, eos=data.tok.eos)
+            pairs = texts(data.tok, tokens, hidden, full, causal)
             text += f" | verify {name} {sum(map(data.verify, *pairs)) / n:.3f}"
         return text
 
