@@ -1,16 +1,17 @@
 """What surrounds a run: the rules of its knobs, device and ranks, exact resume, clock and log."""
 import atexit
-import contextlib
 import ctypes
 import json
 import os
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from config.configurator import fail
 
@@ -23,83 +24,78 @@ RULES = {       # what knobs that the scripts share must fulfil, and why
 GRPO_RULES = {  # and those of train_grpo.py; `world` is the number of ranks
     **RULES, "mode in ('fill', 'causal')": '', "backend in ('', 'gloo', 'nccl')": '',
     "adv_norm in ('none', 'std', 'batch', 'rloo')": '', "ratio in ('token', 'sequence')": '',
-    "loss_norm in ('token', 'sequence', 'constant')": '',
+    "loss_norm in ('token', 'sequence', 'constant')": '', "0 < top_p <= 1 and temperature > 0": '',
     "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '',
     "group_size >= 2": "a group of one is its own mean and teaches nothing",
-    "gradient_accumulation_steps >= 1 and mini_batches >= 1": '',
-    "gradient_accumulation_steps % (mini_batches * world) == 0":
-        "each of the ranks takes its share of the micro-steps of each mini-batch",
-    "temperature > 0": '', "0 < top_p <= 1": '', "top_k >= 0 and judge_batch_size >= 0": "0 is off",
+    "gradient_accumulation_steps >= 1 and mini_batches >= 1 and inner_updates >= 1": '',
+    "gradient_accumulation_steps % (mini_batches * world) == 0": "each rank takes an equal share",
     "rewards and all(type(weight) in (int, float) for weight in rewards.values())": '',
     "gen_batch_size == 0 or gen_batch_size >= group_size": '',
     "kl_beta >= 0 and target_kl >= 0 and entropy_coef >= 0": "0 is off",
-    "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
     "kl_beta > 0 or not (kl_in_reward or target_kl)": "0 loads no reference",
-    "inner_updates >= 1 and log_interval >= 1 and eval_prompts >= 1": ''}
+    "kl_horizon > 0 and clip_high >= 0 and 0 <= clip_low <= 1": '',
+    "top_k >= 0 and judge_batch_size >= 0": "0 is off", "log_interval >= 1": '',
+    "eval_prompts >= 1": ''}
 # what may change when a run is resumed
 HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_interval device
     sample_interval wandb_log wandb_project wandb_run_name compile backend gen_batch_size
     judge_batch_size generator_recipe judge_recipe benchmark explain""".split())
+SHOWN = """mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s eval/verify
+    eval/verify_argmax eval/ref_verify eval/ref_verify_argmax eval/reward eval/ref_reward eval/kl
+    eval/distinct eval/judge_auc""".split()     # on the console
 
 def resumable(ckpt, config):
     """Ends with one line if a checkpoint's settings are not those of this run."""
-    was, path = ckpt['config'], f"{config['out_dir']}/ckpt.pt"
     free = HARMLESS | ({'max_iters'} if config['lr_decay_iters'] else set())
-    differ = [f"{key} {was.get(key)!r} -> {value!r}" for key, value in config.items()
-              if was.get(key) != value and key not in free]
-    if differ:
-        fail(f"{path} was made with other settings: {', '.join(differ)}; continue with the old "
-             "ones, or start anew in another --out_dir")
+    differ = [f"{key} {ckpt['config'].get(key)!r} -> {value!r}" for key, value in config.items()
+              if ckpt['config'].get(key) != value and key not in free]
     if ckpt['step'] > config['max_iters']:
-        fail(f"{path} is of step {ckpt['step']}, max_iters = {config['max_iters']}")
+        differ = [*differ, f"step {ckpt['step']}, max_iters = {config['max_iters']}"]
+    if differ:
+        fail(f"{config['out_dir']}/ckpt.pt was made with other settings: {', '.join(differ)}; "
+             "continue with the old ones, or start anew in another --out_dir")
 
 def quick_products():
     """Lets float32 products of this CPU use another library if that is as exact; says which.
-    On AMD processors 'medium' calls one that is twice as fast at the same accuracy; on others it
-    may round to bfloat16, and then it is not taken. Its error decides: a choice by stopwatch would
-    change the last bits of a run with the load of the machine."""
+    On AMD 'medium' calls one that is twice as fast, elsewhere it may round to bfloat16. Its error
+    decides: by stopwatch, the last bits of a run would depend on the load of the machine."""
+    torch.set_float32_matmul_precision('medium')
     a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    exact, error = a.double() @ b.double(), {}
-    for precision in ('highest', 'medium'):
-        torch.set_float32_matmul_precision(precision)
-        error[precision] = ((a @ b - exact).norm() / exact.norm()).item()
-    taken = 'medium' if error['medium'] < 4 * error['highest'] else 'highest'
-    torch.set_float32_matmul_precision(taken)
-    return f"float32 products '{taken}' (error {error[taken]:.0e})"
-
-def quick_dtype(type_):
-    """What dtype = 'auto' stands for: bfloat16 where the hardware multiplies it, else float32."""
-    known = getattr(torch.cpu, 'get_capabilities', dict)() if type_ == 'cpu' else {}
-    fast = type_ == 'cuda' or known.get('avx512_bf16') or known.get('amx_bf16')
-    return 'bfloat16' if fast else 'float32'
+    exact = a.double() @ b.double()
+    error = ((a @ b - exact).norm() / exact.norm()).item()      # of float32: about 3e-7
+    if error > 1e-6:
+        torch.set_float32_matmul_precision('highest')
+    taken = torch.get_float32_matmul_precision()
+    return f"float32 products '{taken}' (error of 'medium': {error:.0e})"
 
 class Machine:
     """Fails with one line if the device is not there. note: what was chosen, in words."""
     def __init__(self, device, dtype, backend=''):
         self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
-        there = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
-        have = [*filter(there.get, there), 'cpu']
+        have = [*['cuda'] * torch.cuda.is_available(), *['mps'] * torch.backends.mps.is_available(),
+                'cpu']
         name = have[0] if device == 'auto' else device
         self.type, self.main = name.split(':')[0], self.rank == 0
         if self.type not in have:
             fail(f"device = {device} is not available; there is {', '.join(have)}, or auto")
-        self.dtype = quick_dtype(self.type) if dtype == 'auto' else dtype
-        torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
         if self.type == 'cuda' and self.world > 1:
             name = f"cuda:{os.environ['LOCAL_RANK']}"
             torch.cuda.set_device(name)
+        can = getattr(torch.cpu, 'get_capabilities', dict)() if self.type == 'cpu' else {}
+        fast = self.type == 'cuda' or can.get('avx512_bf16') or can.get('amx_bf16')
+        self.dtype = dtype if dtype != 'auto' else 'bfloat16' if fast else 'float32'
+        torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
         self.device, self.note = torch.device(name), f"{name}, {self.dtype}"
         if self.type == 'cpu':
-            with contextlib.suppress(Exception):        # glibc: keep freed buffers mapped; page
-                for option in (-1, -2, -3):             # faults cost up to half of a step
-                    ctypes.CDLL(None).mallopt(option, 2 ** 26 if option == -2 else 2 ** 30)
+            with suppress(Exception):       # glibc: keep freed buffers mapped (options -1, -2, -3);
+                for option, size in ((-1, 2 ** 30), (-2, 2 ** 26), (-3, 2 ** 30)):
+                    ctypes.CDLL(None).mallopt(option, size)     # page faults cost up to half a step
             self.note += f", {torch.get_num_threads()} threads, {quick_products()}"
         elif self.type == 'cuda':
             torch.set_float32_matmul_precision('high')
-        if self.world > 1:
-            backend = backend or ('nccl' if self.type == 'cuda' else 'gloo')
-            # the others wait for as long as it takes rank 0 to make generator and judge
-            dist.init_process_group(backend, timeout=timedelta(hours=9))
+        if self.world > 1:      # ranks wait for as long as it takes rank 0 to make what is missing
+            dist.init_process_group(backend or ('nccl' if self.type == 'cuda' else 'gloo'),
+                                    timeout=timedelta(hours=9))
             atexit.register(dist.destroy_process_group)         # or gloo aborts at times
             self.note += f", {self.world} ranks"
 
@@ -139,9 +135,7 @@ class Machine:
         """Adds up the gradients of all ranks, in one message."""
         if self.world > 1:
             grads = [p.grad for p in model.parameters()]
-            flat = self.sum(torch.cat([g.flatten() for g in grads]))
-            for g, total in zip(grads, flat.split([g.numel() for g in grads])):
-                g.copy_(total.view_as(g))
+            vector_to_parameters(self.sum(parameters_to_vector(grads)), grads)
 
     def peak_memory(self):
         """GB: of the GPU, or of this process."""
@@ -176,38 +170,35 @@ class Log:
     """What a run tells: one dict, three readers: log.jsonl in a folder, the console, which shows a
     part, and wandb if asked for. Ends with one line if the folder cannot be written."""
     def __init__(self, folder, config):
-        self.path, self.config, self.run = os.path.join(folder, 'log.jsonl'), config, None
-        self.wandb = config['wandb_log']
+        self.path, self.folder, self.config = f'{folder}/log.jsonl', folder, config
+        self.wandb, self.run = config['wandb_log'], None
+        self.write('a', '', self.path)
+
+    def write(self, how, text, path):
         try:
-            os.makedirs(folder, exist_ok=True)
-            open(self.path, 'a').close()
+            os.makedirs(self.folder, exist_ok=True)
+            with open(path, how, encoding='utf-8') as f:
+                f.write(text)
         except OSError as e:
-            fail(f"out_dir = {folder}: {e.strerror}; choose another with --out_dir=DIR")
+            fail(f"cannot write {path}: {e.strerror}; checkpoints are whole; make room, or choose "
+                 "another --out_dir=DIR")
 
     def begin(self, step):
         """Takes out of the file what is later than a step or was torn by a crash."""
-        kept, part = [], f'{self.path}.{os.getpid()}.tmp'
+        kept, part = '', f'{self.path}.{os.getpid()}.tmp'
         for text in open(self.path, encoding='utf-8', errors='replace'):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                kept += [text] if json.loads(text)['step'] < step else []
-        with open(part, 'w', encoding='utf-8') as f:
-            f.writelines(kept)
+            with suppress(ValueError, KeyError, TypeError):
+                kept += text if json.loads(text)['step'] < step else ''
+        self.write('w', kept, part)
         os.replace(part, self.path)
-        with open(os.path.join(os.path.dirname(self.path), 'config.json'), 'w') as f:
+        with open(f'{self.folder}/config.json', 'w', encoding='utf-8') as f:
             json.dump(self.config, f, indent=1)
 
     def __call__(self, line, left=None):
         """Writes the line of a step or of an evaluation; left: seconds to the end."""
-        try:
-            with open(self.path, 'a', encoding='utf-8') as f:
-                f.write(json.dumps(line) + '\n')
-        except OSError as e:
-            fail(f"cannot write {self.path}: {e.strerror}; the last checkpoint is whole")
-        keys = ('mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s '
-                'eval/verify eval/verify_argmax eval/ref_verify eval/ref_verify_argmax eval/reward '
-                'eval/ref_reward eval/kl eval/distinct eval/judge_auc').split()
+        self.write('a', json.dumps(line) + '\n', self.path)
         shown = [f"{key.removeprefix('mean_').removeprefix('eval/')} {line[key]:.4g}"
-                 for key in keys if line.get(key) is not None]
+                 for key in SHOWN if line.get(key) is not None]
         shown += [] if left is None else [f"{left:.0f} s left"]
         print(' | '.join([f"step {line['step']:5d}", *shown]), flush=True)
         try:
@@ -215,7 +206,7 @@ class Log:
                 import wandb
                 self.run = self.run or wandb.init(
                     project=self.config['wandb_project'], config=self.config,
-                    name=self.config['wandb_run_name'] or self.config['out_dir'],
+                    name=self.config['wandb_run_name'] or self.folder,
                     settings=wandb.Settings(init_timeout=30))
                 self.run.log(line, step=line['step'])
         except Exception as e:      # the first failure is told once, and ends wandb, not the run
