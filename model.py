@@ -341,8 +341,8 @@ def load(path, kind, data, make, block_size=1, mode=''):
     for wrong, why, flag in (
             (found != kind and (kind, found) != ('generator', 'policy'),
              f"is a {found}, expected a {kind}", ''),
-            (text != (1, data.fingerprint), f"(version {text[0]}, expected 1) was made for the text "
-             f"{name}, data/ has {data.name}-{data.fingerprint}", ''),
+            (text != (1, data.fingerprint), f"(version {text[0]}, expected 1) was made for the "
+             f"text {name}, data/ has {data.name}-{data.fingerprint}", ''),
             (args['block_size'] < block_size, f"takes rows of {args['block_size']} tokens, "
              f"block_size is {block_size}", f" --block_size={block_size}"),
             (mode and args['causal'] != (mode == 'causal'),
