@@ -18,35 +18,17 @@ from torch import nn
 from config.configurator import check, configure, fail
 from config.run import RULES, Machine
 from data.dataset import Dataset, blanks, draws, texts
-from model import GPT, complete, fit, load, load_gpt, made, save
+from model import (GPT, batch_size, beta1, beta2, blank_high, blank_kind, blank_low, blank_span,
+                   block_size, complete, dataset, device, dtype, eval_interval, fit, grad_clip,
+                   learning_rate, load, load_gpt, made, n_embd, n_head, n_layer, out, save, seed,
+                   warmup_iters, weight_decay)
 
-# knobs
-out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
+# knobs: these of model.py, where each is explained, and
 kind = 'likelihood'         # 'likelihood' | 'classifier'
 labels = ''                 # classifier: JSON lines {"text", "label"}; '': real against generated
 generator_checkpoint = ''   # classifier without labels: whose completions are told from real rows
-dataset = 'arithmetic'      # a folder of data/
-block_size = 10             # T, tokens in a row
-n_layer = 3                 # blocks
-n_head = 4                  # heads per block
-n_embd = 64                 # C, channels
-blank_kind = 'random'       # 'random' positions | 'span' | 'suffix', for completions to judge
-blank_low = 0.2             # smallest share of a row that is blank
-blank_high = 0.6            # largest share
-blank_span = 4              # length of a run, for 'span'
-batch_size = 256            # rows per step
 max_iters = 500             # optimizer steps
-eval_interval = 250         # steps between looks at held-out rows
-learning_rate = 4e-3        # peak; cosine to a tenth of it
-warmup_iters = 50           # steps of linear warm-up
-weight_decay = 0.01         # of matrices
-beta1 = 0.9                 # AdamW
-beta2 = 0.95                # AdamW
-grad_clip = 1.0             # largest gradient norm; 0 switches it off
-device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
-dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = False             # torch.compile the trunk
-seed = 1                    # of weights and rows
 # letters: N rows | T positions | C channels | V base vocabulary
 
 class Judge(nn.Module):
@@ -143,10 +125,10 @@ def read_labels(path, tok, block_size):
                 raise ValueError(f"label {label}, {len(ids)} tokens")
             rows.append(ids + [tok.pad] * (block_size - len(ids)))
             found.append(label)
+        if len(set(found)) < 2 or len(found) < 20:
+            raise ValueError("the end, too early; expected at least 20 texts, and both labels")
     except (OSError, ValueError, KeyError, TypeError) as e:
         fail(f'{path}, line {line}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
-    if len(set(found)) < 2 or len(found) < 20:
-        fail(f"{path}: {len(found)} texts; expected at least 20, and both labels")
     return torch.tensor(rows), torch.tensor(found)
 
 if __name__ == "__main__":

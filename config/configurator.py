@@ -56,7 +56,9 @@ def configure(names, argv=None, quiet=False):
     for arg in sys.argv[1:] if argv is None else argv:
         if arg in ('--help', '-h'):
             print(names['__doc__'].strip(), '\n\nknobs (--key=value, or in a config file):')
-            glosses = dict(re.findall(r'^(\w+) = .*?# (.*)', open(names['__file__']).read(), re.M))
+            files = os.path.join(os.path.dirname(__file__), '..', 'model.py'), names['__file__']
+            text = ''.join(open(file).read() for file in files)     # judge.py has model.py's knobs
+            glosses = dict(re.findall(r'^(\w+) = .*?# (.*)', text, re.M))
             for key, value in defaults.items():
                 print(f"  {key:28} {value!r:24} {glosses.get(key, '')}")
             sys.exit(0)
