@@ -79,7 +79,8 @@ def write_corpus(folder, unit, train, val, tokenizer='char'):
     pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
     for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
         os.replace(f'{folder}/{file}.tmp', f'{folder}/{file}')
-    print(f"data/{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+    name = os.path.basename(folder)
+    print(f"data/{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
 class Dataset:
     """A prepared corpus: tokenizer, memory-mapped ids, verify() and a fingerprint."""
