@@ -43,7 +43,7 @@ def painted(tok, ids, chosen, other):
         text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
     return text + ' ' * (len(ids) - stop)
 
-def table(tok, tokens, mask, sides, names, most=64):
+def table(tok, tokens, mask, sides, names, most=None):
     """Prints for each of sides, (label, rows (k, T), values (n, k)), the prompt (T,) and below it
     each different completion, the highest first value first: how often it came, values, text.
     Two sides stand beside each other where the terminal is wide enough."""
@@ -108,9 +108,6 @@ def draw_curves(folders):
         'reward': {'mean_reward': 'C9', 'eval/reward': 'C0'},
         'KL to the reference, nats per choice': {'mean_kl': 'C9', 'eval/kl': 'C0'},
         'entropy, nats per choice': {'entropy': 'C9', 'eval/distinct': 'C1', 'eval/entropy': 'C0'}}
-    for line in sum(logs, []) if several else ():       # judges differ in level: their gains
-        if 'eval/reward' in line:
-            line['eval/reward'] -= line['eval/ref_reward']
     plt.switch_backend('Agg')
     figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex=True, layout='constrained')
     for ax, (title, styles) in zip(axes.flat, panels.items()):
@@ -120,7 +117,7 @@ def draw_curves(folders):
                 ax.plot([line['step'] for line in lines], [line[key] for line in lines],
                         f'C{i}' if several else style, label=folder if several else key)
         ax.legend(frameon=False)
-        ax.set_title(title + ', gain' * (several and title == 'reward'), loc='left')
+        ax.set_title(title, loc='left')
     figure.supxlabel('step')
     path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
     figure.savefig(path, dpi=120)
@@ -136,7 +133,7 @@ if __name__ == "__main__":
         data = Dataset(json.load(open(f'{out_dir}/config.json', encoding='utf-8'))['dataset'])
     except (OSError, ValueError) as e:
         fail(f"no run in {out_dir} ({type(e).__name__}); make one with: {make}")
-    path, tok = os.path.join(out_dir, checkpoint), data.tok
+    path, tok = f'{out_dir}/{checkpoint}', data.tok
     ckpt = load(path, 'policy', data, make)
     c = ckpt['config'] | {'group_size': max(k, ckpt['config']['group_size'])}
     T, causal, machine = c['block_size'], c['mode'] == 'causal', Machine(device, c['dtype'])
