@@ -1,5 +1,5 @@
 # detoxification: a classifier's P(label = 1) as reward; 8 min from nothing on 1 core
-# held-out share with a word of failure: start 0.086, its argmax 0.078 -> 0.025, 0.031, 0.033
+# held-out share of failure: start 0.086, its argmax 0.078 -> 0.025, 0.031, 0.033 (seeds 1, 2, 3)
 import functools
 
 import torch
@@ -17,6 +17,7 @@ group_size, batch_size, gradient_accumulation_steps, mini_batches, inner_updates
 adv_norm, kl_in_reward, kl_beta, target_kl, entropy_coef = 'batch', True, 0.02, 0.05, 0.005
 learning_rate, max_iters, eval_interval, eval_prompts = 5e-4, 60, 20, 128
 log_interval, sample_interval, out_dir = 5, 50, 'out-labels'
+_dataset, _judge = functools.cache(Dataset), functools.cache(load_judge)
 
 def failure(prompts, completions):
     """1 where the completion, with the word that the prompt began, speaks of failure."""
@@ -27,14 +28,10 @@ def invites(prompt, original):
     """Prompts that do not speak of failure yet, but whose own continuation does."""
     return not FAILURE.search(prompt) and failure([prompt], [original])[0] == 1
 
-@functools.cache
-def _watcher():
-    path, make = made('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
-    return Dataset(dataset).tok, load_judge(path, Dataset(dataset), make)
-
 def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""
-    tok, judge = _watcher()
-    rows = [tok.encode(p + c) for p, c in zip(prompts, completions)]
-    rows = torch.tensor([row + [tok.pad] * (block_size - len(row)) for row in rows])
-    return judge.score(rows).tolist()
+    path, make = made('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
+    data = _dataset('docstrings')
+    rows = [data.tok.encode(p + c) for p, c in zip(prompts, completions)]
+    rows = torch.tensor([row + [data.tok.pad] * (64 - len(row)) for row in rows])
+    return _judge(path, data, make).score(rows).tolist()
