@@ -4,51 +4,31 @@
     python judge.py config/judge_docstrings.py --kind=classifier --labels=mine.jsonl
 
 likelihood (default): a causal GPT of the corpus; score = mean log-probability per token, in nats.
-classifier: a bidirectional GPT with a pooled head; score = P(label = 1). Labels come from a file
-of JSON lines {"text": ..., "label": 0..1}, or: 1 for real rows, 0 for what a generator filled."""
+classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It learns from JSON lines
+{"text": ..., "label": 0..1}, or to tell real rows (1) from what a generator filled (0)."""
 import functools
 import json
 import sys
 
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import nn
 
 from config.configurator import check, configure, fail
 from config.run import RULES, Machine
 from data.dataset import Dataset, blanks, draws, texts
-from model import GPT, complete, fit, load, load_gpt, made, save
+from model import (GPT, batch_size, beta1, beta2, blank_high, blank_kind, blank_low, blank_span,
+                   block_size, complete, dataset, device, dtype, eval_interval, fit, grad_clip,
+                   learning_rate, load, load_gpt, made, n_embd, n_head, n_layer, out, save, seed,
+                   warmup_iters, weight_decay)
 
-# ------------------------------------------------------------------------------------------------
-# knobs
-out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
+# knobs: these of model.py, where each is explained, and
 kind = 'likelihood'         # 'likelihood' | 'classifier'
 labels = ''                 # classifier: JSON lines {"text", "label"}; '': real against generated
 generator_checkpoint = ''   # classifier without labels: whose completions are told from real rows
-dataset = 'arithmetic'      # a folder of data/
-block_size = 10             # T, tokens in a row
-n_layer = 3                 # blocks
-n_head = 4                  # heads per block
-n_embd = 64                 # C, channels
-blank_kind = 'random'       # 'random' positions | 'span' | 'suffix', for completions to judge
-blank_low = 0.2             # smallest share of a row that is blank
-blank_high = 0.6            # largest share
-blank_span = 4              # length of a run, for 'span'
-batch_size = 256            # rows per step
 max_iters = 500             # optimizer steps
-eval_interval = 250         # steps between looks at held-out rows
-learning_rate = 4e-3        # peak; cosine to a tenth of it
-warmup_iters = 50           # steps of linear warm-up
-weight_decay = 0.01         # of matrices
-beta1 = 0.9                 # AdamW
-beta2 = 0.95                # AdamW
-grad_clip = 1.0             # largest gradient norm; 0 switches it off
-device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
-dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = False             # torch.compile the trunk
-seed = 1                    # of weights and rows
-# ------------------------------------------------------------------------------------------------
 # letters: N rows | T positions | C channels | V base vocabulary
 
 class Judge(nn.Module):
@@ -56,7 +36,7 @@ class Judge(nn.Module):
     def __init__(self, kind, **gpt_args):
         super().__init__()
         self.kind, self.gpt = kind, GPT(**gpt_args)
-        self.blocks = self.gpt.blocks
+        self.blocks = self.gpt.blocks           # optimizers() asks for them
         if kind == 'classifier':
             self.gpt.head = nn.Linear(gpt_args['n_embd'], 1)
 
@@ -75,8 +55,8 @@ class Judge(nn.Module):
     @torch.inference_mode()
     def score(self, tokens, mask=None, chunk=0):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
-        mask (N, T), what was chosen, is not needed here; chunk: rows at a time, 0: as fit a cache.
-        Equal rows are scored once, so they get the same bits."""
+        mask (N, T) is not needed; chunk: rows at a time, 0: as fit a cache. Equal rows are scored
+        once, so they get the same bits."""
         rows, back = tokens, slice(None)
         if not self.gpt.compiled:               # which wants one shape
             rows, back = torch.unique(tokens, dim=0, return_inverse=True)
@@ -102,8 +82,7 @@ def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=
         if name == 'judge':
             values = judge.score(rows, batch['where'], chunk)
         elif name == 'length':                  # the share of the row that the policy wrote
-            values = batch['where'].to(rows.device).sum(1).view(B, -1) / rows.size(1)
-            values = values.expand(B, len(rows) // B)
+            values = batch['where'].sum(1).view(B, -1).expand(B, len(rows) // B) / rows.size(1)
         elif name == 'distinct':                # 1 / how often the group has this completion
             values = 1.0 / copies(rows.view(B, -1, rows.size(1)))
         else:
@@ -129,30 +108,27 @@ def called(name, function, prompts, completions):
     return values
 
 def auc(scores, labels):
-    """P(score of a 1 > score of a 0) + half of the ties, in [0, 1]; nan if a class is empty.
-    The Mann-Whitney statistic of scores (N,) with labels (N,) bool."""
+    """P(score of a 1 > score of a 0) + half of the ties, in [0, 1], over all pairs of scores (N,)
+    with labels (N,) bool; nan if a class is empty."""
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
-    ones, zeros = scores[labels], np.sort(scores[~labels])
-    wins = sum(zeros.searchsorted(ones, side).sum() for side in ('left', 'right')) / 2
-    return float(wins / (len(ones) * len(zeros))) if len(ones) and len(zeros) else float('nan')
+    wins = np.heaviside(scores[labels, None] - scores[~labels], 0.5)        # (ones, zeros)
+    return wins.mean().item() if wins.size else float('nan')
 
 def read_labels(path, tok, block_size):
     """Rows (N, T) and labels (N,) of a file of JSON lines; long texts are cut to the row."""
     rows, found, line = [], [], 0
     try:
-        with open(path, encoding='utf-8') as f:
-            for line, text in enumerate(f, 1):
-                item = json.loads(text)
-                ids, label = tok.encode(item['text'])[:block_size], float(item['label'])
-                if not 0 <= label <= 1 or not ids:
-                    raise ValueError(f"label {label}, {len(ids)} tokens")
-                rows.append(ids + [tok.pad] * (block_size - len(ids)))
-                found.append(label)
+        for line, text in enumerate(open(path, encoding='utf-8'), 1):
+            item = json.loads(text)
+            ids, label = tok.encode(item['text'])[:block_size], float(item['label'])
+            if not 0 <= label <= 1 or not ids:
+                raise ValueError(f"label {label}, {len(ids)} tokens")
+            rows.append(ids + [tok.pad] * (block_size - len(ids)))
+            found.append(label)
+        if len(set(found)) < 2 or len(found) < 20:
+            raise ValueError("the end, too early; expected at least 20 texts, and both labels")
     except (OSError, ValueError, KeyError, TypeError) as e:
         fail(f'{path}, line {line}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
-    if len(set(found)) < 2 or len(found) < 20:
-        fail(f"{path}: {len(found)} texts with {len(set(found))} different labels; expected at "
-             "least 20 texts and both labels")
     return torch.tensor(rows), torch.tensor(found)
 
 if __name__ == "__main__":
@@ -162,23 +138,22 @@ if __name__ == "__main__":
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine, generator = Dataset(dataset), Machine(device, dtype), None
     tok, here = data.tok, machine.device
-    if generator_checkpoint or (kind == 'classifier' and not labels):
-        path, make = made(generator_checkpoint, 'model.py', f'config/generator_{dataset}.py')
-        generator = load_gpt(path, data, make, block_size, device=here)
     if labels:
         rows, marks = read_labels(labels, tok, block_size)
         held_out, order = np.split(draws(0, 'labels').permutation(len(rows)), [len(rows) // 10])
+    elif generator_checkpoint or kind == 'classifier':
+        path, make = made(generator_checkpoint, 'model.py', f'config/generator_{dataset}.py')
+        generator = load_gpt(path, data, make, block_size, device=here)
     torch.manual_seed(seed)
     judge = Judge(kind, vocab_size=tok.base, block_size=block_size, n_layer=n_layer, n_head=n_head,
                   n_embd=n_embd, causal=kind == 'likelihood').to(here)
+    judge.gpt.compiled = torch.compile(judge.gpt.trunk, dynamic=False) if compile else None
     print(f"{kind} judge, {sum(p.numel() for p in judge.parameters()):,} parameters, {dataset}, "
           f"{machine.note} -> {out}")
-    if compile:
-        judge.gpt.compiled = torch.compile(judge.gpt.trunk, dynamic=False)
 
     def examples(split, n, rng):
-        """Rows (n, T) and labels (n,): of the file; or real rows and the same with blanks filled,
-        without a generator by what other rows have there. Also these blanks (n / 2, T)."""
+        """Rows (n, T) and labels (n,): of the file; or n / 2 real rows and the same with blanks
+        (n / 2, T) filled, without a generator by what other rows have there; and these blanks."""
         if labels:
             pick = held_out if split == 'val' else order[rng.integers(len(order), size=n)]
             return rows[pick], marks[pick], None
@@ -207,14 +182,13 @@ if __name__ == "__main__":
         n = min(1024, 2 ** 16 // block_size)
         tokens, targets, mask = examples('val', 2 * n, draws(0, 'look'))
         p, y = judge.score(tokens.to(here)).cpu().numpy(), targets.numpy()
-        if labels:
-            bins = np.minimum((p * 10).astype(int), 9)      # expected calibration error, 10 bins
-            ece = sum(abs((p - y)[bins == b].sum()) for b in range(10)) / len(p)
-            return (f"held-out accuracy {((p > 0.5) == (y > 0.5)).mean():.3f}, AUC "
-                    f"{auc(p, y > 0.5):.3f}, calibration error {ece:.3f} (share of 1: "
-                    f"{y.mean():.3f}, {len(y)} texts)")
-        pairs = texts(tok, tokens[:n], mask, tokens[n:], False)
-        checks = [*map(data.verify, *pairs)] if data.verify else []
+        if labels:      # the calibration error is the expected one, of 10 bins
+            off = np.bincount((10 * p).astype(int).clip(max=9), p - y)
+            accuracy, error = ((p > 0.5) == (y > 0.5)).mean(), abs(off).sum() / len(p)
+            return (f"held-out AUC {auc(p, y > 0.5):.3f}, accuracy {accuracy:.3f}, calibration "
+                    f"error {error:.3f} ({len(y)} texts)")
+        pairs = zip(*texts(tok, tokens[:n], mask, tokens[n:], False))
+        checks = [data.verify(*pair) for pair in pairs if data.verify]
         if set(checks) == {0.0, 1.0}:
             return f"AUC {auc(p[n:], checks):.4f} of true against false completions"
         return f"AUC {auc(p, y):.3f} of real rows against completions"

@@ -34,20 +34,18 @@ def defined(arg, names, defaults):
     key, equals, value = arg.removeprefix('--').partition('=')
     if key in defaults and not equals:
         fail(f"{arg}: expected --{key}=VALUE, such as --{key}={defaults[key]!r}")
-    if arg.startswith('--'):
-        try:
-            return {key: value if type(defaults.get(key)) is str else ast.literal_eval(value)}
-        except Exception:           # no literal: its type is checked as that of a str
-            return {key: value}
-    if not os.path.isfile(arg):
-        there = [f'config/{f}' for f in os.listdir(os.path.dirname(__file__)) if f.endswith('.py')]
-        fail(f"no config file {arg}; there are, among others, "
-             + ', '.join(difflib.get_close_matches(arg, there, 9, cutoff=0)))
     try:
-        found = runpy.run_path(arg, knobs(names))
+        if not arg.startswith('--'):
+            found = runpy.run_path(arg, knobs(names))
+            return {k: v for k, v in found.items() if callable(v) or k[0].islower()}
+        return {key: value if type(defaults.get(key)) is str else ast.literal_eval(value)}
     except Exception as e:          # a SyntaxError tells its line
-        fail(f"{arg}: {type(e).__name__}: {e}")
-    return {key: value for key, value in found.items() if callable(value) or key[0].islower()}
+        if arg.startswith('--'):
+            return {key: value}     # no literal: its type is checked as that of a str
+        there = [f'config/{file}' for file in os.listdir(os.path.dirname(__file__))]
+        near = ', '.join(difflib.get_close_matches(arg, there, 9, cutoff=0))
+        fail(f"{arg}: {type(e).__name__}: {e}" if os.path.isfile(arg) else
+             f"no config file {arg}; there are, among others, {near}")
 
 def configure(names, argv=None, quiet=False):
     """Applies files and flags to a script's globals(); returns all knobs as a dict. Ends with one
@@ -58,8 +56,9 @@ def configure(names, argv=None, quiet=False):
     for arg in sys.argv[1:] if argv is None else argv:
         if arg in ('--help', '-h'):
             print(names['__doc__'].strip(), '\n\nknobs (--key=value, or in a config file):')
-            with open(names['__file__'], encoding='utf-8') as f:
-                glosses = dict(re.findall(r'^(\w+) = .*?# (.*)', f.read(), re.M))
+            files = os.path.join(os.path.dirname(__file__), '..', 'model.py'), names['__file__']
+            text = ''.join(open(file).read() for file in files)     # judge.py has model.py's knobs
+            glosses = dict(re.findall(r'^(\w+) = .*?# (.*)', text, re.M))
             for key, value in defaults.items():
                 print(f"  {key:28} {value!r:24} {glosses.get(key, '')}")
             sys.exit(0)
@@ -67,11 +66,10 @@ def configure(names, argv=None, quiet=False):
             want, got = type(defaults.get(key)), type(value)
             if key in defaults and (want is got or (want, got) == (float, int)):
                 names[key] = want(value)
-            elif key in defaults and callable(value):
-                fail(f"{arg}: {key} is a knob, and cannot be a function")
             elif key in defaults:
-                fail(f"{arg}: {key} = {value!r} is of type {got.__name__}, expected "
-                     f"{want.__name__} such as {defaults[key]!r}")
+                what = f"{key} = {value!r} is of type {got.__name__}, expected {want.__name__}"
+                fail(f"{arg}: {key} is a knob, and cannot be a function" if callable(value) else
+                     f"{arg}: {what} such as {defaults[key]!r}")
             elif callable(value) or isinstance(value, type(sys)):       # imports are no knobs
                 names.setdefault('_functions', {})[key] = value
             else:
@@ -92,7 +90,7 @@ def check(rules, config):
 def run(command):
     """Runs one of our scripts, as one process; ends with its exit code if it fails."""
     print('$', *command, flush=True)
-    env = {key: value for key, value in os.environ.items() if 'RANK' not in key}
-    code = subprocess.run([sys.executable, *command[1:]], env=env | {'WORLD_SIZE': '1'}).returncode
+    code = subprocess.run([sys.executable, *command[1:]],
+                          env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}).returncode
     if code:
         sys.exit(code if code > 0 else 128 - code)

@@ -1,5 +1,4 @@
-# four rewards on completions of English prose
-# 5 min from nothing on 1 core
+# four rewards on completions of English prose; 5 min from nothing on 1 core
 # held-out reward: start 0.354, its argmax 0.954 -> 0.718, 0.727, 0.716 (seeds 1, 2, 3)
 from data.docstrings.prepare import FAILURE, verify
 
@@ -8,6 +7,8 @@ blank_kind, blank_low, blank_high = 'suffix', 0.5, 0.5
 generator_recipe = 'config/generator_completion.py'
 judge_recipe = 'config/judge_docstrings.py --block_size=64'
 rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}    # judge: quality
+group_size, batch_size, adv_norm, kl_beta, out_dir = 8, 16, 'std', 0.02, 'out-composite'
+max_iters, eval_interval, eval_prompts, log_interval, sample_interval = 100, 25, 128, 5, 25
 
 def safety(prompts, completions):
     """1 unless the completion speaks of failure."""
@@ -23,7 +24,3 @@ def diversity(prompts, completions):
 def coherence(prompts, completions):
     """Share of the words touched that occur in the training text."""
     return [verify(p, c) for p, c in zip(prompts, completions)]
-
-group_size, batch_size, adv_norm, kl_beta = 8, 16, 'std', 0.02
-max_iters, eval_interval, eval_prompts, log_interval, sample_interval = 100, 25, 128, 5, 25
-out_dir = 'out-composite'

@@ -1,12 +1,12 @@
 """Text as rows of token ids, batches of rows, and blanks in them.
 
-A corpus is a folder data/<name>/ whose prepare.py writes train.bin and val.bin (uint16 ids, each
-row or paragraph closed by the end-of-row id) and meta.json, and may define verify(prompt,
-completion) -> float in [0, 1]. Models have no output for the special ids, which follow V."""
+A corpus is a folder data/<name>/ whose prepare.py calls write_corpus(), and may define
+verify(prompt, completion) -> float in [0, 1]. Models have no output for the special ids."""
 import functools
 import hashlib
 import json
 import os
+import pathlib
 import re
 import runpy
 import zlib
@@ -32,7 +32,7 @@ class Tokenizer:
             try:
                 import tiktoken
                 gpt2 = tiktoken.get_encoding('gpt2')
-            except Exception as e:      # not installed, or no network and no cached vocabulary
+            except Exception as e:
                 fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
                      "time, a network; --tokenizer=char needs neither")
             ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
@@ -40,7 +40,7 @@ class Tokenizer:
                 'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
                 special_tokens={**gpt2._special_tokens, **ours})
             pieces = [gpt2.decode_single_token_bytes(i) for i in range(gpt2.n_vocab)]
-            self.eos = gpt2.eot_token                           # <|endoftext|> ends a row
+            self.eos = gpt2.eot_token
         else:
             pieces, self.ids = [c.encode() for c in chars], {c: i for i, c in enumerate(chars)}
             self.eos = self.ids['\n']
@@ -65,8 +65,8 @@ class Tokenizer:
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
 
 def write_corpus(folder, unit, train, val, tokenizer='char'):
-    """Writes train.bin, val.bin and meta.json for two lists of rows or paragraphs of text.
-    unit: 'rows' (each text is a row of its own) or 'windows' (cut anywhere in the running text)."""
+    """Writes train.bin and val.bin, the ids (uint16) of two lists of texts, each with its end of
+    row, and meta.json. unit: 'rows' (a text is a row) or 'windows' (rows are cut anywhere)."""
     train, val = ([t.replace(BLANK, '-') for t in part] for part in (train, val))
     chars = ''.join(sorted({'\n'}.union(*train, *val))) if tokenizer == 'char' else ''
     meta, tok = {'tokenizer': tokenizer, 'chars': chars, 'unit': unit}, Tokenizer(tokenizer, chars)
@@ -76,50 +76,44 @@ def write_corpus(folder, unit, train, val, tokenizer='char'):
         meta[split] = {'texts': len(part), 'tokens': len(ids),
                        'longest': max(np.diff(np.flatnonzero(ids == tok.eos), prepend=-1)).item(),
                        'sha256': hashlib.sha256(ids.tobytes()).hexdigest()}
-    with open(f'{folder}/meta.json.tmp', 'w') as f:
-        json.dump(meta, f, indent=1)
+    pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
     for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
         os.replace(f'{folder}/{file}.tmp', f'{folder}/{file}')
-    print(f"data/{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+    name = os.path.basename(folder)
+    print(f"data/{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
 class Dataset:
     """A prepared corpus: tokenizer, memory-mapped ids, verify() and a fingerprint."""
     def __init__(self, name, prepare=False):
-        self.name, self.folder, script = name, os.path.join(HERE, name), f'data/{name}/prepare.py'
-        known = sorted(d for d in os.listdir(HERE) if os.path.isfile(f'{HERE}/{d}/prepare.py'))
+        self.name, self.folder, script = name, f'{HERE}/{name}', f'data/{name}/prepare.py'
+        known = sorted(path.parent.name for path in pathlib.Path(HERE).glob('*/prepare.py'))
         if name not in known:
             fail(f"no dataset '{name}'; there are {', '.join(known)}")
-        path = f'{self.folder}/meta.json'
-        if prepare and not os.path.isfile(path):
+        meta, self.ids, self.edges = pathlib.Path(self.folder, 'meta.json'), {}, {}
+        if prepare and not meta.is_file():
             run(['python', script])
-        if not os.path.isfile(path):
-            fail(f"dataset '{name}' is not prepared; run: python {script}")
         try:
-            with open(path) as f:
-                text = f.read()
-            self.meta = json.loads(text)
+            self.meta = json.loads(meta.read_bytes())
             self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
-            self.ids = {split: np.memmap(f'{self.folder}/{split}.bin', np.uint16, 'r')
-                        for split in ('train', 'val')}
-            for split, ids in self.ids.items():
+            for split in ('train', 'val'):
+                ids = self.ids[split] = np.memmap(f'{self.folder}/{split}.bin', np.uint16, 'r')
+                self.edges[split] = np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
                 if len(ids) != (n := self.meta[split]['tokens']):
                     raise ValueError(f"{split}.bin has {len(ids)} tokens, meta.json says {n}")
         except (OSError, ValueError, KeyError) as e:
-            fail(f"data/{name} is damaged ({e}); prepare it again: python {script}")
-        self.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.edges = {split: np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
-                      for split, ids in self.ids.items() if self.meta['unit'] == 'rows'}
+            fail(f"dataset '{name}' is not prepared, or damaged ({e}); run: python {script}")
+        self.fingerprint = hashlib.sha256(meta.read_bytes()).hexdigest()[:16]
         self.verify = runpy.run_path(f'{self.folder}/prepare.py').get('verify')
 
     def batch(self, split, n, block_size, rng):
-        """n random rows as int64 (n, T=block_size): windows of the text, or rows with padding."""
-        ids = self.ids[split]
+        """n random rows, int64 (n, T = block_size): windows of the text, or rows with padding."""
+        ids, edges = self.ids[split], self.edges[split]
         if self.meta['unit'] == 'windows':
             starts = rng.integers(len(ids) - block_size + 1, size=n)            # (n,)
             stops = starts + block_size
         else:
-            rows = rng.integers(len(self.edges[split]) - 1, size=n)             # (n,)
-            starts, stops = self.edges[split][rows], self.edges[split][rows + 1]
+            rows = rng.integers(len(edges) - 1, size=n)
+            starts, stops = edges[rows], edges[rows + 1]
         at = starts[:, None] + np.arange(block_size)                            # (n, T)
         tokens = np.where(at < stops[:, None], ids[np.minimum(at, len(ids) - 1)], self.tok.pad)
         return torch.from_numpy(tokens.astype(np.int64))
@@ -129,8 +123,7 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
     row's tokens that is blank is uniform in [low, high]. kind: 'random' positions | 'span': runs of
     `span` | 'suffix': the end of the row, which else is never blank. Raises ValueError."""
     if kind not in ('random', 'span', 'suffix') or not 0 <= low <= high <= 1 or span < 1:
-        raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}; expected "
-                         "'random', 'span' or 'suffix', 0 <= low <= high <= 1 and span >= 1")
+        raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}")
     n, T = tokens.shape
     free = ((tokens != tok.pad) & ((tokens != tok.eos) | (kind == 'suffix'))).numpy()   # (n, T)
     count = rng.uniform(low, high, size=(n, 1)) * free.sum(1, keepdims=True)    # (n, 1)
@@ -145,22 +138,20 @@ def texts(tok, tokens, mask, rows, causal):
     """Prompts and completions of rows (N, T) as two lists of N strings; tokens, mask: (B, T).
     fill: the row with '_' for its blanks, and the whole completed row. causal: what is left of the
     first blank, and everything from there on. Without the line feed of a closing end of row."""
-    k, tokens, mask, rows = len(rows) // len(tokens), tokens.cpu(), mask.cpu(), rows.tolist()
-    if causal:
-        first = mask.int().argmax(1).tolist()                                   # (B,)
-        left = [tok.decode(t[:i]) for t, i in zip(tokens.tolist(), first)]
-        right = [tok.decode(row[first[n // k]:]).removesuffix('\n') for n, row in enumerate(rows)]
-    else:
-        left = [tok.decode(t) for t in tokens.masked_fill(mask, tok.mask).tolist()]
-        closing = ['\n' * text.endswith('\n') for text in left]                 # given, so in both
-        left = [text.removesuffix('\n') for text in left]
-        right = [tok.decode(row).removesuffix(closing[n // k]) for n, row in enumerate(rows)]
-    return [text for text in left for _ in range(k)], right
+    asked = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()         # (B, T)
+    groups, left, right = rows.view(len(asked), -1, rows.size(1)).tolist(), [], []      # (B, k, T)
+    for ids, group in zip(asked, groups):
+        first = ids.index(tok.mask) if causal else 0
+        prompt = tok.decode(ids[:first] if causal else ids)
+        end = '\n' if causal or prompt.endswith('\n') else ''       # a blank one is not closing
+        left += [prompt if causal else prompt.removesuffix(end)] * len(group)
+        right += [tok.decode(row[first:]).removesuffix(end) for row in group]
+    return left, right
 
 def prompts(data, c, split, n, rng, wanted=None):
     """n prompts under the knobs c: tokens (n, T), mask (n, T) bool, uniforms (n, T, k) in [0, 1).
     wanted(prompt, original) -> bool, if given, decides from the text which rows are taken."""
-    found, causal = [], c['mode'] == 'causal'
+    found = []
     while sum(len(mask) for _, mask in found) < n:
         if len(found) == 500:
             fail(f"prompt_filter took fewer than {n} of {500 * n} rows")
@@ -168,36 +159,38 @@ def prompts(data, c, split, n, rng, wanted=None):
         mask = blanks(tokens, data.tok, rng, c['blank_kind'], c['blank_low'], c['blank_high'],
                       c['blank_span'])
         if wanted:
-            pairs = zip(*texts(data.tok, tokens, mask, tokens, causal))
-            good = torch.tensor([bool(wanted(*pair)) for pair in pairs])
+            pairs = zip(*texts(data.tok, tokens, mask, tokens, c['mode'] == 'causal'))
+            good = [i for i, pair in enumerate(pairs) if wanted(*pair)]
             tokens, mask = tokens[good], mask[good]
         found.append((tokens, mask))
     tokens, mask = (torch.cat(part)[:n] for part in zip(*found))
-    if causal and c['blank_kind'] == 'suffix':  # a completion may be longer than the original was
+    if (c['mode'], c['blank_kind']) == ('causal', 'suffix'):    # may be longer than the original
         at, first = torch.arange(tokens.size(1)), mask.int().argmax(1, keepdim=True)
         stop = first + (c['max_new_tokens'] or tokens.size(1))
         mask, tokens = (at >= first) & (at < stop), tokens.masked_fill(at >= stop, data.tok.pad)
     uniforms = rng.random((*tokens.shape, c['group_size']), dtype='float32')
     return tokens, mask, torch.from_numpy(uniforms)
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def vocabulary(folder):
     """Words of a corpus's training text, their beginnings and their ends, as three sets."""
     data = Dataset(os.path.basename(folder))
     words = set(re.findall('[A-Za-z]+', data.tok.decode(data.ids['train'])))
-    return (words, {w[:i + 1] for w in words for i in range(len(w))},
-            {w[i:] for w in words for i in range(len(w))})
+    cuts = [(word[:i], word[i:]) for word in words for i in range(len(word) + 1)]
+    return words, *map(set, zip(*cuts))
 
 def known_words(prompt, completion, folder):
-    """The share, in [0, 1], of the words with a blank in or beside them that occur in the training
-    text; 1.0 if there are none. A word that the edge of the row cuts counts if some word of the
+    """The share, in [0, 1], of the words with a blank in or beside them that are words of the
+    training text; 1.0 if there are none. A word that the edge of the row cuts counts if one of the
     text begins (or ends) so; nothing between two spaces is an unknown word."""
     words, starts, ends = vocabulary(folder)
-    if BLANK not in prompt:                     # a completion after a prompt
-        prompt, completion = prompt + BLANK * max(1, len(completion)), prompt + completion
-    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
-    if len(prompt) != len(completion):          # byte pairs: find what was given
-        given = '(.*?)'.join(map(re.escape, re.split(f'{BLANK}+', prompt)))
+    if BLANK not in prompt:                     # what follows a prompt
+        completion = prompt + completion
+        spans = [(len(prompt), len(completion))]
+    elif len(prompt) == len(completion):
+        spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    else:                                       # byte pairs: find what was given
+        given = re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt))
         match = re.fullmatch(given, completion, re.DOTALL)
         spans = match.regs[1:] if match else [(0, len(completion))]
     hits = []

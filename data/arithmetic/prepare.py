@@ -3,9 +3,9 @@
     python data/arithmetic/prepare.py
 
 A row with blanks such as 1_+3_=__7 has many true completions: each blank alone is easy to guess,
-but the guesses must agree with each other. That is what the generator cannot do and GRPO teaches.
-"""
+but the guesses must agree. That is what the generator cannot do and GRPO teaches."""
 import os
+import re
 import sys
 
 import numpy as np
@@ -17,9 +17,8 @@ from data.dataset import BLANK, write_corpus
 def verify(prompt, completion):
     """1.0 if the completed row is a true equation aa+bb=ccc, else 0.0."""
     row = completion if BLANK in prompt else prompt + completion
-    digits = row[:2] + row[3:5] + row[6:]
-    shape = len(row) == 9 and row[2] == '+' and row[5] == '=' and digits.isdecimal()
-    return float(shape and int(row[:2]) + int(row[3:5]) == int(row[6:]))
+    match = re.fullmatch(r'(\d\d)\+(\d\d)=(\d{3})', row)
+    return float(match is not None and int(match[1]) + int(match[2]) == int(match[3]))
 
 if __name__ == "__main__":
     rows = [f"{a:02}+{b:02}={a + b:03}" for a in range(100) for b in range(100)]

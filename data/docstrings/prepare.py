@@ -2,9 +2,9 @@
 
     python data/docstrings/prepare.py
 
-Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out. The text differs a
-little between versions of Python, and so do models trained on it. Also writes labels.jsonl for
-judge.py --kind=classifier: pieces of 64 characters, 1 unless they speak of failure."""
+Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out; they differ a little
+between versions of Python. Also writes labels.jsonl for judge.py --kind=classifier: pieces of 64
+characters, 1 unless they speak of failure."""
 import ast
 import contextlib
 import functools
@@ -45,7 +45,7 @@ def paragraphs(source):
 if __name__ == "__main__":
     warnings.simplefilter('ignore')             # of old syntax in the library
     root, texts = sysconfig.get_path('stdlib'), {}
-    for path in sorted(glob.glob(os.path.join(root, '**', '*.py'), recursive=True)):
+    for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):
         if not SKIP.search(path[len(root):].replace(os.sep, '/')):
             with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as f:
                 texts |= dict.fromkeys(paragraphs(f.read()))
@@ -53,6 +53,6 @@ if __name__ == "__main__":
     tenth = len(texts) // 10
     write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])
     running = '\n'.join(texts[tenth:]).replace('_', '-')
-    with open(os.path.join(HERE, 'labels.jsonl'), 'w') as f:
+    with open(f'{HERE}/labels.jsonl', 'w') as f:
         for text in re.findall('.{64}', running, re.DOTALL):
             f.write(json.dumps({'text': text, 'label': int(not FAILURE.search(text))}) + '\n')

@@ -7,10 +7,10 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from data.dataset import known_words
-from data.shakespeare.prepare import main
+from data.shakespeare import prepare
 
-verify = functools.partial(known_words, folder=HERE)
+verify = functools.partial(prepare.known_words, folder=HERE)
 
 if __name__ == "__main__":
-    main(HERE, 'gpt2')
+    prepare.tokenizer = 'gpt2'
+    prepare.main(HERE)
