@@ -28,7 +28,7 @@ kind = 'likelihood'         # 'likelihood' | 'classifier'
 labels = ''                 # classifier: JSON lines {"text", "label"}; '': real against generated
 generator_checkpoint = ''   # classifier without labels: whose completions are told from real rows
 max_iters = 500             # optimizer steps
-compile = False             # torch.compile the trunk
+compile = torch.cuda.is_available()     # torch.compile the trunk
 # letters: N rows | T positions | C channels | V base vocabulary
 
 class Judge(nn.Module):

@@ -158,7 +158,7 @@ def evaluate(net, versus=None):
             batch = rollout(net, tokens, mask, u[..., :n])
             scores = score(wanted, batch)                                   # (n, B, 4 or 1)
             new = {(name if name in ('verify', 'distinct') else f'reward/{name}') + how: values
-                   for name, values in zip(wanted, scores)}
+                   for name, values in zip(wanted, scores) if n or name != 'distinct'}
             new[f'reward{how}'] = weighted(scores, rewards.values())
             if n:
                 logp = logp_of(net, batch)

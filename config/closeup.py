@@ -46,7 +46,9 @@ def explained(g):
                 for logp in (b['logp_old'], after))
     t.show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
            ['log p', 'after', 'change'], t.causal, most=t.k)
-    print(f"mean reward {reward.mean():.3f}; advantage = reward - mean (adv_norm '{t.adv_norm}')\n"
+    then = {'none': '', 'rloo': ' x k / (k - 1)'}.get(t.adv_norm, ' / (std + 1e-4)')
+    print(f"{t.k} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; advantage "
+          f"= (reward - mean){then}\n"
           f"loss = -mean(ratio x advantage) + {t.kl_beta:g} x KL = {line['pg_loss']:.4f} + "
           f"{line['kl_penalty']:.4f} = {line['loss']:.4f}\nIt is 0 because every ratio is 1, the "
           f"KL is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\n"
