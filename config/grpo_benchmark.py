@@ -1,6 +1,6 @@
 # the sizes of the README's section on cost: 4 layers x 128, rows of 64 characters, half of them
 # blank; for --benchmark=True, so generator and judge are hardly trained
-_parts = '--dataset=shakespeare --block_size=64 --max_iters=2'
+_parts = '--dataset=shakespeare --block_size=256 --batch_size=8 --max_iters=2'
 generator_recipe = f'config/generator_docstrings.py {_parts}'
 judge_recipe = f'config/judge_docstrings.py {_parts}'
 dataset, block_size, batch_size, group_size = 'shakespeare', 64, 16, 8
