@@ -15,7 +15,7 @@ rewards = {'judge': 1.0, 'failure': 0.0, 'likelihood': 0.0}
 generator_recipe, judge_recipe = 'config/generator_completion.py', 'config/judge_labels.py'
 group_size, batch_size, gradient_accumulation_steps, mini_batches, inner_updates = 4, 16, 4, 4, 2
 adv_norm, kl_in_reward, kl_beta, target_kl, entropy_coef = 'batch', True, 0.02, 0.05, 0.005
-learning_rate, max_iters, eval_interval, eval_prompts = 5e-4, 60, 20, 128
+learning_rate, max_iters, eval_interval, eval_prompts = 5e-4, 40, 20, 128
 log_interval, sample_interval, out_dir = 5, 50, 'out-labels'
 _dataset, _judge = functools.cache(Dataset), functools.cache(load_judge)
 
