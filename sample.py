@@ -147,7 +147,7 @@ if __name__ == "__main__":
     if prompt or '--prompt=' in sys.argv:
         asked = *own_prompt(prompt), asked[2]
     asked = [x[:1] if k or prompt else x for x in asked]
-    of = f"{len(asked[0])} prompts" + ", unfiltered" * bool(c['prompt_filter'])
+    of = f"{len(asked[0])} prompt(s)" + ", unfiltered" * bool(c['prompt_filter'])
     for label, count in (('sampled', k or 4), ('likeliest', 0)):    # both nets get equal uniforms
         sides = [completed(net, asked, count) for net in nets]
         if argmax == (count == 0):
