@@ -1,5 +1,5 @@
-# four rewards on completions of English prose; 5 min from nothing on 1 core
-# held-out reward: start 0.354, its argmax 0.954 -> 0.718, 0.727, 0.716 (seeds 1, 2, 3)
+# 6 min from nothing on 1 busy core
+# held-out reward: start 0.368, its argmax 0.956 -> 0.769, 0.719, 0.716 (seeds 1, 2, 3)
 from data.docstrings.prepare import FAILURE, verify
 
 dataset, block_size, mode = 'docstrings', 64, 'causal'

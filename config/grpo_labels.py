@@ -1,5 +1,5 @@
 # detoxification: a classifier's P(label = 1) as reward; 8 min from nothing on 1 core
-# held-out share of failure: start 0.086, its argmax 0.078 -> 0.025, 0.031, 0.033 (seeds 1, 2, 3)
+# held-out share of failure: start 0.092, its argmax 0.078 -> 0.043, 0.027, 0.045 (seeds 1, 2, 3)
 import functools
 
 import torch
