@@ -114,10 +114,13 @@ def draw_curves(folders):
         for i, (folder, log) in enumerate(zip(folders, logs)):
             for key, style in list(styles.items())[-several:]:
                 lines = [line for line in log if line.get(key) is not None]
-                ax.plot([line['step'] for line in lines], [line[key] for line in lines],
-                        f'C{i}' if several else style, label=folder if several else key)
-        ax.legend(frameon=False)
-        ax.set_title(title, loc='left')
+                x, y = ([line[name] for line in lines] for name in ('step', key))
+                if several and key == 'eval/reward':        # judges differ in scale
+                    unit = next(line['std_reward'] for line in log if 'std_reward' in line)
+                    y = [(value - y[0]) / unit for value in y]
+                ax.plot(x, y, f'C{i}' if several else style, label=folder if several else key)
+        ax.legend(frameon=False, fontsize=8 if several else 10)
+        ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left')
     figure.supxlabel('step')
     path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
     figure.savefig(path, dpi=120)
