@@ -89,7 +89,7 @@ def attention(q, k, v, bias, causal):
         causal = causal and q.size(2) == k.size(2)      # spares the kernel an explicit mask
         return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
-    return (scores if bias is None else scores + bias).softmax(-1).to(v.dtype) @ v
+    return (scores if bias is None else scores.add_(bias)).softmax(-1).to(v.dtype) @ v
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
@@ -113,7 +113,7 @@ class Block(nn.Module):
         if cache:
             k, v = cache.extend(layer, (k, v))
         x = x + self.proj(attention(q, k, v, bias, causal).transpose(1, 2).reshape(B, S, C))
-        return x + self.down(F.relu(self.up(norm(x))).square())
+        return x + self.down(self.up(norm(x)).relu_().square())
 
 class GPT(nn.Module):
     """Pre-norm transformer: rotary positions, RMS-normalised queries and keys, no biases.
