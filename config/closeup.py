@@ -136,6 +136,8 @@ def benchmarked(g, steps=20):
         n, ms = 10 if k <= 16 else 3, []
         for model.FUSED, t.machine.dtype, precision in ((True, 'float32', 'highest'), own):
             torch.set_float32_matmul_precision(precision)
+            for net in (t.judge, t.reference):
+                net.blocks.to(torch.bfloat16 if t.machine.dtype == 'bfloat16' else torch.float32)
             ms.append(median(lambda step: usual_step(t, step), n))
         (usual, same), ours = ms, median(t.take_step, n)
         print(f"{k:4d} {ours:8.1f} ms   {same:9.1f} ms  {same / ours:5.1f} x   {usual:9.1f} ms  "

@@ -117,6 +117,12 @@ class Machine:
         """Context whose products are bfloat16, if they are to be; softmax stays float32."""
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype == 'bfloat16')
 
+    def frozen(self, net):
+        """A network that is not trained: its matrices are cast here, not at every product."""
+        if self.dtype == 'bfloat16':
+            net.blocks.bfloat16()
+        return net.requires_grad_(False)
+
     def once(self, make):
         """make(), called by rank 0 first, so that the others find what it made."""
         if self.world > 1:
