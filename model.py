@@ -201,7 +201,7 @@ class GPT(nn.Module):
 def log_probs(logits, temperature=1.0, kept=None):
     """Log-probabilities (M, V), in nats, of softmax(logits / temperature), over the ids in kept
     (M, V) bool if that is given."""
-    logits = logits / temperature
+    logits = logits if temperature == 1 else logits / temperature       # V may be large: no copy
     # -1e9 rather than -inf: p is still exactly 0, and p * log p stays 0 instead of NaN
     return (logits if kept is None else logits.masked_fill(~kept, -1e9)).log_softmax(-1)
 
@@ -219,7 +219,7 @@ def draw(logp, uniforms=None):
     """Actions (M, k) by inverse CDF from uniforms (M, k) in [0, 1); None: the likeliest (M, 1)."""
     if uniforms is None:
         return logp.argmax(-1, keepdim=True)
-    cdf = logp.exp().cumsum(-1)                                             # (M, V)
+    cdf = logp.exp().cumsum_(-1)                                            # (M, V)
     top = cdf[:, -1:] * (1 - 2 ** -22)          # strictly inside: no id of probability 0 is drawn
     found = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
     return found.clamp(max=logp.size(-1) - 1)   # NaN logits must not crash here: they get a name

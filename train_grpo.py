@@ -201,9 +201,8 @@ def keep(path, step):
         fail(f"step {step}: weights not finite, {path} not written; lower --learning_rate")
     if machine.main:
         save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
-             optimizers=[opt.state_dict() for opt in opts], best=best, config=config,
-             control=control, kl_beta=kl_beta, corpus=data.fingerprint, start=start_path,
-             judge=judge_path)
+             optimizers=[o.state_dict() for o in opts], best=best, config=config, control=control,
+             kl_beta=kl_beta, corpus=data.fingerprint, start=start_path, judge=judge_path)
 
 if __name__ == "__main__":
     # settings, and whatever is missing: data, generator, judge
@@ -322,7 +321,7 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
     if logp_ref is not None and kl_type != 'exact':
         pair = (x.gather(1, batch['actions']) for x in (free, logp_ref))
         penalty = sampled_kl(*pair, token_ratio, kl_type).mean(1)
-    entropy = exact_entropy(logp)                                           # (M,)
+    entropy = exact_entropy(logp if entropy_coef else logp.detach())        # (M,)
     weight = 1.0 / length[:, 0] if loss_norm == 'sequence' else torch.ones_like(pg)
     loss = (weight * (pg + kl_beta * penalty - entropy_coef * entropy)).sum()
     clipped = ((r < 1 - clip_low) & (A < 0)) | ((r > 1 + clip_high) & (A > 0))
@@ -375,8 +374,8 @@ def take_step(step):
                 b = b | {'logp_old': None}
             loss, found = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
                                     clip_low, clip_high, ratio, loss_norm, temperature)
-            if kl_in_reward:
-                found['mean_kl'] = b['k1'].mean(1).sum()
+            del logits                          # with a large V nothing else is as large
+            found |= {'mean_kl': b['k1'].mean(1).sum()} if kl_in_reward else {}
             (loss / divisor).backward()
             per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}
             for name, value in found.items():

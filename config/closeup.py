@@ -16,6 +16,7 @@ def seen(t, batch):
     return taken, t.exact_kl(t.log_probs(logits, t.temperature), t.logp_of(t.reference, batch)) \
         if t.reference else torch.zeros(1)
 
+@torch.no_grad()
 def start_checks(g, step):
     """Says in a line that the machinery is in order, before anything is learned."""
     t = SimpleNamespace(**g)
