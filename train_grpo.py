@@ -374,7 +374,7 @@ def take_step(step):
                 b = b | {'logp_old': None}
             loss, found = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
                                     clip_low, clip_high, ratio, loss_norm, temperature)
-            del logits                          # with a large V nothing else is as large
+            del logits, logp_ref                # with a large V nothing else is as large
             found |= {'mean_kl': b['k1'].mean(1).sum()} if kl_in_reward else {}
             (loss / divisor).backward()
             per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}
