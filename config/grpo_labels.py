@@ -1,4 +1,4 @@
-# detoxification: a classifier's P(label = 1) as reward; 8 min from nothing on 1 core
+# detoxification: a classifier's P(label = 1) as reward; 4 min from nothing on 2 cores
 # held-out share of failure: start 0.092, its argmax 0.078 -> 0.043, 0.027, 0.045 (seeds 1, 2, 3)
 import functools
 
