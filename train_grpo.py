@@ -417,13 +417,13 @@ if __name__ == "__main__":
             show(step, *details, data.tok, names, causal)
 
     # the end
-    if stopped:
-        if machine.main:
-            print(f"stopped before step {step}; continue with: python "
-                  f"{shlex.join([*sys.argv, '--resume=True'])}")
-        sys.exit(stopped)
-    if machine.main and eval_interval:
+    if stopped and machine.main:
+        print(f"stopped before step {step}; continue with: python "
+              f"{shlex.join([*sys.argv, '--resume=True'])}")
+    elif machine.main and eval_interval:
         most = f'{quality}_argmax'
         was, now = (f"{x[quality]:.3f} (argmax {x[most]:.3f})" for x in (control, found))
         print(f"held-out {quality}: {was} at the start -> {now} | {out_dir}/ckpt.pt | peak memory "
               f"{machine.peak_memory():.2f} GB | look at it: python sample.py --out_dir={out_dir}")
+    log.end()
+    machine.leave(stopped)

@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -113,6 +114,14 @@ class Machine:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
 
+    def leave(self, code):
+        """Ends the process: ranks together, and without last rites, in which gloo may abort."""
+        if self.world > 1:
+            dist.barrier()
+            sys.stdout.flush()
+            os._exit(code)
+        sys.exit(code)
+
     def autocast(self):
         """Context whose products are bfloat16, if they are to be; softmax stays float32."""
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype == 'bfloat16')
@@ -218,3 +227,7 @@ class Log:
         except Exception as e:      # the first failure is told once, and ends wandb, not the run
             self.wandb = False
             print(f"warning: no wandb ({repr(e)[:80]}); {self.path} has everything")
+
+    def end(self):
+        with suppress(Exception):               # of wandb, which may not be there
+            self.run.finish()
