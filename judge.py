@@ -87,8 +87,9 @@ def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=
             values = 1.0 / copies(rows.view(B, -1, rows.size(1)))
         else:
             pairs = pairs or texts(data.tok, batch['tokens'], batch['mask'], rows, causal)
-            verify = lambda *pairs: map(functools.cache(data.verify), *pairs)   # equal pairs once
-            values = called(name, verify if name == 'verify' else functions[name], *pairs)
+            function = functools.partial(map, functools.cache(data.verify)) if name == 'verify' \
+                else functions[name]            # equal pairs are verified once
+            values = called(name, function, *pairs)
         found.append(torch.as_tensor(values, dtype=torch.float32, device=rows.device).view(B, -1))
     return torch.stack(found)
 

@@ -4,8 +4,7 @@
     python model.py config/generator_docstrings.py --max_iters=2000
 
 One class serves as generator (bidirectional: all blanks in one pass; causal: left to right), trunk
-of the judge and likelihood judge. Without dropout: sampling and learning must see one network.
-Further down: sampling, and what all scripts share (optimizers, checkpoints)."""
+of the judge and likelihood judge. Without dropout: sampling and learning must see one network."""
 import math
 import os
 import re
@@ -20,7 +19,6 @@ from config.configurator import check, configure, fail, run
 from config.run import RULES, Machine
 from data.dataset import SPECIALS, Dataset, blanks, draws, texts
 
-# ------------------------------------------------------------------------------------------------
 # knobs of pretraining
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
 dataset = 'arithmetic'      # a folder of data/
@@ -46,7 +44,6 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
-# ------------------------------------------------------------------------------------------------
 # letters: B rows | T positions | C channels | H heads | D channels per head | V base vocabulary
 # M decision points | k completions per prompt | N = B*k rows
 
@@ -396,12 +393,11 @@ if __name__ == "__main__":
     out = out or made('', '', ' '.join(sys.argv[1:]))[0]
     data, machine, causal = Dataset(dataset), Machine(device, dtype), mode == 'causal'
     torch.manual_seed(seed)
-    here, model = machine.device, GPT(data.tok.base, block_size, n_layer, n_head, n_embd, causal)
-    model.to(here)
+    here = machine.device
+    model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, causal).to(here)
     print(f"{mode} generator, {sum(p.numel() for p in model.parameters()):,} parameters, "
           f"{dataset}, {machine.note} -> {out}")
-    if compile:
-        model.compiled = torch.compile(model.trunk, dynamic=False)
+    model.compiled = torch.compile(model.trunk, dynamic=False) if compile else None
 
     def rows(split, n, rng):
         """Rows (n, T), their blanks (n, T), and what is to be predicted: these, or everything."""

@@ -61,7 +61,7 @@ def table(tok, tokens, mask, sides, names, most=None):
         blocks = [map('   '.join, zip_longest(*blocks, fillvalue=' ' * width))]
     print(*(line.rstrip() for block in blocks for line in block), sep='\n', flush=True)
 
-def show(step, batch, scores, reward, advantages, tok, names, causal, groups=3, most=6):
+def show(step, batch, scores, reward, advantages, tok, names, groups=3, most=6):
     """Prints groups of a step with rewards, advantages (P, k) and, if several, scores (n, P, k)."""
     tokens, mask, rows = (batch[key].cpu() for key in ('tokens', 'mask', 'rows'))
     values = torch.stack((reward, advantages, *(scores if len(names) > 1 else ()))).cpu()
@@ -144,8 +144,8 @@ if __name__ == "__main__":
     how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
     names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
     judge = load_judge(ckpt['judge'], data, make, T, here) if ckpt['judge'] else None
-    paths = c['reference_checkpoint'] or ckpt['start'], path
-    nets = [load_gpt(net, data, make, T, c['mode'], here) for net in paths]
+    nets = [load_gpt(net, data, make, T, c['mode'], here)
+            for net in (c['reference_checkpoint'] or ckpt['start'], path)]
     asked = prompts(data, c, 'val', max(num_samples, c['eval_prompts']), draws(seed, 'eval'))
     if prompt or '--prompt=' in sys.argv:
         asked = *own_prompt(prompt), asked[2]

@@ -57,7 +57,7 @@ loss_norm = 'token'         # mean over 'token' | 'sequence', then rows | 'const
 inner_updates = 1           # passes over the completions of a step
 mini_batches = 1            # optimizer steps per pass; divides the accumulation steps
 kl_beta = 0.05              # weight of the KL to the reference; 0 loads no reference
-kl_type = 'exact'           # 'exact' | 'k1' | 'k2' | 'k3' | 'k3_ratio' (see kl_penalty)
+kl_type = 'exact'           # 'exact' | 'k1' | 'k2' | 'k3' | 'k3_ratio' (see sampled_kl)
 kl_in_reward = False        # True: KL (detached k1) is part of the reward, not of the loss
 target_kl = 0.0             # nats per blank: kl_beta adapts to hold this; 0: fixed
 kl_horizon = 10000          # completions over which kl_beta adapts
@@ -168,9 +168,9 @@ def evaluate(net, versus=None):
                 parts.setdefault(key, []).append(values.flatten())
     means = {key: torch.cat(values).mean().item() for key, values in parts.items()}
     if 'verify' in parts and 'reward/judge' in parts:
-        scores, true = (torch.cat(parts[key]).tolist() for key in ('reward/judge', 'verify'))
+        judged, true = (torch.cat(parts[key]).tolist() for key in ('reward/judge', 'verify'))
         if set(true) == {0.0, 1.0}:             # can the judge still tell?
-            means['judge_auc'] = auc(scores, [v == 1 for v in true])
+            means['judge_auc'] = auc(judged, [v == 1 for v in true])
     return means
 
 def report(step, batches, scores, reward, advantages, stats, lr):
@@ -181,7 +181,7 @@ def report(step, batches, scores, reward, advantages, stats, lr):
     top = torch.stack([max(stats.pop('ratio_max')).float(), machine.stop[0].to(here)])
     top, norm = machine.sum(top, 'MAX').tolist(), sum(stats.pop('grad_norm')).item() / turns
     sums = machine.sum(torch.stack([sum(v) for v in stats.values()]).float() / turns).tolist()
-    machine.stop[1] = top[1]                     # a signal to one rank stops all, after this step
+    machine.stop[1] = top[1]                    # a signal to one rank stops all, after this step
     ms = clock.read()
     acting, whole = ms['prompts'] + ms['forward'] + ms['sampling'], sum(ms.values())
     line = {'step': step, **dict(zip(stats, sums)), 'ratio_max': top[0], 'grad_norm': norm,
@@ -361,9 +361,9 @@ def take_step(step):
     size, turns, stats = len(batches) // mini_batches, inner_updates * mini_batches, {}
     for turn in range(turns):
         mini = list(zip(mine, batches))[turn % mini_batches * size:][:size]
-        points, rows = machine.sum(torch.tensor(
+        n_points, n_rows = machine.sum(torch.tensor(
             [[len(b['row']), len(b['where'])] for _, b in mini], device=here).sum(0))
-        divisor = {'token': points, 'sequence': rows, 'constant': rows * block_size}[loss_norm]
+        divisor = {'token': n_points, 'sequence': n_rows}.get(loss_norm, n_rows * block_size)
         for i, b in mini:
             A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
             clock.mark('reference')
@@ -379,7 +379,7 @@ def take_step(step):
             (loss / divisor).backward()
             per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}
             for name, value in found.items():
-                stats.setdefault(name, []).append(value / per.get(name, points))
+                stats.setdefault(name, []).append(value / per.get(name, n_points))
         clock.mark('optimizer')
         machine.sum_gradients(policy)
         stats.setdefault('grad_norm', []).append(update(policy, opts, lr, grad_clip))
@@ -414,7 +414,7 @@ if __name__ == "__main__":
         if machine.main and step % log_interval == 0:
             log(line, (time.time() - began) / (step + 1 - start) * (max_iters - step - 1))
         if machine.main and sample_interval and step % sample_interval == 0:
-            show(step, *details, data.tok, names, causal)
+            show(step, *details, data.tok, names)
 
     # the end
     if stopped and machine.main:

@@ -1,4 +1,4 @@
-# 6 min from nothing on 1 busy core
+# four rewards on completions of English prose; 6 min from nothing on 1 busy core
 # held-out reward: start 0.368, its argmax 0.956 -> 0.769, 0.719, 0.716 (seeds 1, 2, 3)
 from data.docstrings.prepare import FAILURE, verify
 
