@@ -102,11 +102,11 @@ class Block(nn.Module):
             nn.init.normal_(linear.weight, std=small if branch else n_embd ** -0.5)
 
     def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
-        B, S, C = x.shape
-        qkv = self.qkv(norm(x)).view(B, S, 3, self.n_head, C // self.n_head).transpose(1, 3)
-        qk, v = norm(qkv[:, :, :2]), qkv[:, :, 2]                           # (B, H, 2, S, D)
-        a, b = qk.chunk(2, -1)                                              # rotary positions
-        q, k = torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(v.dtype).unbind(2)
+        (B, S, C), H = x.shape, self.n_head
+        qkv = self.qkv(norm(x)).view(B, S, 3, H, C // H)
+        qk, v = norm(qkv[:, :, :2].to(cos.dtype)), qkv[:, :, 2]             # (B, S, 2, H, D)
+        qk = (qk * cos).addcmul(qk.roll(C // H // 2, -1), sin)              # rotary positions
+        q, k, v = (t.transpose(1, 2) for t in (*qk.to(v.dtype).unbind(2), v))   # (B, H, S, D)
         if cache:
             k, v = cache.extend(layer, (k, v))
         x = x + self.proj(attention(q, k, v, bias, causal).transpose(1, 2).reshape(B, S, C))
@@ -129,11 +129,13 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
         nn.init.zeros_(self.head.weight)                # the first guess is uniform
-        frequency = 10000.0 ** (-torch.arange(0, n_embd // n_head, 2) / (n_embd // n_head))
-        angle = torch.arange(block_size)[:, None] * frequency
-        future = torch.full((block_size, block_size), float('-inf')).triu(1)
-        for name, value in {'cos': angle.cos(), 'sin': angle.sin(), 'future': future}.items():
-            self.register_buffer(name, value, persistent=False)             # (T, D/2), (T, T)
+        D = n_embd // n_head
+        angle = torch.arange(block_size)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
+        cos, sin = angle.cos(), angle.sin()                                 # (T, D/2)
+        for name, value in {'cos': torch.cat((cos, cos), 1)[:, None, None],     # (T, 1, 1, D)
+                            'sin': torch.cat((-sin, sin), 1)[:, None, None],
+                            'future': torch.full([block_size] * 2, float('-inf')).triu(1)}.items():
+            self.register_buffer(name, value, persistent=False)
 
     def trunk(self, inputs, cache=None, pad=None):
         """Ids (B, S), continuing the cache -> normalised features (B, S, C). pad: (B, S) bool."""

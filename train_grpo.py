@@ -308,6 +308,9 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
     row (M,) whose decision it is, kept (M, V) or None; advantages (rows, c); logp_ref (M, V). The
     caller divides: by decision points ('token'), rows ('sequence', the paper's) or 'constant'."""
     logp = log_probs(logits, temperature, batch['kept'])                    # (M, V)
+    free = logp if batch['kept'] is None else log_probs(logits, temperature)
+    del logits                                  # with a large V nothing else is as large
+    entropy = exact_entropy(logp if entropy_coef else logp.detach())        # (M,)
     taken, row = logp.gather(1, batch['actions']), batch['row']             # (M, c), (M,)
     log_ratio = taken - (taken.detach() if batch['logp_old'] is None else batch['logp_old'])
     token_ratio = r = log_ratio.exp()                                       # (M, c)
@@ -316,12 +319,10 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
         r = (per_row(log_ratio, row, len(advantages))[row] / length).exp()
     A = advantages[row]                                                     # (M, c)
     pg = -clipped_surrogate(r, A, clip_low, clip_high).mean(1)              # (M,)
-    free = logp if batch['kept'] is None else log_probs(logits, temperature)
     penalty = kl = torch.zeros_like(pg) if logp_ref is None else exact_kl(free, logp_ref)   # (M,)
     if logp_ref is not None and kl_type != 'exact':
         pair = (x.gather(1, batch['actions']) for x in (free, logp_ref))
         penalty = sampled_kl(*pair, token_ratio, kl_type).mean(1)
-    entropy = exact_entropy(logp if entropy_coef else logp.detach())        # (M,)
     weight = 1.0 / length[:, 0] if loss_norm == 'sequence' else torch.ones_like(pg)
     loss = (weight * (pg + kl_beta * penalty - entropy_coef * entropy)).sum()
     clipped = ((r < 1 - clip_low) & (A < 0)) | ((r > 1 + clip_high) & (A > 0))
@@ -369,12 +370,12 @@ def take_step(step):
             clock.mark('reference')
             logp_ref = logp_of(reference, b) if reference and not kl_in_reward else None
             clock.mark('learn')
-            logits = logits_of(policy, b) if b['logits'] is None else b.pop('logits')
-            if turns == 1:                      # nothing was learned since: the ratio is exactly 1
-                b = b | {'logp_old': None}
-            loss, found = grpo_loss(logits, b, A, logp_ref, kl_beta, kl_type, entropy_coef,
-                                    clip_low, clip_high, ratio, loss_norm, temperature)
-            del logits, logp_ref                # with a large V nothing else is as large
+            # the ratio is exactly 1 where nothing was learned since
+            loss, found = grpo_loss(
+                logits_of(policy, b) if b['logits'] is None else b.pop('logits'),
+                b | ({'logp_old': None} if turns == 1 else {}), A, logp_ref, kl_beta, kl_type,
+                entropy_coef, clip_low, clip_high, ratio, loss_norm, temperature)
+            del logp_ref
             found |= {'mean_kl': b['k1'].mean(1).sum()} if kl_in_reward else {}
             (loss / divisor).backward()
             per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}

@@ -89,7 +89,7 @@ class Machine:
         self.device, self.note = torch.device(name), f"{name}, {self.dtype}"
         if self.type == 'cpu':
             with suppress(Exception):       # glibc: keep freed buffers mapped (options -1, -2, -3);
-                for option, size in ((-1, 2 ** 30), (-2, 2 ** 26), (-3, 2 ** 27)):
+                for option, size in ((-1, 2 ** 30), (-2, 2 ** 26), (-3, 2 ** 26)):
                     ctypes.CDLL(None).mallopt(option, size)     # page faults cost up to half a step
             self.note += f", {torch.get_num_threads()} threads, {quick_products()}"
         elif self.type == 'cuda':
