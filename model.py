@@ -56,9 +56,6 @@ class Cache:
     def apply(self, change):
         self.layers = [[change(t) for t in kv] for kv in self.layers]
 
-    def grow(self, copies):         # from one row per group, a shared prefix, to all of its rows
-        self.apply(lambda t: t.repeat_interleave(copies, 0))
-
     def reserve(self, stop, most):
         """Makes room for positions up to stop <= most; returns how many there are to attend to."""
         have = self.layers[0][0].size(2) if self.layers else stop
@@ -176,7 +173,7 @@ class GPT(nn.Module):
         else:
             inputs, cache = self.shifted(tokens), Cache()
             shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
-            cache.grow(copies)
+            cache.apply(lambda t: t.repeat_interleave(copies, 0))
             x = self.trunk(inputs[:, prefix + 1:], cache)                   # (N, T - prefix - 1, C)
             x = torch.cat((shared.repeat_interleave(copies, 0), x), 1)
         if where is None:
@@ -256,7 +253,7 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
     every = torch.ones(N, T, V, dtype=torch.bool, device=here) if top_k or top_p < 1 else None
     first, cache = int(mask.any(0).nonzero()[0]), Cache(room=32)
     x = model.trunk(model.shifted(tokens)[:, :first + 1], cache)[:, -1].repeat_interleave(k, 0)
-    cache.grow(k)
+    cache.apply(lambda t: t.repeat_interleave(k, 0))
     for t in range(first, T):
         if t > first:
             x = model.trunk(rows[live, t - 1, None], cache)[:, 0]           # (live rows, C)

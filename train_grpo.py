@@ -15,7 +15,7 @@ import torch
 
 from config import closeup
 from config.configurator import check, configure, fail
-from config.run import GRPO_RULES, Clock, Log, Machine, resumable
+from config.run import GRPO_RULES, Clock, Log, Machine, digest, resumable
 from data.dataset import Dataset, draws, prompts
 from judge import BUILT_IN, auc, copies, load_judge, reward_scores
 from model import (act, complete, load, load_gpt, log_probs, made, optimizers, place, save,
@@ -206,7 +206,6 @@ def keep(path, step):
 
 if __name__ == "__main__":
     # settings, and whatever is missing: data, generator, judge
-    _functions = {}
     config = configure(globals())
     machine = Machine(device, dtype, backend)
     check(GRPO_RULES, {**config, 'world': machine.world})
@@ -233,6 +232,7 @@ if __name__ == "__main__":
         recipe = judge_recipe or f'config/judge_{dataset}.py'
         judge_path, make = machine.once(lambda: made(judge_checkpoint, 'judge.py', recipe))
         judge = machine.frozen(load_judge(judge_path, data, make, block_size, here))
+    config |= {'reference_and_judge': digest(reference, judge)}     # others are not resumed with
     opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2)
     if resume:
         ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data,
@@ -252,8 +252,7 @@ if __name__ == "__main__":
               f"{machine.note} | writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/")
     quality = 'verify' if data.verify else 'reward'         # by which best.pt is the best
 
-# ------------------------------------------------------------------------------------------------
-# the algorithm
+# ---- the algorithm -----------------------------------------------------------------------------
 
 def group_advantages(rewards, adv_norm='none', tolerance=1e-6):
     """Advantages (P, k) of rewards (P, k): how much better than its group each completion is.

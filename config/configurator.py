@@ -50,7 +50,7 @@ def defined(arg, names, defaults):
 def configure(names, argv=None, quiet=False):
     """Applies files and flags to a script's globals(); returns all knobs as a dict. Ends with one
     line for an unknown key, a wrong type, a missing or broken file."""
-    defaults = knobs(names)
+    defaults, functions = knobs(names), names.setdefault('_functions', {})
     for number in (signal.SIGINT, signal.SIGTERM) if argv is None else ():
         signal.signal(number, on_stop)
     for arg in sys.argv[1:] if argv is None else argv:
@@ -64,17 +64,16 @@ def configure(names, argv=None, quiet=False):
             sys.exit(0)
         for key, value in defined(arg, names, defaults).items():
             want, got = type(defaults.get(key)), type(value)
-            if key in defaults and (want is got or (want, got) == (float, int)):
-                names[key] = want(value)
-            elif key in defaults:
-                what = f"{key} = {value!r} is of type {got.__name__}, expected {want.__name__}"
-                fail(f"{arg}: {key} is a knob, and cannot be a function" if callable(value) else
-                     f"{arg}: {what} such as {defaults[key]!r}")
-            elif callable(value) or isinstance(value, type(sys)):       # imports are no knobs
-                names.setdefault('_functions', {})[key] = value
-            else:
+            if key not in defaults and (callable(value) or got is type(sys)):   # imports: no knobs
+                functions[key] = value
+            elif key not in defaults:
                 near = difflib.get_close_matches(key, defaults, 1, cutoff=0)[0]
                 fail(f"{arg}: unknown key '{key}'; did you mean '{near}'? (--help lists them all)")
+            elif got is not want and (want, got) != (float, int):
+                fail(f"{arg}: {key} = {value!r} is of type {got.__name__}, expected {want.__name__} "
+                     f"such as {defaults[key]!r}")
+            else:
+                names[key] = want(value)
     changed = [f"{key}={names[key]!r}" for key in defaults if names[key] != defaults[key]]
     if changed and not quiet and os.environ.get('RANK', '0') == '0':
         print("overrides:", ', '.join(changed))

@@ -1,6 +1,7 @@
 """What surrounds a run: the rules of its knobs, device and ranks, exact resume, clock and log."""
 import atexit
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -44,6 +45,11 @@ HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_in
 SHOWN = """mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s eval/verify
     eval/verify_argmax eval/ref_verify eval/ref_verify_argmax eval/reward eval/ref_reward eval/kl
     eval/distinct eval/judge_auc""".split()     # on the console
+
+def digest(*nets):
+    """A hash of the weights of networks, by which a resumed run knows them again; None: skipped."""
+    weights = (p.detach().cpu().view(torch.uint8) for net in nets if net for p in net.parameters())
+    return hashlib.sha256(b''.join(w.numpy().tobytes() for w in weights)).hexdigest()[:16]
 
 def resumable(ckpt, config):
     """Ends with one line if a checkpoint's settings are not those of this run."""
@@ -157,7 +163,8 @@ class Machine:
         if self.type == 'cuda':
             return torch.cuda.max_memory_allocated() / 1e9
         import resource
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        unit = 1 if sys.platform == 'darwin' else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 class Clock:
     """Milliseconds per phase of a step; on CUDA by events, so that nothing waits."""
