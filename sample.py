@@ -119,7 +119,8 @@ def draw_curves(folders):
                     unit = next(line['std_reward'] for line in log if 'std_reward' in line)
                     y = [(value - y[0]) / unit for value in y]
                 ax.plot(x, y, f'C{i}' if several else style, label=folder if several else key)
-        ax.legend(frameon=False, fontsize=8 if several else 10)
+        if not several or ax is axes[1, 1]:     # one legend serves all panels
+            ax.legend(frameon=False)
         ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left')
     figure.supxlabel('step')
     path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')

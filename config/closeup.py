@@ -48,11 +48,11 @@ def explained(g):
     t.show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
            ['log p', 'after', 'change'], most=t.k)
     then = {'none': '', 'rloo': ' x k / (k - 1)'}.get(t.adv_norm, ' / (std + 1e-4)')
+    pg, penalty, loss = (round(line[key], 4) + 0.0 for key in ('pg_loss', 'kl_penalty', 'loss'))
     print(f"{t.k} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; advantage "
           f"= (reward - mean){then}\n"
-          f"loss = -mean(ratio x advantage) + {t.kl_beta:g} x KL = {line['pg_loss']:.4f} + "
-          f"{line['kl_penalty']:.4f} = {line['loss']:.4f}\nIt is 0 because every ratio is 1, the "
-          f"KL is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\n"
+          f"loss = -mean(ratio x advantage) + {t.kl_beta:g} x KL = {pg:.4f} + {penalty:.4f} = "
+          f"{loss:.4f}\nIt is 0 because every ratio is 1, the KL is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\n"
           f"After the update, at learning rate {line['lr']:g}, the KL is {kl.mean():.6f} nats per "
           "blank.")
 

@@ -1,6 +1,6 @@
 # 12+35= -> 047, left to right, the verifier as reward; no KL, no judge
-# 2 min from nothing on 1 busy core
-# held-out verify: start 0.421, control (its argmax) 0.678 -> 0.973, 0.971, 0.968 (seeds 1, 2, 3)
+# 1.5 min from nothing on 1 busy core
+# held-out verify: start 0.448, control (its argmax) 0.734 -> 0.972, 0.978, 0.977 (seeds 1, 2, 3)
 mode, blank_kind, blank_low, blank_high = 'causal', 'suffix', 0.4, 0.4
 generator_recipe = 'config/generator_equations.py'
 rewards, kl_beta = {'verify': 1.0}, 0.0

@@ -1,5 +1,5 @@
-# four rewards on completions of English prose; 6 min from nothing on 1 busy core
-# held-out reward: start 0.368, its argmax 0.956 -> 0.769, 0.719, 0.716 (seeds 1, 2, 3)
+# four rewards on completions of English prose; 4 min from nothing on 1 busy core
+# held-out reward: start 0.330, its argmax 0.953 -> 0.710, 0.716, 0.741 (seeds 1, 2, 3)
 from data.docstrings.prepare import FAILURE, verify
 
 dataset, block_size, mode = 'docstrings', 64, 'causal'

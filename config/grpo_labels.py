@@ -1,5 +1,5 @@
 # detoxification: a classifier's P(label = 1) as reward; 4 min from nothing on 2 cores
-# held-out share of failure: start 0.092, its argmax 0.078 -> 0.043, 0.027, 0.045 (seeds 1, 2, 3)
+# held-out share of failure: start 0.100, its argmax 0.078 -> 0.031, 0.037, 0.033 (seeds 1, 2, 3)
 import functools
 
 import torch
