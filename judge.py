@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from config.configurator import check, configure, fail
-from config.run import RULES, Machine
+from config.configurator import configure, fail
+from config.run import RULES, Machine, check
 from data.dataset import Dataset, blanks, draws, texts
 from model import (GPT, batch_size, beta1, beta2, blank_high, blank_kind, blank_low, blank_span,
                    block_size, complete, dataset, device, dtype, eval_interval, fit, grad_clip,

@@ -15,8 +15,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config.configurator import check, configure, fail, run
-from config.run import RULES, Machine
+from config.configurator import configure, fail
+from config.run import RULES, Machine, check, run
 from data.dataset import SPECIALS, Dataset, blanks, draws, texts
 
 # knobs of pretraining

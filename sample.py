@@ -10,8 +10,8 @@ from itertools import groupby, zip_longest
 
 import torch
 
-from config.configurator import check, configure, fail
-from config.run import Machine
+from config.configurator import configure, fail
+from config.run import Machine, check
 from data.dataset import Dataset, draws, prompts
 from judge import load_judge, reward_scores
 from model import complete, load, load_gpt
@@ -60,14 +60,6 @@ def table(tok, tokens, mask, sides, names, most=None):
     if tok.kind == 'char' and 2 * width + 3 <= shutil.get_terminal_size((100, 40)).columns:
         blocks = [map('   '.join, zip_longest(*blocks, fillvalue=' ' * width))]
     print(*(line.rstrip() for block in blocks for line in block), sep='\n', flush=True)
-
-def show(step, batch, scores, reward, advantages, tok, names, groups=3, most=6):
-    """Prints groups of a step with rewards, advantages (P, k) and, if several, scores (n, P, k)."""
-    tokens, mask, rows = (batch[key].cpu() for key in ('tokens', 'mask', 'rows'))
-    values = torch.stack((reward, advantages, *(scores if len(names) > 1 else ()))).cpu()
-    names = ['reward', 'advantage', *names][:len(values)]
-    for p, group in enumerate(rows.view(len(tokens), -1, rows.size(1))[:groups]):
-        table(tok, tokens[p], mask[p], [(f'step {step}', group, values[:, p])], names, most)
 
 def completed(net, asked, k):
     """Rows (B, k, T) and scores (n, B, k) for what prompts() asks; k = 0: the likeliest alone."""

@@ -34,8 +34,8 @@ import torch
 
 import data.dataset
 import train_grpo
-from config.configurator import check, configure, knobs
-from config.run import GRPO_RULES, HARMLESS, quick_products
+from config.configurator import configure, knobs
+from config.run import GRPO_RULES, HARMLESS, check, quick_products
 from data.dataset import (Dataset, Tokenizer, blanks, draws, known_words, prompts, texts,
                           write_corpus)
 from judge import Judge, auc, called, copies, load_judge, read_labels, reward_scores
@@ -2645,7 +2645,8 @@ def test_resuming_refuses_a_judge_that_was_trained_anew_under_the_old_name(toy, 
     name = next(iter(old['model']))
     old['model'][name][0, 0] += 1e-6                # the smallest of changes
     torch.save(old, path)
-    toy.train(out, f'--judge_checkpoint={path}', '--resume=True').refused('reference_and_judge', '->')
+    job = toy.train(out, f'--judge_checkpoint={path}', '--resume=True')
+    job.refused('reference_and_judge', '->')
 
 
 def test_a_full_disk_ends_a_run_with_a_line_and_the_previous_checkpoint_survives(toy, stopped):

@@ -14,13 +14,12 @@ import time
 import torch
 
 from config import closeup
-from config.configurator import check, configure, fail
-from config.run import GRPO_RULES, Clock, Log, Machine, digest, resumable
+from config.configurator import configure, fail
+from config.run import GRPO_RULES, Clock, Log, Machine, check, digest, resumable
 from data.dataset import Dataset, draws, prompts
 from judge import BUILT_IN, auc, copies, load_judge, reward_scores
 from model import (act, complete, load, load_gpt, log_probs, made, optimizers, place, save,
                    scheduled, update)
-from sample import show
 
 # knobs, applied by config files and --key=value flags: the task
 dataset = 'arithmetic'      # a folder of data/
@@ -369,8 +368,7 @@ def take_step(step):
             clock.mark('reference')
             logp_ref = logp_of(reference, b) if reference and not kl_in_reward else None
             clock.mark('learn')
-            # the ratio is exactly 1 where nothing was learned since
-            loss, found = grpo_loss(
+            loss, found = grpo_loss(            # logp_old None: the ratio is 1, exactly
                 logits_of(policy, b) if b['logits'] is None else b.pop('logits'),
                 b | ({'logp_old': None} if turns == 1 else {}), A, logp_ref, kl_beta, kl_type,
                 entropy_coef, clip_low, clip_high, ratio, loss_norm, temperature)
@@ -414,7 +412,7 @@ if __name__ == "__main__":
         if machine.main and step % log_interval == 0:
             log(line, (time.time() - began) / (step + 1 - start) * (max_iters - step - 1))
         if machine.main and sample_interval and step % sample_interval == 0:
-            show(step, *details, data.tok, names)
+            closeup.show(step, *details, data.tok, names)
 
     # the end
     if stopped and machine.main:

@@ -1,5 +1,5 @@
-"""A step of train_grpo.py seen from close: checks before the first, one group by hand (--explain),
-the time that it takes (--benchmark), and what broke it. `g` is the namespace of that script."""
+"""A step of train_grpo.py seen from close: its groups, checks before the first, one group by hand
+(--explain), the time that it takes (--benchmark), what broke it. `g`: the script's globals()."""
 import time
 from types import SimpleNamespace
 
@@ -8,6 +8,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import model
 from config.configurator import fail
+from sample import table
+
+def show(step, batch, scores, reward, advantages, tok, names, groups=3, most=6):
+    """Prints groups of a step with rewards, advantages (P, k) and, if several, scores (n, P, k)."""
+    tokens, mask, rows = (batch[key].cpu() for key in ('tokens', 'mask', 'rows'))
+    values = torch.stack((reward, advantages, *(scores if len(names) > 1 else ()))).cpu()
+    names = ['reward', 'advantage', *names][:len(values)]
+    for p, group in enumerate(rows.view(len(tokens), -1, rows.size(1))[:groups]):
+        table(tok, tokens[p], mask[p], [(f'step {step}', group, values[:, p])], names, most)
 
 def seen(t, batch):
     """What the policy now thinks of a batch: log-probs (M, c) of its actions, KL (M,) or (1,) 0."""
@@ -45,14 +54,15 @@ def explained(g):
     after, kl = seen(t, b)
     old, new = (t.per_row(logp, b['row'], len(b['where'])).view(1, -1)
                 for logp in (b['logp_old'], after))
-    t.show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
+    show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
            ['log p', 'after', 'change'], most=t.k)
     then = {'none': '', 'rloo': ' x k / (k - 1)'}.get(t.adv_norm, ' / (std + 1e-4)')
     pg, penalty, loss = (round(line[key], 4) + 0.0 for key in ('pg_loss', 'kl_penalty', 'loss'))
     print(f"{t.k} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; advantage "
           f"= (reward - mean){then}\n"
           f"loss = -mean(ratio x advantage) + {t.kl_beta:g} x KL = {pg:.4f} + {penalty:.4f} = "
-          f"{loss:.4f}\nIt is 0 because every ratio is 1, the KL is 0 and advantages sum to 0. Its gradient is not (norm {line['grad_norm']:.4f}).\n"
+          f"{loss:.4f}\nIt is 0 because every ratio is 1, the KL is 0 and advantages sum to 0. Its "
+          f"gradient is not (norm {line['grad_norm']:.4f}).\n"
           f"After the update, at learning rate {line['lr']:g}, the KL is {kl.mean():.6f} nats per "
           "blank.")
 

@@ -12,7 +12,6 @@ import re
 import runpy
 import shlex
 import signal
-import subprocess
 import sys
 
 def fail(message):
@@ -70,26 +69,11 @@ def configure(names, argv=None, quiet=False):
                 near = difflib.get_close_matches(key, defaults, 1, cutoff=0)[0]
                 fail(f"{arg}: unknown key '{key}'; did you mean '{near}'? (--help lists them all)")
             elif got is not want and (want, got) != (float, int):
-                fail(f"{arg}: {key} = {value!r} is of type {got.__name__}, expected {want.__name__} "
-                     f"such as {defaults[key]!r}")
+                fail(f"{arg}: {key} = {value!r} is of type {got.__name__}, expected "
+                     f"{want.__name__} such as {defaults[key]!r}")
             else:
                 names[key] = want(value)
     changed = [f"{key}={names[key]!r}" for key in defaults if names[key] != defaults[key]]
     if changed and not quiet and os.environ.get('RANK', '0') == '0':
         print("overrides:", ', '.join(changed))
     return {key: names[key] for key in defaults}
-
-def check(rules, config):
-    """Ends with one line if an expression of rules (text -> why) is not true of the config."""
-    for rule, why in rules.items():
-        if not eval(rule, {}, config):
-            found = (f"{k} = {v!r}" for k, v in config.items() if re.search(rf'\b{k}\b', rule))
-            fail(f"{', '.join(found)}: expected {rule}{why and ' (' + why + ')'}")
-
-def run(command):
-    """Runs one of our scripts, as one process; ends with its exit code if it fails."""
-    print('$', *command, flush=True)
-    code = subprocess.run([sys.executable, *command[1:]],
-                          env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}).returncode
-    if code:
-        sys.exit(code if code > 0 else 128 - code)

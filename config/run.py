@@ -1,10 +1,12 @@
-"""What surrounds a run: the rules of its knobs, device and ranks, exact resume, clock and log."""
+"""What surrounds a run: rules of its knobs, device and ranks, exact resume, clock and log."""
 import atexit
 import ctypes
 import hashlib
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -45,6 +47,21 @@ HARMLESS = set("""out_dir resume log_interval eval_interval eval_prompts save_in
 SHOWN = """mean_reward mean_kl entropy dead_groups distinct grad_norm completions_per_s eval/verify
     eval/verify_argmax eval/ref_verify eval/ref_verify_argmax eval/reward eval/ref_reward eval/kl
     eval/distinct eval/judge_auc""".split()     # on the console
+
+def check(rules, config):
+    """Ends with one line if an expression of rules (text -> why) is not true of the config."""
+    for rule, why in rules.items():
+        if not eval(rule, {}, config):
+            found = (f"{k} = {v!r}" for k, v in config.items() if re.search(rf'\b{k}\b', rule))
+            fail(f"{', '.join(found)}: expected {rule}{why and ' (' + why + ')'}")
+
+def run(command):
+    """Runs one of our scripts, as one process; ends with its exit code if it fails."""
+    print('$', *command, flush=True)
+    code = subprocess.run([sys.executable, *command[1:]],
+                          env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}).returncode
+    if code:
+        sys.exit(code if code > 0 else 128 - code)
 
 def digest(*nets):
     """A hash of the weights of networks, by which a resumed run knows them again; None: skipped."""

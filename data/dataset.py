@@ -14,7 +14,8 @@ import zlib
 import numpy as np
 import torch
 
-from config.configurator import fail, run
+from config.configurator import fail
+from config.run import run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
@@ -79,8 +80,7 @@ def write_corpus(folder, unit, train, val, tokenizer='char'):
     pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
     for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
         os.replace(f'{folder}/{file}.tmp', f'{folder}/{file}')
-    name = os.path.basename(folder)
-    print(f"data/{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+    print(f"{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
 class Dataset:
     """A prepared corpus: tokenizer, memory-mapped ids, verify() and a fingerprint."""

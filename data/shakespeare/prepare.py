@@ -14,7 +14,8 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from config.configurator import check, configure, fail
+from config.configurator import configure, fail
+from config.run import check
 from data.dataset import known_words, write_corpus
 
 input = ''                  # text file; '': data/shakespeare/input.txt, downloaded if missing
