@@ -225,13 +225,15 @@ if __name__ == "__main__":
     start_path, make = machine.once(lambda: made(generator_checkpoint, 'model.py', recipe))
     policy = load_gpt(start_path, data, make, block_size, mode, here)
     judge, control, judge_path, start, best = None, None, '', 0, -math.inf
-    reference = machine.frozen(load_gpt(reference_checkpoint or start_path, data, make, block_size,
-                                        mode, here)) if kl_beta else None
+    reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode,
+                         here) if kl_beta else None
     if 'judge' in rewards:
         recipe = judge_recipe or f'config/judge_{dataset}.py'
         judge_path, make = machine.once(lambda: made(judge_checkpoint, 'judge.py', recipe))
-        judge = machine.frozen(load_judge(judge_path, data, make, block_size, here))
+        judge = load_judge(judge_path, data, make, block_size, here)
     config |= {'reference_and_judge': digest(reference, judge)}     # others are not resumed with
+    for net in filter(None, (reference, judge)):
+        machine.frozen(net)
     opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2)
     if resume:
         ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data,

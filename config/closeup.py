@@ -55,7 +55,7 @@ def explained(g):
     old, new = (t.per_row(logp, b['row'], len(b['where'])).view(1, -1)
                 for logp in (b['logp_old'], after))
     show(0, b, torch.stack((old, new, new - old)), reward, advantages, t.data.tok,
-           ['log p', 'after', 'change'], most=t.k)
+         ['log p', 'after', 'change'], most=t.k)
     then = {'none': '', 'rloo': ' x k / (k - 1)'}.get(t.adv_norm, ' / (std + 1e-4)')
     pg, penalty, loss = (round(line[key], 4) + 0.0 for key in ('pg_loss', 'kl_penalty', 'loss'))
     print(f"{t.k} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; advantage "

@@ -150,10 +150,10 @@ class Machine:
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype == 'bfloat16')
 
     def frozen(self, net):
-        """A network that is not trained: its matrices are cast here, not at every product."""
+        """Makes a network one that is not trained: cast here once, not at every product."""
+        net.requires_grad_(False)
         if self.dtype == 'bfloat16':
             net.blocks.bfloat16()
-        return net.requires_grad_(False)
 
     def once(self, make):
         """make(), called by rank 0 first, so that the others find what it made."""

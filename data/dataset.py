@@ -75,7 +75,6 @@ def write_corpus(folder, unit, train, val, tokenizer='char'):
         ids = np.array([i for t in part for i in tok.encode(t) + [tok.eos]], dtype=np.uint16)
         ids.tofile(f'{folder}/{split}.bin.tmp')
         meta[split] = {'texts': len(part), 'tokens': len(ids),
-                       'longest': max(np.diff(np.flatnonzero(ids == tok.eos), prepend=-1)).item(),
                        'sha256': hashlib.sha256(ids.tobytes()).hexdigest()}
     pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
     for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
