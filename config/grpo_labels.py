@@ -1,4 +1,4 @@
-# detoxification: a classifier's P(label = 1) as reward; 4 min from nothing on 2 cores
+# detoxification: a classifier's P(label = 1) as reward; 3.2 min from nothing on 2 cores
 # held-out share of failure: start 0.100, its argmax 0.078 -> 0.031, 0.037, 0.033 (seeds 1, 2, 3)
 import functools
 
