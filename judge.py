@@ -61,7 +61,8 @@ class Judge(nn.Module):
         if not self.gpt.compiled:               # which wants one shape
             rows, back = torch.unique(tokens, dim=0, return_inverse=True)
         wide = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.args['vocab_size'])
-        chunk = chunk or max(1, (2 ** 19 if rows.device.type == 'cpu' else 2 ** 28) // wide)
+        fits = 2 ** 28 if rows.device.type != 'cpu' else 2 ** 21 if self.gpt.compiled else 2 ** 19
+        chunk = chunk or max(1, fits // wide)
         raw = torch.cat([self.raw(part) for part in rows.split(chunk)])[back]
         return (raw.sigmoid() if self.kind == 'classifier' else raw).float()
 

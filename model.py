@@ -83,7 +83,8 @@ def attention(q, k, v, bias, causal):
         causal = causal and q.size(2) == k.size(2)      # spares the kernel an explicit mask
         return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
-    return (scores if bias is None else scores.add_(bias)).softmax(-1).to(v.dtype) @ v
+    scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
+    return scores.softmax(-1).to(v.dtype) @ v
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
@@ -278,13 +279,15 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
 # ------------------------------------------------------------------------------------------------
 # optimizers, checkpoints, and the supervised loop of model.py and judge.py
 
-def optimizers(model, learning_rate, weight_decay, beta1, beta2):
-    """Muon (Jordan, 2024) for the hidden matrices, AdamW for embedding, head and the rest. Both
-    move a weight by about learning_rate a step, so one knob serves both."""
-    rest = [p for name, p in model.named_parameters() if 'blocks.' not in name]
-    both = {'lr': learning_rate, 'weight_decay': weight_decay}
-    return [torch.optim.Muon(model.blocks.parameters(), adjust_lr_fn='match_rms_adamw', **both),
-            torch.optim.AdamW(rest, betas=(beta1, beta2), fused=True, **both)]
+def optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon'):
+    """'muon': Muon (Jordan, 2024) for the hidden matrices, AdamW for embedding, head and the rest,
+    both moving a weight by about learning_rate a step, so one knob serves both. 'adamw': for all."""
+    groups, both = ([], []), {'lr': learning_rate, 'weight_decay': weight_decay}
+    for name, p in model.named_parameters():
+        groups[kind == 'muon' and 'blocks.' in name].append(p)
+    adamw = torch.optim.AdamW(groups[0], betas=(beta1, beta2), fused=True, **both)
+    return [torch.optim.Muon(groups[1], adjust_lr_fn='match_rms_adamw', **both), adamw] \
+        if groups[1] else [adamw]
 
 def scheduled(step, peak, floor, warmup, total):
     """Learning rate at a step: linear warm-up, then a cosine from peak down to floor."""

@@ -1509,6 +1509,20 @@ def test_every_parameter_has_one_optimizer_and_hidden_matrices_have_muon():
             assert group.get('betas', (0.9, 0.95)) == (0.9, 0.95)
 
 
+def test_with_adamw_for_all_a_step_is_adamws_for_hidden_matrices_too():
+    model, lr, decay = tiny(dtype=torch.float64), 1e-2, 0.1
+    opts, model.head.weight.data = optimizers(model, lr, decay, 0.9, 0.95, 'adamw'), torch.randn(
+        model.head.weight.shape, dtype=torch.float64)
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    grads = [p.grad.clone() for p in model.parameters()]
+    update(model, opts, lr, 0.0)
+    assert [type(opt) for opt in opts] == [torch.optim.AdamW]
+    for p, old, g in zip(model.parameters(), before, grads):    # first step: m / sqrt(v) = sign
+        close(p.detach(), old * (1 - lr * decay) - lr * g / (g.abs() + 1e-8), rtol=1e-9, atol=1e-12)
+
+
 def test_an_update_clips_the_gradient_and_reports_it_unclipped():
     for grad_clip, applied in ((0.5, 0.5), (0.0, 5.0), (100.0, 5.0)):
         model = torch.nn.Linear(2, 1, bias=False)
@@ -2824,6 +2838,7 @@ BAD = [     # flags, and what the one line must contain
     (['--blank_kind=zigzag'], ['zigzag', 'span']),
     (['--mode=diagonal'], ['diagonal', 'causal']),
     (['--adv_norm=loud'], ['loud', 'rloo']),
+    (['--optimizer=sgd'], ['sgd', 'adamw']),
     (['--kl_type=k9'], ['k9', 'exact']),
     (['--dtype=int8'], ['int8', 'bfloat16']),
     (['--device=tpu'], ['tpu', 'cpu']),

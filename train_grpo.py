@@ -61,6 +61,7 @@ kl_in_reward = False        # True: KL (detached k1) is part of the reward, not 
 target_kl = 0.0             # nats per blank: kl_beta adapts to hold this; 0: fixed
 kl_horizon = 10000          # completions over which kl_beta adapts
 entropy_coef = 0.0          # weight of the entropy bonus
+optimizer = 'muon'          # 'muon': of hidden matrices, AdamW of the rest | 'adamw': of all
 learning_rate = 1e-3        # peak
 min_lr = 1e-4               # end of the cosine
 warmup_iters = 10           # steps of linear warm-up
@@ -234,7 +235,7 @@ if __name__ == "__main__":
     config |= {'reference_and_judge': digest(reference, judge)}     # others are not resumed with
     for net in filter(None, (reference, judge)):
         machine.frozen(net)
-    opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2)
+    opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2, optimizer)
     if resume:
         ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data,
                     f"python train_grpo.py --out_dir={out_dir}")

@@ -129,7 +129,7 @@ def benchmarked(g, steps=20):
     for phase in ('prompts', 'forward', 'sampling', 'judge', 'reference', 'learn', 'optimizer'):
         ms = sorted(m.get(phase, 0) for m in found)[steps // 2]
         print(f"  {phase:10} {ms:8.2f} ms {ms / mid:6.1%}")
-    with FlopCounterMode(display=False) as counter:
+    with torch.compiler.set_stance('force_eager'), FlopCounterMode(display=False) as counter:
         t.take_step(0)
     a, b = torch.randn(2, 1024, 1024, device=t.here)
     with t.machine.autocast():
@@ -141,14 +141,18 @@ def benchmarked(g, steps=20):
     if t.causal or not t.reference or not t.judge:
         return
     print("   k   this step   usual, same products   usual, torch's defaults   ms per completion")
-    own = False, t.machine.dtype, torch.get_float32_matmul_precision()
+    nets = t.policy, t.reference, t.judge.gpt
+    own = t.machine.dtype, torch.get_float32_matmul_precision(), [net.compiled for net in nets]
     for k in sorted({2, 4, 8, 16, 32, 64, t.k}):
         t.k = t.take_step.__globals__['k'] = t.config['group_size'] = k
         n, ms = 10 if k <= 16 else 3, []
-        for model.FUSED, t.machine.dtype, precision in ((True, 'float32', 'highest'), own):
+        for model.FUSED in (True, False):       # torch's defaults, then all as in our own step
+            t.machine.dtype, precision, trunks = \
+                ('float32', 'highest', [None] * 3) if model.FUSED else own
             torch.set_float32_matmul_precision(precision)
-            for net in (t.judge, t.reference):
-                net.blocks.to(torch.bfloat16 if t.machine.dtype == 'bfloat16' else torch.float32)
+            for net, net.compiled in zip(nets, trunks):
+                if net is not t.policy:
+                    net.blocks.to(getattr(torch, t.machine.dtype))
             ms.append(median(lambda step: usual_step(t, step), n))
         (usual, same), ours = ms, median(t.take_step, n)
         print(f"{k:4d} {ours:8.1f} ms   {same:9.1f} ms  {same / ours:5.1f} x   {usual:9.1f} ms  "

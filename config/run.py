@@ -29,7 +29,7 @@ GRPO_RULES = {  # and those of train_grpo.py; `world` is the number of ranks
     **RULES, "mode in ('fill', 'causal')": '', "backend in ('', 'gloo', 'nccl')": '',
     "adv_norm in ('none', 'std', 'batch', 'rloo')": '', "ratio in ('token', 'sequence')": '',
     "loss_norm in ('token', 'sequence', 'constant')": '', "0 < top_p <= 1 and temperature > 0": '',
-    "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '',
+    "kl_type in ('exact', 'k1', 'k2', 'k3', 'k3_ratio')": '', "optimizer in ('muon', 'adamw')": '',
     "group_size >= 2": "a group of one is its own mean and teaches nothing",
     "gradient_accumulation_steps >= 1 and mini_batches >= 1 and inner_updates >= 1": '',
     "gradient_accumulation_steps % (mini_batches * world) == 0": "each rank takes an equal share",
