@@ -2,14 +2,8 @@
 
     python sample.py --out_dir=out-grpo --prompt='1_+3_=__7' --k=16
     python sample.py --out_dir=out-grpo,out-other --curves=True"""
-import json
-import os
-import shutil
-import sys
-from itertools import groupby, zip_longest
-
+import itertools, json, os, shutil, sys
 import torch
-
 from config.configurator import configure, fail
 from config.run import Machine, check
 from data.dataset import Dataset, draws, prompts
@@ -32,21 +26,18 @@ seed = 0                    # of prompts, blanks and samples; 0: those of the ru
 # letters: B prompts | k completions of each | T positions | n scores of a completion
 
 def painted(tok, ids, chosen, other):
-    """Text of ids (T,), T wide. On a terminal what was chosen (T,) bool is yellow, or green where
-    other (T,) has something else."""
+    """Text of ids (T,), T wide; on a terminal chosen ones (T,) yellow, or green if not as other."""
     text, color = '', sys.stdout.isatty() and not os.environ.get('NO_COLOR')
-    stop = 1 + max((t for t, i in enumerate(ids) if i not in (tok.pad, tok.eos)), default=-1)
+    stop = max((t + 1 for t, i in enumerate(ids) if i not in (tok.pad, tok.eos)), default=0)
     cells = zip(ids[:stop].tolist(), chosen.tolist(), (ids != other).tolist())
-    for (own, new), part in groupby(cells, lambda cell: cell[1:]):
-        part = tok.decode([i for i, *_ in part])
-        part = ''.join(c if c.isprintable() else '\u00b6' for c in part)    # ends of lines, seen
-        text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
+    for (own, new), run in itertools.groupby(cells, lambda cell: cell[1:]):     # line ends: \u00b6
+        run = ''.join(c if c.isprintable() else '\u00b6' for c in tok.decode(i for i, *_ in run))
+        text += f"\033[{'1;32' if new else 33}m{run}\033[0m" if own and color else run
     return text + ' ' * (len(ids) - stop)
 
 def table(tok, tokens, mask, sides, names, most=None):
-    """Prints for each of sides, (label, rows (k, T), values (n, k)), the prompt (T,) and below it
-    each different completion, the highest first value first: how often it came, values, text.
-    Two sides stand beside each other where the terminal is wide enough."""
+    """Prints a prompt (T,) and its different completions on each of sides, (label, rows (k, T),
+    values (n, k)), highest first value first: count, values, text; abreast on a wide terminal."""
     asked, blocks = tokens.masked_fill(mask, tok.mask), []
     for label, rows, values in sides:
         found, head = {}, f'{label:9}' + ''.join(f'{name:>10}' for name in names) + '   '
@@ -58,65 +49,46 @@ def table(tok, tokens, mask, sides, names, most=None):
             blocks[-1].append(f'{line}   {painted(tok, rows[j], mask, sides[0][1][j])}')
     width = len(head) + len(tokens)
     if tok.kind == 'char' and 2 * width + 3 <= shutil.get_terminal_size((100, 40)).columns:
-        blocks = [map('   '.join, zip_longest(*blocks, fillvalue=' ' * width))]
+        blocks = [map('   '.join, itertools.zip_longest(*blocks, fillvalue=' ' * width))]
     print(*(line.rstrip() for block in blocks for line in block), sep='\n', flush=True)
 
 def completed(net, asked, k):
     """Rows (B, k, T) and scores (n, B, k) for what prompts() asks; k = 0: the likeliest alone."""
     found = []
-    for tokens, mask, u in zip(*(x.to(here).split(c['batch_size']) for x in asked)):
+    for tokens, mask, u in zip(*(x.to(machine.device).split(c['batch_size']) for x in asked)):
         with machine.autocast():
             rows, where, *_ = complete(net, tokens, mask, u[..., :k] if k else None, *how, tok.eos)
             batch = {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where}
             scores = reward_scores(names, batch, data, causal, judge).cpu()
         found.append((rows.view(*scores.shape[1:], -1).cpu(), scores))
-    rows, scores = zip(*found)
-    return torch.cat(rows), torch.cat(scores, 1)
-
-def own_prompt(text):
-    """Tokens and mask (1, T) of a prompt from the command line, or one line that says why not."""
-    try:
-        ids = tok.encode(text, blanks=True)
-    except ValueError as e:
-        fail(f"--prompt={text!r}: {e}")
-    if not 1 <= len(ids) <= T - causal or not (causal or tok.mask in ids):
-        fail(f"--prompt={text!r}: {len(ids)} symbols; expected 1 to {T - causal}, '_' for a blank")
-    ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else []
-    ids += [tok.eos] * (not causal and data.meta['unit'] == 'rows')
-    ids = torch.tensor([(ids + [tok.pad] * T)[:T]])
-    return ids, ids == tok.mask
+    return torch.cat([rows for rows, _ in found]), torch.cat([scores for _, scores in found], 1)
 
 def draw_curves(folders):
     """Draws the log of a run, or of several what they did on held-out prompts, as a PNG."""
     try:
-        import matplotlib.pyplot as plt
-        logs = [[json.loads(line) for line in open(f'{folder}/log.jsonl') if line.endswith('\n')]
-                for folder in folders]
+        from matplotlib.figure import Figure
+        logs = [[json.loads(s) for s in open(f'{x}/log.jsonl') if '\n' in s] for x in folders]
     except (ImportError, OSError) as e:
         fail(f"no curves: {e}; they need matplotlib, and the log of a run of train_grpo.py")
-    several, panels = len(logs) > 1, {      # of several runs, only the last key of each panel
+    several, figure = len(logs) > 1, Figure(figsize=(10, 6.4), layout='constrained')
+    panels = {                  # their keys and styles; of several runs, only the last key
         'verify, held-out': {'eval/ref_verify': 'C7', 'eval/ref_verify_argmax': 'C7--',
                              'eval/verify_argmax': 'C0--', 'eval/verify': 'C0'},
         'reward': {'mean_reward': 'C9', 'eval/reward': 'C0'},
         'KL to the reference, nats per choice': {'mean_kl': 'C9', 'eval/kl': 'C0'},
         'entropy, nats per choice': {'entropy': 'C9', 'eval/distinct': 'C1', 'eval/entropy': 'C0'}}
-    plt.switch_backend('Agg')
-    figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex=True, layout='constrained')
-    for ax, (title, styles) in zip(axes.flat, panels.items()):
-        for i, (folder, log) in enumerate(zip(folders, logs)):
-            for key, style in list(styles.items())[-several:]:
-                lines = [line for line in log if line.get(key) is not None]
-                x, y = ([line[name] for line in lines] for name in ('step', key))
-                if several and key == 'eval/reward':        # judges differ in scale
-                    unit = next(line['std_reward'] for line in log if 'std_reward' in line)
-                    y = [(value - y[0]) / unit for value in y]
-                ax.plot(x, y, f'C{i}' if several else style, label=folder if several else key)
-        if not several or ax is axes[1, 1]:     # one legend serves all panels
+    for ax, (title, styles) in zip(figure.subplots(2, 2, sharex=True).flat, panels.items()):
+        for (i, log), key in itertools.product(enumerate(logs), list(styles)[-several:]):
+            points = [(line['step'], line[key]) for line in log if line.get(key) is not None]
+            x, y = torch.tensor(points, dtype=torch.float64).view(-1, 2).T
+            if several and key == 'eval/reward':            # judges differ in scale
+                y = (y - y[:1]) / next(line['std_reward'] for line in log if 'std_reward' in line)
+            ax.plot(x, y, f'C{i}' if several else styles[key], label=folders[i] if several else key)
+        if not several or ax is figure.axes[-1]:            # one legend serves all panels
             ax.legend(frameon=False)
         ax.set_title(title + ', gain in std' * (several and title == 'reward'), loc='left')
     figure.supxlabel('step')
-    path = os.path.join(folders[0], 'compare.png' if several else 'curves.png')
-    figure.savefig(path, dpi=120)
+    figure.savefig(path := f"{folders[0]}/{'compare' if several else 'curves'}.png", dpi=120)
     print(f"wrote {path}")
 
 if __name__ == "__main__":
@@ -129,29 +101,34 @@ if __name__ == "__main__":
         data = Dataset(json.load(open(f'{out_dir}/config.json', encoding='utf-8'))['dataset'])
     except (OSError, ValueError) as e:
         fail(f"no run in {out_dir} ({type(e).__name__}); make one with: {make}")
-    path, tok = f'{out_dir}/{checkpoint}', data.tok
+    path, tok, unit = f'{out_dir}/{checkpoint}', data.tok, data.meta['unit']
     ckpt = load(path, 'policy', data, make)
     c = ckpt['config'] | {'group_size': max(k, ckpt['config']['group_size'])}
     T, causal, machine = c['block_size'], c['mode'] == 'causal', Machine(device, c['dtype'])
-    here = machine.device
     how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
     names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
-    judge = load_judge(ckpt['judge'], data, make, T, here) if ckpt['judge'] else None
-    nets = [load_gpt(net, data, make, T, c['mode'], here)
+    own = len(names) - 1 or 1       # scores of a completion, not of its group, if there are any
+    judge = load_judge(ckpt['judge'], data, make, T, machine.device) if ckpt['judge'] else None
+    nets = [load_gpt(net, data, make, T, c['mode'], machine.device)
             for net in (c['reference_checkpoint'] or ckpt['start'], path)]
     asked = prompts(data, c, 'val', max(num_samples, c['eval_prompts']), draws(seed, 'eval'))
-    if prompt or '--prompt=' in sys.argv:
-        asked = *own_prompt(prompt), asked[2]
+    if prompt or '--prompt=' in sys.argv:       # one's own, which becomes a row
+        try:
+            ids = tok.encode(prompt, blanks=True)
+            if not 1 <= len(ids) <= T - causal or not (causal or tok.mask in ids):
+                raise ValueError(f"{len(ids)} symbols; expected 1 to {T - causal}, '_' for a blank")
+        except ValueError as e:
+            fail(f"--prompt={prompt!r}: {e}")
+        ids += [tok.mask] * (c['max_new_tokens'] or T) if causal else [tok.eos] * (unit == 'rows')
+        ids = torch.tensor([(ids + [tok.pad] * T)[:T]])                     # (1, T)
+        asked = ids, ids == tok.mask, asked[2]
     asked = [x[:1] if k or prompt else x for x in asked]
     of = f"{len(asked[0])} prompt(s)" + ", unfiltered" * bool(c['prompt_filter'])
     for label, count in (('sampled', k or 4), ('likeliest', 0)):    # both nets get equal uniforms
-        sides = [completed(net, asked, count) for net in nets]
-        if argmax == (count == 0):
-            shown = 1 if argmax else k or 1         # completions of each prompt
-            for b in range(min(num_samples, len(asked[0]))):
-                table(tok, asked[0][b], asked[1][b], [
-                    (name, rows[b, :shown], scores[:-1, b, :shown])
-                    for name, (rows, scores) in zip(('reference', 'policy'), sides)], names[:-1])
-        print(f"{label}, mean over {of}:", *(
-            f"{name} {old.mean():.3f} -> {new.mean():.3f}"
-            for name, old, new in zip(names, *(scores for _, scores in sides))), sep='   ')
+        (start, old), (now, new) = (completed(net, asked, count) for net in nets)
+        for b in range(min(num_samples, len(asked[0]))) if argmax == (count == 0) else ():
+            table(tok, asked[0][b], asked[1][b], [
+                ('reference', start[b, :k or 1], old[:own, b, :k or 1]),
+                ('policy', now[b, :k or 1], new[:own, b, :k or 1])], names[:own])
+        means = (f"{name} {x.mean():.3f} -> {y.mean():.3f}" for name, x, y in zip(names, old, new))
+        print(f"{label}, mean over {of}:", *means, sep='   ')

@@ -39,8 +39,8 @@ from config.run import GRPO_RULES, HARMLESS, check, quick_products
 from data.dataset import (Dataset, Tokenizer, blanks, draws, known_words, prompts, texts,
                           write_corpus)
 from judge import Judge, auc, called, copies, load_judge, read_labels, reward_scores
-from model import (GPT, Cache, act, complete, draw, kept_set, load, load_gpt, log_probs, optimizers,
-                   place, save, scheduled, update)
+from model import (GPT, act, complete, draw, kept_set, load, load_gpt, log_probs, optimizers, place,
+                   save, scheduled, update)
 from train_grpo import (adapted_kl_beta, clipped_surrogate, dead_groups, exact_entropy, exact_kl,
                         group_advantages, grpo_loss, per_row, sampled_kl)
 
@@ -1013,26 +1013,27 @@ def test_a_compiled_trunk_is_not_compiled_again_when_the_number_of_blanks_change
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize('room', [0, 1, 3])
-def test_a_cache_with_room_holds_what_one_without_room_joins(room):
-    layers = [[torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4)] for _ in range(2)]
-    steps = [[[torch.randn(4, 1, 1, 4), torch.randn(4, 1, 1, 4)] for _ in layers]
-             for _ in range(5 if room else 1)]          # without room, learning adds but once
-    cache = Cache(room)
-    for i, kv in enumerate(layers):
-        cache.extend(i, kv)
-    cache.length = 3
-    cache.apply(lambda t: t.repeat_interleave(2, 0))
-    for n, new in enumerate(steps):
-        width = cache.reserve(n + 4, 8)
-        for i, kv in enumerate(layers):
-            for which, found in enumerate(cache.extend(i, new[i])):
-                parts = [kv[which][[0, 0, 1, 1]], *(s[i][which] for s in steps[:n + 1])]
-                joined = torch.cat(parts, 2)
-                close(found[:, :, :n + 4], joined)
-                assert found.size(2) == width and n + 4 <= width <= min(8, n + 4 + room)
-                assert room == 0 or found.is_contiguous()       # products would copy a slice
-        cache.length = n + 4
+@pytest.mark.parametrize('S, room', [(5, 5), (1, 1), (1, 3), (2, 4)])
+def test_a_cache_that_is_filled_in_pieces_holds_what_one_pass_over_whole_rows_gives(S, room):
+    model, ids = tiny(True, T=8, seed=4), torch.randint(5, (4, 8))
+    ids[1::2, :3] = ids[::2, :3]                            # pairs of rows share a prefix
+    cache, whole = ([[] for _ in model.blocks] for _ in range(2))
+    expected = model.trunk(ids, whole)
+    found = [model.trunk(ids[::2, :3], cache).repeat_interleave(2, 0)]
+    cache = [[t.repeat_interleave(2, 0) for t in kv] for kv in cache]
+    for start in range(3, 8, S):
+        if cache[0][0].size(2) < min(8, start + S):
+            cache = [[torch.nn.functional.pad(t, (0, 0, 0, min(room, 8 - start))) for t in kv]
+                     for kv in cache]
+        found.append(model.trunk(ids[:, start:start + S], cache, start))
+        for kv, both in zip(cache, whole):
+            for t, joined in zip(kv, both):
+                assert t.is_contiguous()                    # products would copy a slice
+                stop = min(8, start + S)
+                close(t[:, :, :stop], joined[:, :, :stop])
+                assert not t[:, :, stop:].any()             # room
+    close(torch.cat(found, 1), expected)
+    close(model.trunk(ids), expected)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1744,8 +1745,8 @@ def test_every_knob_is_read_somewhere(file):
     top = symtable.symtable(source, file, 'exec')
     read = {symbol.get_name() for scope in scopes(top) for symbol in scope.get_symbols()
             if symbol.is_referenced() and (scope is top or symbol.is_global())}
-    elsewhere = [('model.py', 'fit')] if file != 'train_grpo.py' else [
-        ('data/dataset.py', 'prompts'),
+    elsewhere = [] if file == 'model.py' else [('data/dataset.py', 'prompts')]
+    elsewhere += [('model.py', 'fit')] if file != 'train_grpo.py' else [
         ('config/run.py', '__init__'), ('config/run.py', '__call__')]
     for path, name in elsewhere:                # these take knobs by name
         with open(os.path.join(HOME, path)) as f:
@@ -2978,6 +2979,31 @@ def test_bad_input_to_model_and_judge_ends_with_one_clear_line_and_no_checkpoint
                                             *flags), BAD_MODEL)
     all_refused(bad, lambda *flags: bad.run('judge.py', 'config/judge_toy.py', '--out=x.pt',
                                             *flags), BAD_JUDGE)
+
+
+def test_a_causal_policy_in_float64_completes_rows_with_its_own_log_probs():
+    model, (N, T) = tiny(causal=True), (4, 6)       # float64 once met float32 there, and raised
+    tokens, mask = torch.zeros(N, T, dtype=torch.long), torch.arange(T).expand(N, T) >= 2
+    torch.set_default_dtype(torch.float64)
+    try:
+        rows, acted, logp, _ = complete(model, tokens, mask, torch.rand(N, T, 2))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    whole = model(rows).log_softmax(-1).gather(2, rows[..., None])[..., 0]
+    close(logp[acted], whole[acted].detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_run_without_judge_and_verifier_can_be_looked_at(toy):
+    folder, out = toy.repo / 'data/plain', toy.new()
+    folder.mkdir()
+    source = (toy.repo / 'data/arithmetic/prepare.py').read_text()
+    (folder / 'prepare.py').write_text(source.replace('def verify', 'def unused'))
+    toy.run('data/plain/prepare.py').good()
+    toy.run('model.py', 'config/judge_toy.py', '--dataset=plain', '--out=toy/plain.pt').good()
+    toy.train(out, '--dataset=plain', '--generator_checkpoint=toy/plain.pt', '--max_iters=2',
+              "--rewards={'distinct': 1.0}").good()
+    shown = toy.run('sample.py', f'--out_dir={out}', '--num_samples=1').good().out
+    assert 'reference  distinct' in shown and 'policy     distinct' in shown
 
 
 def test_bad_input_to_sample_ends_with_one_clear_line(toy, stopped):

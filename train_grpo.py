@@ -4,15 +4,9 @@ what beats its group's mean and pull down the rest, and stay near the start. No 
     python train_grpo.py config/grpo_config.py --group_size=16
     torchrun --standalone --nproc_per_node=2 train_grpo.py config/grpo_smoke.py
 
-Missing parts are made on the way and kept. Below: knobs, what surrounds the algorithm, set-up, and
-in one piece the algorithm and its loop."""
-import math
-import shlex
-import sys
-import time
-
+Missing parts are made and kept. Below: knobs, surroundings, set-up; in one piece, the algorithm."""
+import math, shlex, sys, time
 import torch
-
 from config import closeup
 from config.configurator import configure, fail
 from config.run import GRPO_RULES, Clock, Log, Machine, check, digest, resumable
@@ -90,9 +84,8 @@ backend = ''                # of torch.distributed; '': nccl on CUDA, else gloo
 seed = 1                    # with the step it determines prompts, blanks and samples
 benchmark = False           # True: time the step by phases, and against the usual way
 explain = False             # True: one group by hand, to be checked with a pocket calculator
-# letters: P prompts of a step | B prompts of a micro-step | k completions each | N = B*k rows
-# T positions | V vocabulary | M decision points: blanks, or in causal mode tokens written
-# c completions per decision point: k in fill mode (one forward serves all), 1 in causal mode
+# P prompts of a step, B of a micro-step | k completions each | N = B*k rows | T positions | V ids
+# M decision points: blanks (fill) or tokens written (causal) | c completions of each: k or 1
 
 def asked(purpose, split, n, step=0):
     """The prompts of a step, or with split 'val' those of every evaluation; see prompts()."""
@@ -101,11 +94,9 @@ def asked(purpose, split, n, step=0):
     return [t.pin_memory() for t in found] if machine.type == 'cuda' else found
 
 def rollout(net, tokens, mask, u):
-    """Completes each of B prompts k times, from u (B, T, k), or (k = 0) once, the likeliest way.
-    Per decision point: actions (M, c), logp_old (M, c), kept (M, V) or None, row (M,), whose
-    decision it was; and rows (N, T), where (B or N, T) and, to learn from, maybe logits (M, V)."""
+    """Completes each of B prompts k times, from u (B, T, k), or (k = 0) once, the likeliest way:
+    a batch as in grpo_loss, with rows (N, T), where (B or N, T), and maybe logits to learn from."""
     clock.mark('forward')
-    batch = {'tokens': tokens, 'mask': mask, 'logits': None}
     prompt = [t.to(here, non_blocking=True) for t in (tokens, mask, u)]
     if causal:
         chunks = zip(*(t.split(gen_batch_size // k or len(t)) for t in prompt))
@@ -113,18 +104,18 @@ def rollout(net, tokens, mask, u):
             parts = [complete(net, t, m, v if v.size(2) else None, temperature, top_k, top_p,
                               data.tok.eos) for t, m, v in chunks]
         rows, where, logp, kept = (None if x[0] is None else torch.cat(x) for x in zip(*parts))
-        return batch | {'rows': rows, 'where': where, 'row': where.nonzero()[:, 0],
-                        'actions': rows[where][:, None], 'logp_old': logp[where][:, None],
-                        'kept': None if kept is None else kept[where]}
-    reuse = inner_updates == 1 and len(mine) == 1       # learn from the very pass that samples
-    with torch.set_grad_enabled(reuse and torch.is_grad_enabled()), machine.autocast():
-        logits = net(prompt[0], where=mask)                                 # (M, V)
-    clock.mark('sampling')
-    u = u[mask].to(here) if u.size(2) else None                             # (M, k)
-    actions, logp, kept = act(logits.detach(), u, temperature, top_k, top_p)
-    return batch | {'rows': place(prompt[0], mask, actions), 'where': mask, 'actions': actions,
-                    'row': mask.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept,
-                    'logits': logits if reuse else None}
+        actions, logp, logits = rows[where][:, None], logp[where][:, None], None        # (M, 1)
+        kept = None if kept is None else kept[where]                        # (M, V)
+    else:
+        reuse = inner_updates == 1 and len(mine) == 1   # learn from the very pass that samples
+        with torch.set_grad_enabled(reuse and torch.is_grad_enabled()), machine.autocast():
+            logits = net(prompt[0], where=mask)                             # (M, V)
+        clock.mark('sampling')
+        u = u[mask].to(here) if u.size(2) else None                         # (M, k)
+        actions, logp, kept = act(logits.detach(), u, temperature, top_k, top_p)
+        rows, where, logits = place(prompt[0], mask, actions), mask, logits if reuse else None
+    return {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where, 'actions': actions,
+            'row': where.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept, 'logits': logits}
 
 def logits_of(net, batch):
     """Logits (M, V) with which a model looks at the decision points of a batch."""
@@ -137,16 +128,14 @@ def logits_of(net, batch):
 @torch.no_grad()
 def logp_of(net, batch):
     """The same as log-probabilities (M, V) at the policy's temperature, unfiltered; frozen."""
+    clock.mark('reference')
     return log_probs(logits_of(net, batch), temperature)
 
 def score(names, batch):
     """Scores (n, B, k) of the rewards in names; see reward_scores."""
+    clock.mark('judge')
     with machine.autocast():
         return reward_scores(names, batch, data, causal, judge, _functions, judge_batch_size)
-
-def weighted(scores, weights):
-    """The reward (P, k): the sum of scores (n, P, k) by their n weights."""
-    return sum(weight * part for weight, part in zip(weights, scores))
 
 @torch.no_grad()
 def evaluate(net, versus=None):
@@ -159,37 +148,34 @@ def evaluate(net, versus=None):
             scores = score(wanted, batch)                                   # (n, B, 4 or 1)
             new = {(name if name in ('verify', 'distinct') else f'reward/{name}') + how: values
                    for name, values in zip(wanted, scores) if n or name != 'distinct'}
-            new[f'reward{how}'] = weighted(scores, rewards.values())
+            new[f'reward{how}'] = sum(w * s for w, s in zip(rewards.values(), scores))
             if n:
                 logp = logp_of(net, batch)
                 new['entropy'] = exact_entropy(logp)
                 new |= {'kl': exact_kl(logp, logp_of(versus, batch))} if versus else {}
             for key, values in new.items():
-                parts.setdefault(key, []).append(values.flatten())
-    means = {key: torch.cat(values).mean().item() for key, values in parts.items()}
-    if 'verify' in parts and 'reward/judge' in parts:
-        judged, true = (torch.cat(parts[key]).tolist() for key in ('reward/judge', 'verify'))
-        if set(true) == {0.0, 1.0}:             # can the judge still tell?
-            means['judge_auc'] = auc(judged, [v == 1 for v in true])
+                parts.setdefault(key, []).extend(values.flatten().tolist())
+    means = {key: torch.tensor(values).mean().item() for key, values in parts.items()}
+    if 'reward/judge' in parts and set(parts.get('verify', ())) == {0.0, 1.0}:  # can it still tell?
+        means['judge_auc'] = auc(parts['reward/judge'], [v == 1 for v in parts['verify']])
     return means
 
 def report(step, batches, scores, reward, advantages, stats, lr):
     """The log line of a step, over all ranks. Stops the run if anything in it is not finite."""
-    turns = inner_updates * mini_batches
+    turns, norms = inner_updates * mini_batches, stats.pop('grad_norm')
     stats['distinct'] = [(1 / copies(b['rows'].view(batch_size, k, -1))).mean() * turns
                          / gradient_accumulation_steps for b in batches]
     top = torch.stack([max(stats.pop('ratio_max')).float(), machine.stop[0].to(here)])
-    top, norm = machine.sum(top, 'MAX').tolist(), sum(stats.pop('grad_norm')).item() / turns
+    ratio_max, machine.stop[1] = machine.sum(top, 'MAX').tolist()   # a signal to one stops all
     sums = machine.sum(torch.stack([sum(v) for v in stats.values()]).float() / turns).tolist()
-    machine.stop[1] = top[1]                    # a signal to one rank stops all, after this step
     ms = clock.read()
     acting, whole = ms['prompts'] + ms['forward'] + ms['sampling'], sum(ms.values())
-    line = {'step': step, **dict(zip(stats, sums)), 'ratio_max': top[0], 'grad_norm': norm,
+    line = {'step': step, **dict(zip(stats, sums)), 'grad_norm': sum(norms).item() / turns,
             'mean_reward': reward.mean().item(), 'std_reward': reward.std().item(),
             **{f'reward/{name}': value.mean().item() for name, value in zip(names, scores)},
             'mean_advantage': advantages.mean().item(), 'std_advantage': advantages.std().item(),
             'dead_groups': dead_groups(reward).float().mean().item(), 'lr': lr, 'kl_beta': kl_beta,
-            'ms_rollout': acting, 'ms_judge': ms['judge'],
+            'ratio_max': ratio_max, 'ms_rollout': acting, 'ms_judge': ms['judge'],
             'ms_learn': whole - acting - ms['judge'], 'completions_per_s': P * k / whole * 1e3}
     if not all(map(math.isfinite, line.values())):
         closeup.culprit(globals(), step, batches, scores, line)
@@ -204,15 +190,12 @@ def keep(path, step):
              optimizers=[o.state_dict() for o in opts], best=best, config=config, control=control,
              kl_beta=kl_beta, corpus=data.fingerprint, start=start_path, judge=judge_path)
 
-if __name__ == "__main__":
-    # settings, and whatever is missing: data, generator, judge
+if __name__ == "__main__":      # settings, and whatever is missing: data, generator, judge
     config = configure(globals())
     machine = Machine(device, dtype, backend)
-    check(GRPO_RULES, {**config, 'world': machine.world})
-    for name in [*rewards, *filter(None, [prompt_filter])]:
-        if name not in _functions and (name not in BUILT_IN or name == prompt_filter):
-            fail(f"'{name}' is neither a reward ({', '.join(BUILT_IN)}) nor a function of a config "
-                 f"file ({', '.join(_functions) or 'they define none'})")
+    rules = {f"set(rewards) <= set({(*BUILT_IN, *_functions)})": "config files can define more",
+             f"prompt_filter in {('', *_functions)}": "a function of a config file"}
+    check(GRPO_RULES | rules, config | {'world': machine.world})
     if explain:                                 # one group, one update
         batch_size = gradient_accumulation_steps = inner_updates = mini_batches = 1
         warmup_iters = 0
@@ -237,8 +220,8 @@ if __name__ == "__main__":
         machine.frozen(net)
     opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2, optimizer)
     if resume:
-        ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data,
-                    f"python train_grpo.py --out_dir={out_dir}")
+        make = f"python train_grpo.py --out_dir={out_dir}"
+        ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data, make)
         resumable(ckpt, config)
         policy.load_state_dict(ckpt['model'])
         for opt, state in zip(opts, ckpt['optimizers']):
@@ -252,10 +235,9 @@ if __name__ == "__main__":
         print(f"policy {start_path}, {sum(p.numel() for p in policy.parameters()):,} parameters | "
               f"{P} prompts x {k} completions = {P * k * block_size:,} tokens a step | "
               f"{machine.note} | writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/")
-    quality = 'verify' if data.verify else 'reward'         # by which best.pt is the best
+    goal = 'verify' if data.verify else 'reward'            # by which best.pt is the best
 
 # ---- the algorithm -----------------------------------------------------------------------------
-
 def group_advantages(rewards, adv_norm='none', tolerance=1e-6):
     """Advantages (P, k) of rewards (P, k): how much better than its group each completion is.
     none: r - mean (Dr. GRPO, arXiv:2503.20783). std: over the group's unbiased std + 1e-4 (GRPO,
@@ -285,10 +267,9 @@ def exact_entropy(logp):
     return -(logp.exp() * logp).sum(-1)
 
 def sampled_kl(taken, taken_ref, ratio, kl_type):
-    """Estimators of KL(policy || reference) from log-probs (M, c) of what was sampled (Schulman
-    2020). As losses, on-policy, k1's gradient is 0 on average and ignores the reference; k2's is
-    that of KL(policy || ref); k3's that of KL(ref || policy); ratio * k3's again the former
-    (arXiv:2506.09477, arXiv:2512.02556)."""
+    """Estimators of KL(policy || ref) from log-probs (M, c) of samples (Schulman 2020). As losses,
+    on-policy, their mean gradient is: k1 0, whatever ref is; k2 that of KL(policy || ref); k3 of
+    KL(ref || policy); ratio * k3 of KL(policy || ref) again (arXiv:2506.09477, 2512.02556)."""
     gap = taken_ref - taken
     k3 = gap.clamp(max=20.0).exp() - 1 - gap
     return {'k1': -gap, 'k2': 0.5 * gap.square(), 'k3': k3, 'k3_ratio': ratio * k3}[kl_type]
@@ -334,8 +315,7 @@ def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='ex
     return loss, {name: value.detach() for name, value in found.items()}
 
 def adapted_kl_beta(beta, kl, target, completions, horizon):
-    """The classic controller (Ziegler et al., arXiv:1909.08593, eq. 3): a proportional step
-    towards the target KL, at most 20 % of `completions / horizon`."""
+    """A proportional, clipped step to the target KL (Ziegler et al., arXiv:1909.08593, eq. 3)."""
     return beta * (1 + max(-0.2, min(0.2, kl / target - 1)) * completions / horizon)
 
 def take_step(step):
@@ -347,28 +327,25 @@ def take_step(step):
         part = slice(i * batch_size, (i + 1) * batch_size)
         batch = rollout(policy, *(t[part] for t in whole))
         # 2. judge them, each reward apart
-        clock.mark('judge')
         scores[:len(rewards), part] = score(list(rewards), batch)
         if kl_in_reward:                        # detached k1, summed over the completion
-            clock.mark('reference')
             batch['k1'] = batch['logp_old'] - logp_of(reference, batch).gather(1, batch['actions'])
             scores[-1, part] = per_row(batch['k1'], batch['row'], len(batch['where'])).view(-1, k)
         batches.append(batch)
     machine.sum(scores)                         # each rank filled in its own
     # 3. compare each completion with its group
-    reward = weighted(scores, [*rewards.values(), -kl_beta])                # (P, k)
+    reward = sum(w * s for w, s in zip([*rewards.values(), -kl_beta], scores))      # (P, k)
     advantages = group_advantages(reward, adv_norm)                         # (P, k)
     # 4. learn: an optimizer step sums over its micro-steps and ranks, and divides once
     lr = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
     size, turns, stats = len(batches) // mini_batches, inner_updates * mini_batches, {}
     for turn in range(turns):
         mini = list(zip(mine, batches))[turn % mini_batches * size:][:size]
-        n_points, n_rows = machine.sum(torch.tensor(
-            [[len(b['row']), len(b['where'])] for _, b in mini], device=here).sum(0))
+        sizes = [(len(b['row']), len(b['where'])) for _, b in mini]
+        n_points, n_rows = machine.sum(torch.tensor(sizes, device=here).sum(0))
         divisor = {'token': n_points, 'sequence': n_rows}.get(loss_norm, n_rows * block_size)
         for i, b in mini:
             A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
-            clock.mark('reference')
             logp_ref = logp_of(reference, b) if reference and not kl_in_reward else None
             clock.mark('learn')
             loss, found = grpo_loss(            # logp_old None: the ratio is 1, exactly
@@ -401,8 +378,8 @@ if __name__ == "__main__":
             found = evaluate(policy, reference)
             log({'step': step, **{f'eval/{key}': value for key, value in found.items()},
                  **{f'eval/ref_{key}': value for key, value in control.items()}})
-            if found[quality] > best:
-                best = found[quality]
+            if found[goal] > best:
+                best = found[goal]
                 keep(f'{out_dir}/best.pt', step)
             clock.read()
         if step > start and (last or stopped or save_interval and step % save_interval == 0):
@@ -417,14 +394,12 @@ if __name__ == "__main__":
         if machine.main and sample_interval and step % sample_interval == 0:
             closeup.show(step, *details, data.tok, names)
 
-    # the end
     if stopped and machine.main:
         print(f"stopped before step {step}; continue with: python "
               f"{shlex.join([*sys.argv, '--resume=True'])}")
     elif machine.main and eval_interval:
-        most = f'{quality}_argmax'
-        was, now = (f"{x[quality]:.3f} (argmax {x[most]:.3f})" for x in (control, found))
-        print(f"held-out {quality}: {was} at the start -> {now} | {out_dir}/ckpt.pt | peak memory "
+        was, now = (f"{x[goal]:.3f} (argmax {x[goal + '_argmax']:.3f})" for x in (control, found))
+        print(f"held-out {goal}: {was} at the start -> {now} | {out_dir}/ckpt.pt | peak memory "
               f"{machine.peak_memory():.2f} GB | look at it: python sample.py --out_dir={out_dir}")
     log.end()
     machine.leave(stopped)

@@ -1,5 +1,6 @@
 # four rewards on completions of English prose; 4 min from nothing on 1 busy core
 # held-out reward: start 0.330, its argmax 0.953 -> 0.710, 0.716, 0.741 (seeds 1, 2, 3)
+from collections import Counter
 from data.docstrings.prepare import FAILURE, verify
 
 dataset, block_size, mode = 'docstrings', 64, 'causal'
@@ -16,11 +17,10 @@ def safety(prompts, completions):
 
 def diversity(prompts, completions):
     """Share of a completion's words that no other completion of its prompt has."""
-    words = [set(c.split()) for c in completions]
-    others = [[w for q, w in zip(prompts, words) if q == p] for p in prompts]
-    return [sum(sum(x in w for w in o) == 1 for x in own) / max(1, len(own))
-            for own, o in zip(words, others)]
+    words = [{(p, word) for word in c.split()} for p, c in zip(prompts, completions)]
+    count = Counter(word for own in words for word in own)
+    return [sum(count[word] == 1 for word in own) / max(1, len(own)) for own in words]
 
 def coherence(prompts, completions):
     """Share of the words touched that occur in the training text."""
-    return [verify(p, c) for p, c in zip(prompts, completions)]
+    return [*map(verify, prompts, completions)]

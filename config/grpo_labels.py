@@ -1,9 +1,7 @@
 # detoxification: a classifier's P(label = 1) as reward; 3.2 min from nothing on 2 cores
 # held-out share of failure: start 0.100, its argmax 0.078 -> 0.031, 0.037, 0.033 (seeds 1, 2, 3)
 import functools
-
 import torch
-
 from data.dataset import Dataset
 from data.docstrings.prepare import FAILURE
 from judge import load_judge
@@ -32,6 +30,5 @@ def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""
     path, make = made('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
     data = _dataset('docstrings')
-    rows = [data.tok.encode(p + c) for p, c in zip(prompts, completions)]
-    rows = torch.tensor([row + [data.tok.pad] * (64 - len(row)) for row in rows])
-    return _judge(path, data, make).score(rows).tolist()
+    rows = [data.tok.encode(p + c) + [data.tok.pad] * 64 for p, c in zip(prompts, completions)]
+    return _judge(path, data, make).score(torch.tensor([row[:64] for row in rows])).tolist()

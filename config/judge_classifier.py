@@ -1,3 +1,2 @@
 # tells real equations from those that the generator completed; AUC 0.84 of true against false
-kind = 'classifier'
-max_iters, eval_interval = 1200, 400
+kind, max_iters, eval_interval = 'classifier', 1200, 400

@@ -1,4 +1,3 @@
 # reads English prose, character by character; --dataset=shakespeare: Shakespeare
-dataset, block_size = 'docstrings', 32
-blank_kind, blank_high = 'span', 0.5
+dataset, block_size, blank_kind, blank_high = 'docstrings', 32, 'span', 0.5
 n_layer, n_embd, batch_size, max_iters, eval_interval = 4, 128, 64, 600, 200

@@ -1,25 +1,13 @@
-"""Text as rows of token ids, batches of rows, and blanks in them.
-
-A corpus is a folder data/<name>/ whose prepare.py calls write_corpus(), and may define
-verify(prompt, completion) -> float in [0, 1]. Models have no output for the special ids."""
-import functools
-import hashlib
-import json
-import os
-import pathlib
-import re
-import runpy
-import zlib
-
+"""Text as rows of token ids, batches of rows, and blanks in them."""
+import functools, hashlib, itertools, json, os, pathlib, re, runpy, zlib
 import numpy as np
 import torch
-
 from config.configurator import fail
 from config.run import run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
-SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1 and V + 2
+SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1, V + 2; models have no output for them
 
 def draws(seed, purpose, step=0):
     """A generator of random numbers that depends on (seed, purpose, step) and on nothing else."""
@@ -28,7 +16,6 @@ def draws(seed, purpose, step=0):
 class Tokenizer:
     """Characters, or GPT-2's byte pairs. base = V, the ids that a model can produce."""
     def __init__(self, kind, chars=''):
-        self.kind, self.chars = kind, chars
         if kind == 'gpt2':
             try:
                 import tiktoken
@@ -39,16 +26,15 @@ class Tokenizer:
             ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
             self.bpe = tiktoken.Encoding(       # extended in the way that tiktoken documents
                 'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
-                special_tokens={**gpt2._special_tokens, **ours})
-            pieces = [gpt2.decode_single_token_bytes(i) for i in range(gpt2.n_vocab)]
-            self.eos = gpt2.eot_token
+                special_tokens=gpt2._special_tokens | ours)
+            self.eos = gpt2.eot_token           # the last id
+            pieces = [*gpt2.decode_tokens_bytes(range(self.eos)), b'\n']
         else:
             pieces, self.ids = [c.encode() for c in chars], {c: i for i, c in enumerate(chars)}
             self.eos = self.ids['\n']
-        self.base, self.size = len(pieces), len(pieces) + len(SPECIALS)
+        self.kind, self.base, self.size = kind, len(pieces), len(pieces) + len(SPECIALS)
         self.mask, self.bos, self.pad = range(self.base, self.size)
         self.pieces = [*pieces, BLANK.encode(), b'', b'']       # how ids are shown
-        self.pieces[self.eos] = b'\n'
 
     def encode(self, text, blanks=False):
         """List of ids; with blanks=True each '_' becomes the mask id. Raises ValueError."""
@@ -56,9 +42,8 @@ class Tokenizer:
             return sum(([self.mask] + self.encode(part) for part in text.split(BLANK)), [])[1:]
         if self.kind == 'gpt2':
             return self.bpe.encode_ordinary(text)
-        strange = ''.join(sorted(set(text) - set(self.ids)))
-        if strange:
-            raise ValueError(f"characters {strange!r} are not in the vocabulary {self.chars!r}")
+        if strange := ''.join(sorted(set(text) - set(self.ids))):
+            raise ValueError(f"characters {strange!r} not in the vocabulary {''.join(self.ids)!r}")
         return [self.ids[c] for c in text]
 
     def decode(self, ids):
@@ -74,15 +59,14 @@ def write_corpus(folder, unit, train, val, tokenizer='char'):
     for split, part in (('train', train), ('val', val)):
         ids = np.array([i for t in part for i in tok.encode(t) + [tok.eos]], dtype=np.uint16)
         ids.tofile(f'{folder}/{split}.bin.tmp')
-        meta[split] = {'texts': len(part), 'tokens': len(ids),
-                       'sha256': hashlib.sha256(ids.tobytes()).hexdigest()}
+        meta[split] = dict(texts=len(part), tokens=len(ids), sha256=hashlib.sha256(ids).hexdigest())
     pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
     for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
         os.replace(f'{folder}/{file}.tmp', f'{folder}/{file}')
     print(f"{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
 class Dataset:
-    """A prepared corpus: tokenizer, memory-mapped ids, verify() and a fingerprint."""
+    """A prepared corpus. verify: (prompt, completion) -> [0, 1], if its prepare.py has one."""
     def __init__(self, name, prepare=False):
         self.name, self.folder, script = name, f'{HERE}/{name}', f'data/{name}/prepare.py'
         known = sorted(path.parent.name for path in pathlib.Path(HERE).glob('*/prepare.py'))
@@ -106,27 +90,20 @@ class Dataset:
 
     def batch(self, split, n, block_size, rng):
         """n random rows, int64 (n, T = block_size): windows of the text, or rows with padding."""
-        ids, edges = self.ids[split], self.edges[split]
-        if self.meta['unit'] == 'windows':
-            starts = rng.integers(len(ids) - block_size + 1, size=n)            # (n,)
-            stops = starts + block_size
-        else:
-            rows = rng.integers(len(edges) - 1, size=n)
-            starts, stops = edges[rows], edges[rows + 1]
-        at = starts[:, None] + np.arange(block_size)                            # (n, T)
-        tokens = np.where(at < stops[:, None], ids[np.minimum(at, len(ids) - 1)], self.tok.pad)
-        return torch.from_numpy(tokens.astype(np.int64))
+        ids, edges, windows = self.ids[split], self.edges[split], self.meta['unit'] == 'windows'
+        pick = rng.integers(len(ids) - block_size + 1 if windows else len(edges) - 1, size=(n, 1))
+        start, stop = (pick, pick + block_size) if windows else (edges[pick], edges[pick + 1])
+        at = start + np.arange(block_size)                                      # (n, T)
+        return torch.from_numpy(np.where(at < stop, ids.take(at, mode='clip'), self.tok.pad)).long()
 
 def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
-    """What the policy must fill: mask (n, T) bool, at least one True in each row. The share of a
-    row's tokens that is blank is uniform in [low, high]. kind: 'random' positions | 'span': runs of
-    `span` | 'suffix': the end of the row, which else is never blank. Raises ValueError."""
+    """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
+    kind: 'random' | 'span': runs | 'suffix': it alone has the row's end. Raises ValueError."""
     if kind not in ('random', 'span', 'suffix') or not 0 <= low <= high <= 1 or span < 1:
         raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}")
-    n, T = tokens.shape
+    (n, T), width = tokens.shape, span if kind == 'span' else 1
     free = ((tokens != tok.pad) & ((tokens != tok.eos) | (kind == 'suffix'))).numpy()   # (n, T)
     count = rng.uniform(low, high, size=(n, 1)) * free.sum(1, keepdims=True)    # (n, 1)
-    width = span if kind == 'span' else 1
     cell = (np.arange(T) + rng.integers(width, size=(n, 1))) // width           # (n, T) which run
     key = np.take_along_axis(rng.random((n, T // width + 2)), cell, 1)          # a key per run
     key = np.where(free, -np.arange(T) if kind == 'suffix' else key, 2.0)       # lowest: blank
@@ -134,14 +111,12 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
     return torch.from_numpy((rank < np.rint(count).clip(1)) & free)
 
 def texts(tok, tokens, mask, rows, causal):
-    """Prompts and completions of rows (N, T) as two lists of N strings; tokens, mask: (B, T).
-    fill: the row with '_' for its blanks, and the whole completed row. causal: what is left of the
-    first blank, and everything from there on. Without the line feed of a closing end of row."""
-    asked = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()         # (B, T)
-    groups, left, right = rows.view(len(asked), -1, rows.size(1)).tolist(), [], []      # (B, k, T)
-    for ids, group in zip(asked, groups):
-        first = ids.index(tok.mask) if causal else 0
-        prompt = tok.decode(ids[:first] if causal else ids)
+    """Two lists of N strings, without a closing line feed, of tokens, mask (B, T) and rows (N, T):
+    rows with '_' for blanks, and filled; causal: what is left of the first blank, and the rest."""
+    asked, left, right = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist(), [], []    # (B, T)
+    for ids, group in zip(asked, rows.view(len(asked), -1, rows.size(1)).tolist()):     # (B, k, T)
+        first = ids.index(tok.mask) if causal else None
+        prompt = tok.decode(ids[:first])
         end = '\n' if causal or prompt.endswith('\n') else ''       # a blank one is not closing
         left += [prompt if causal else prompt.removesuffix(end)] * len(group)
         right += [tok.decode(row[first:]).removesuffix(end) for row in group]
@@ -150,51 +125,39 @@ def texts(tok, tokens, mask, rows, causal):
 def prompts(data, c, split, n, rng, wanted=None):
     """n prompts under the knobs c: tokens (n, T), mask (n, T) bool, uniforms (n, T, k) in [0, 1).
     wanted(prompt, original) -> bool, if given, decides from the text which rows are taken."""
-    found = []
-    while sum(len(mask) for _, mask in found) < n:
-        if len(found) == 500:
+    found, tries, causal, kind = [], 0, c['mode'] == 'causal', c['blank_kind']
+    while len(found) < n:
+        if (tries := tries + 1) > 500:
             fail(f"prompt_filter took fewer than {n} of {500 * n} rows")
         tokens = data.batch(split, n, c['block_size'], rng)
-        mask = blanks(tokens, data.tok, rng, c['blank_kind'], c['blank_low'], c['blank_high'],
-                      c['blank_span'])
-        if wanted:
-            pairs = zip(*texts(data.tok, tokens, mask, tokens, c['mode'] == 'causal'))
-            good = [i for i, pair in enumerate(pairs) if wanted(*pair)]
-            tokens, mask = tokens[good], mask[good]
-        found.append((tokens, mask))
-    tokens, mask = (torch.cat(part)[:n] for part in zip(*found))
-    if (c['mode'], c['blank_kind']) == ('causal', 'suffix'):    # may be longer than the original
+        mask = blanks(tokens, data.tok, rng, kind, c['blank_low'], c['blank_high'], c['blank_span'])
+        good = map(wanted, *texts(data.tok, tokens, mask, tokens, causal)) if wanted else [True] * n
+        found += itertools.compress(zip(tokens, mask), good)
+    tokens, mask = map(torch.stack, zip(*found[:n]))
+    if causal and kind == 'suffix':             # may be longer than the original
         at, first = torch.arange(tokens.size(1)), mask.int().argmax(1, keepdim=True)
         stop = first + (c['max_new_tokens'] or tokens.size(1))
         mask, tokens = (at >= first) & (at < stop), tokens.masked_fill(at >= stop, data.tok.pad)
-    uniforms = rng.random((*tokens.shape, c['group_size']), dtype='float32')
-    return tokens, mask, torch.from_numpy(uniforms)
+    return tokens, mask, torch.from_numpy(rng.random((*mask.shape, c['group_size']), np.float32))
 
 @functools.cache
 def vocabulary(folder):
-    """Words of a corpus's training text, their beginnings and their ends, as three sets."""
+    """Words of a corpus's training text, ' so ', and what row edges leave: ' s', 'o ' and 'o'."""
     data = Dataset(os.path.basename(folder))
-    words = set(re.findall('[A-Za-z]+', data.tok.decode(data.ids['train'])))
-    cuts = [(word[:i], word[i:]) for word in words for i in range(len(word) + 1)]
-    return words, *map(set, zip(*cuts))
+    words = {f' {word} ' for word in re.findall('[A-Za-z]+', data.tok.decode(data.ids['train']))}
+    return {part for w in words for i in range(len(w)) for part in (w[:i + 1], w[i:], w[i:-1])}
 
 def known_words(prompt, completion, folder):
-    """The share, in [0, 1], of the words with a blank in or beside them that are words of the
-    training text; 1.0 if there are none. A word that the edge of the row cuts counts if one of the
-    text begins (or ends) so; nothing between two spaces is an unknown word."""
-    words, starts, ends = vocabulary(folder)
-    if BLANK not in prompt:                     # what follows a prompt
-        completion = prompt + completion
-        spans = [(len(prompt), len(completion))]
-    elif len(prompt) == len(completion):
-        spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
-    else:                                       # byte pairs: find what was given
-        given = re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt))
-        match = re.fullmatch(given, completion, re.DOTALL)
+    """Share of the words with a blank in or beside them that the training text has; 1.0 if none.
+    One cut by the row's edge must begin (or end) a word; nothing between two spaces is unknown."""
+    if BLANK not in prompt:                     # what follows a prompt is one blank
+        prompt, completion = prompt + BLANK, prompt + completion
+    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    if len(prompt) != len(completion):          # not one character each: find what was given
+        match = re.fullmatch(re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt)), completion, re.DOTALL)
         spans = match.regs[1:] if match else [(0, len(completion))]
-    hits = []
+    hits, spaced = [], re.sub('[^A-Za-z]', ' ', completion)
     for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
         if any(word.start() <= stop and start <= word.end() for start, stop in spans):
-            cut = ends if word.start() == 0 else starts if word.end() == len(completion) else words
-            hits.append(word.group() in cut)
+            hits.append(spaced[max(0, word.start() - 1):word.end() + 1] in vocabulary(folder))
     return sum(hits) / len(hits) if hits else 1.0

@@ -1,15 +1,11 @@
-"""All 10,000 additions of two-digit numbers, rows such as 12+35=047; a tenth is held out.
+"""All 10,000 additions of two-digit numbers, rows such as 12+35=047; a tenth is held out. V = 13.
 
     python data/arithmetic/prepare.py
 
 A row with blanks such as 1_+3_=__7 has many true completions: each blank alone is easy to guess,
 but the guesses must agree. That is what the generator cannot do and GRPO teaches."""
-import os
-import re
-import sys
-
+import os, re, sys
 import numpy as np
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.dataset import BLANK, write_corpus
@@ -22,8 +18,5 @@ def verify(prompt, completion):
 
 if __name__ == "__main__":
     rows = [f"{a:02}+{b:02}={a + b:03}" for a in range(100) for b in range(100)]
-    rows = [rows[i] for i in np.random.default_rng(2402).permutation(len(rows))]    # always so
-    write_corpus(HERE, 'rows', train=rows[len(rows) // 10:], val=rows[:len(rows) // 10])
-
-# expected output:
-# data/arithmetic: 9000 texts, 1000 held out, V = 13
+    np.random.default_rng(2402).shuffle(rows)               # always in the same way
+    write_corpus(HERE, 'rows', train=rows[1000:], val=rows[:1000])

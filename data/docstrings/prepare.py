@@ -5,25 +5,13 @@
 Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out; they differ a little
 between versions of Python. Also writes labels.jsonl for judge.py --kind=classifier: pieces of 64
 characters, 1 unless they speak of failure."""
-import ast
-import contextlib
-import functools
-import glob
-import json
-import os
-import re
-import sys
-import sysconfig
-import warnings
-
+import ast, contextlib, functools, glob, json, os, pathlib, re, sys, sysconfig, warnings
 import numpy as np
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.dataset import known_words, write_corpus
 
-SKIP = re.compile(r'/(test|tests|idle_test|idlelib|lib2to3|site-packages|dist-packages|ensurepip|'
-                  r'_vendor|pydoc_data|turtledemo|__pycache__)/')
+SKIP = '/(tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|turtledemo)/'
 FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wrong|bad |broken|"
                      r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
@@ -38,21 +26,19 @@ def paragraphs(source):
                 letters = sum(c.isalpha() or c == ' ' for c in text)
                 columns = '  ' in '\n'.join(map(str.strip, part.split('\n'))).replace('.  ', '')
                 code = part.startswith('    ') or '>>>' in text or letters < 0.85 * len(text)
-                plain = text.isascii() and text.isprintable() and ' ' in text
-                if plain and len(text) >= 24 and not (columns or code):
+                if re.fullmatch('[ -~]{24,}', text) and ' ' in text and not (columns or code):
                     yield text
 
 if __name__ == "__main__":
     warnings.simplefilter('ignore')             # of old syntax in the library
     root, texts = sysconfig.get_path('stdlib'), {}
     for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):
-        if not SKIP.search(path[len(root):].replace(os.sep, '/')):
+        if not re.search(SKIP, path[len(root):].replace(os.sep, '/')):
             with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as f:
                 texts |= dict.fromkeys(paragraphs(f.read()))
-    texts = np.random.default_rng(2402).permutation(np.array([*texts], dtype=object)).tolist()
-    tenth = len(texts) // 10
+    texts, tenth = [*texts], len(texts) // 10
+    np.random.default_rng(2402).shuffle(texts)
     write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])
-    running = '\n'.join(texts[tenth:]).replace('_', '-')
-    with open(f'{HERE}/labels.jsonl', 'w') as f:
-        for text in re.findall('.{64}', running, re.DOTALL):
-            f.write(json.dumps({'text': text, 'label': int(not FAILURE.search(text))}) + '\n')
+    pieces = re.findall('.{64}', '\n'.join(texts[tenth:]).replace('_', '-'), re.DOTALL)
+    labels = [{'text': text, 'label': int(not FAILURE.search(text))} for text in pieces]
+    pathlib.Path(HERE, 'labels.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in labels))

@@ -5,13 +5,7 @@
 
 Paragraphs are split by empty lines, and the last tenth of them is held out; a line's end is an end
 of row. data/shakespeare_bpe/ is this script with the other tokenizer."""
-import functools
-import os
-import pathlib
-import re
-import sys
-import urllib.request
-
+import functools, os, pathlib, re, sys, urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from config.configurator import configure, fail

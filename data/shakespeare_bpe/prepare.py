@@ -1,10 +1,7 @@
 """Shakespeare, or any text, in GPT-2's byte pairs: data/shakespeare/prepare.py, other tokenizer.
 
     python data/shakespeare_bpe/prepare.py --input=my.txt"""
-import functools
-import os
-import sys
-
+import functools, os, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.shakespeare import prepare
