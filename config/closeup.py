@@ -16,9 +16,9 @@ def show(step, b, scores, reward, advantages, tok, names, groups=3, most=6):
 def seen(t, batch):
     """What the policy now thinks of a batch: log-probs (M, c) of its actions, and the KL (M,)."""
     logits = t.logits_of(t.policy, batch).detach()
-    free, logp = (t.log_probs(logits, t.temperature, kept) for kept in (None, batch['kept']))
-    known = t.logp_of(t.reference, batch) if t.reference else free      # without: the KL is 0
-    return logp.gather(1, batch['actions']), t.exact_kl(free, known)
+    taken = t.log_probs(logits, t.temperature, batch['kept']).gather(1, batch['actions'])
+    free = t.log_probs(logits, t.temperature)   # without a reference the KL is 0
+    return taken, t.exact_kl(free, t.logp_of(t.reference, batch) if t.reference else free)
 
 @torch.no_grad()
 def start_checks(g, step):
