@@ -2006,7 +2006,7 @@ class Toy:
             **env, 'OMP_NUM_THREADS': '1'}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.server.stdout.readline() == 'ready\n'
         shutil.copytree(HERE, self.repo, ignore=shutil.ignore_patterns(
-            '.git', 'out*', '*.bin', 'meta.json', '__pycache__', 'wandb', '.pytest*'))
+            '.*', 'venv', 'out*', '*.bin', 'meta.json', '__pycache__', 'wandb'))   # .venv: GBs
         (self.repo / 'config/toy.py').write_text(TOY)
         for name in ('generator_toy', 'judge_toy'):
             (self.repo / f'config/{name}.py').write_text(SMALL)
