@@ -64,7 +64,6 @@ def load_judge(path, data, make, block_size=1, device='cpu'):
     return judge.to(device).eval().requires_grad_(False)
 
 BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are functions of a config
-
 def reward_scores(names, batch, data, causal, judge=None, functions=None, chunk=0):
     """Scores (len(names), B, k) of completions, each reward apart.
     batch: prompts tokens, mask (B, T); rows (N, T); where (B or N, T), what the policy chose."""

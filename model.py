@@ -192,7 +192,7 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
     given = (torch.arange(1, T + 1, device=here) * (~acted & (rows != model.pad_id))).amax(1)
     taken, live = torch.zeros(N, T, device=here), torch.arange(N, device=here)  # rows not ended
     every = torch.ones(N, T, V, dtype=torch.bool, device=here) if top_k or top_p < 1 else None
-    first, cache = int(mask.any(0).nonzero()[0]), [[] for _ in model.blocks]
+    first, room, cache = int(mask.any(0).nonzero()[0]), 33, [[] for _ in model.blocks]
     x = model.trunk(F.pad(tokens[:, :first], (1, 0), value=model.bos_id), cache)[:, -1]     # (B, C)
     x, cache = x.repeat_interleave(k, 0), [[t.repeat_interleave(k, 0) for t in kv] for kv in cache]
     for t in range(first, T):
@@ -210,8 +210,8 @@ def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p
                 break
             if count <= 0.9 * len(live):        # ended rows leave when that pays for the copy
                 live, cache = live[going], [[past[going] for past in kv] for kv in cache]
-        if (t - first) % 33 == 0:               # room for so many positions at a time
-            more = min(33, model.block_size - t - 1)
+        if (t - first) % room == 0:             # for so many positions at a time
+            more = min(room, model.block_size - t - 1)
             cache = [[F.pad(past, (0, 0, 0, more)) for past in kv] for kv in cache]
         x = model.trunk(rows[live, t, None], cache, t + 1)[:, 0]            # (live rows, C)
     return rows, acted, taken, every

@@ -30,9 +30,9 @@ def painted(tok, ids, chosen, other):
     text, color = '', sys.stdout.isatty() and not os.environ.get('NO_COLOR')
     stop = max((t + 1 for t, i in enumerate(ids) if i not in (tok.pad, tok.eos)), default=0)
     cells = zip(ids[:stop].tolist(), chosen.tolist(), (ids != other).tolist())
-    for (own, new), run in itertools.groupby(cells, lambda cell: cell[1:]):     # line ends: \u00b6
-        run = ''.join(c if c.isprintable() else '\u00b6' for c in tok.decode(i for i, *_ in run))
-        text += f"\033[{'1;32' if new else 33}m{run}\033[0m" if own and color else run
+    for (own, new), part in itertools.groupby(cells, lambda cell: cell[1:]):     # line ends: \u00b6
+        part = ''.join(c if c.isprintable() else '\u00b6' for c in tok.decode(i for i, *_ in part))
+        text += f"\033[{'1;32' if new else 33}m{part}\033[0m" if own and color else part
     return text + ' ' * (len(ids) - stop)
 
 def table(tok, tokens, mask, sides, names, most=None):
@@ -107,7 +107,7 @@ if __name__ == "__main__":
     T, causal, machine = c['block_size'], c['mode'] == 'causal', Machine(device, c['dtype'])
     how = temperature or c['temperature'], top_k or c['top_k'], top_p or c['top_p']
     names = ['judge'] * bool(ckpt['judge']) + ['verify'] * bool(data.verify) + ['distinct']
-    own = len(names) - 1 or 1       # scores of a completion, not of its group, if there are any
+    shown = len(names) - 1 or 1     # scores of a completion, not of its group, if there are any
     judge = load_judge(ckpt['judge'], data, make, T, machine.device) if ckpt['judge'] else None
     nets = [load_gpt(net, data, make, T, c['mode'], machine.device)
             for net in (c['reference_checkpoint'] or ckpt['start'], path)]
@@ -128,7 +128,7 @@ if __name__ == "__main__":
         (start, old), (now, new) = (completed(net, asked, count) for net in nets)
         for b in range(min(num_samples, len(asked[0]))) if argmax == (count == 0) else ():
             table(tok, asked[0][b], asked[1][b], [
-                ('reference', start[b, :k or 1], old[:own, b, :k or 1]),
-                ('policy', now[b, :k or 1], new[:own, b, :k or 1])], names[:own])
+                ('reference', start[b, :k or 1], old[:shown, b, :k or 1]),
+                ('policy', now[b, :k or 1], new[:shown, b, :k or 1])], names[:shown])
         means = (f"{name} {x.mean():.3f} -> {y.mean():.3f}" for name, x, y in zip(names, old, new))
         print(f"{label}, mean over {of}:", *means, sep='   ')

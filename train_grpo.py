@@ -137,6 +137,10 @@ def score(names, batch):
     with machine.autocast():
         return reward_scores(names, batch, data, causal, judge, _functions, judge_batch_size)
 
+def weighted(scores, weights):
+    """The reward (P, k): the sum of scores (n, P, k) by their n weights."""
+    return sum(weight * part for weight, part in zip(weights, scores))
+
 @torch.no_grad()
 def evaluate(net, versus=None):
     """Means over held-out prompts with fixed blanks: rewards and verify() of sampled and of
@@ -148,7 +152,7 @@ def evaluate(net, versus=None):
             scores = score(wanted, batch)                                   # (n, B, 4 or 1)
             new = {(name if name in ('verify', 'distinct') else f'reward/{name}') + how: values
                    for name, values in zip(wanted, scores) if n or name != 'distinct'}
-            new[f'reward{how}'] = sum(w * s for w, s in zip(rewards.values(), scores))
+            new[f'reward{how}'] = weighted(scores, rewards.values())
             if n:
                 logp = logp_of(net, batch)
                 new['entropy'] = exact_entropy(logp)
@@ -334,7 +338,7 @@ def take_step(step):
         batches.append(batch)
     machine.sum(scores)                         # each rank filled in its own
     # 3. compare each completion with its group
-    reward = sum(w * s for w, s in zip([*rewards.values(), -kl_beta], scores))      # (P, k)
+    reward = weighted(scores, [*rewards.values(), -kl_beta])                # (P, k)
     advantages = group_advantages(reward, adv_norm)                         # (P, k)
     # 4. learn: an optimizer step sums over its micro-steps and ranks, and divides once
     lr = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)

@@ -27,14 +27,14 @@ def start_checks(g, step):
     b = t.rollout(t.policy, *(x[:t.batch_size] for x in t.asked('prompts', 'train', t.P, step)))
     new, kl = seen(t, b)
     off, kl = ((new - b['logp_old']).exp() - 1).abs().max().item(), kl.max().item() * (step == 0)
-    reward = sum(w * s for w, s in zip(t.rewards.values(), t.score(list(t.rewards), b)))
+    reward = t.weighted(t.score(list(t.rewards), b), t.rewards.values())
     total = t.group_advantages(reward, t.adv_norm).sum(1).abs().max().item()
-    shape, most = tuple(b['rows'].shape), 0.5 if t.machine.dtype == 'bfloat16' else 1e-3
+    shape, limit = tuple(b['rows'].shape), 0.5 if t.machine.dtype == 'bfloat16' else 1e-3
     learns = t.judge and any(p.requires_grad for p in t.judge.parameters())
     text = (f"checks: rows {shape} | ratio 1 (within {off:.0e}) | KL to the reference {kl:.0e} | "
             f"advantages sum to 0 (within {total:.0e}) | judge {'frozen' if t.judge else 'none'} | "
             f"rewards differ in {int((~t.dead_groups(reward)).sum())} of {t.batch_size} groups")
-    if learns or shape != (t.batch_size * t.k, t.block_size) or total > 1e-2 * t.k or off > most \
+    if learns or shape != (t.batch_size * t.k, t.block_size) or total > 1e-2 * t.k or off > limit \
             or kl > 1e-3 and not t.reference_checkpoint:
         t.fail(f"{text}; something is not as it must be")
     t.clock.read()
@@ -63,11 +63,11 @@ def culprit(g, step, batches, scores, line):
     logp = torch.zeros_like(scores[0]).view(-1, t.batch_size, t.k)      # other ranks': 0
     for i, b in zip(t.mine, batches):
         logp[i] = t.per_row(b['logp_old'], b['row'], len(b['where'])).view(-1, t.k)
-    bad = torch.cat((logp.view(1, -1, t.k), scores)).isfinite().all(2).logical_not().nonzero()
+    bad = (~torch.cat((logp.view(1, -1, t.k), scores)).isfinite().all(2)).nonzero().tolist()
     what = next(key for key, value in line.items() if not math.isfinite(value))
-    for i, p in bad[:1].tolist():               # the first, if any
-        tokens, mask, _ = (x[p] for x in t.asked('prompts', 'train', t.P, step))
-        text = t.data.tok.decode(tokens.masked_fill(mask, t.data.tok.mask).tolist())
+    if bad:
+        (i, p), (tokens, mask, _) = bad[0], t.asked('prompts', 'train', t.P, step)
+        text = t.data.tok.decode(tokens[p].masked_fill(mask[p], t.data.tok.mask).tolist())
         what = f"prompt {text!r}: " + (f"reward '{t.names[i - 1]}'" if i else "the policy's logits")
     t.fail(f"step {step}, {what} is not finite; the batch is in {path}, no checkpoint was "
            "overwritten; try a smaller --learning_rate, or look at that reward")

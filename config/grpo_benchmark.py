@@ -1,5 +1,4 @@
-# the sizes of the README's section on cost: 4 layers x 128, rows of 64 characters, half of them
-# blank; for --benchmark=True, so generator and judge are hardly trained
+# the sizes of the README's section on cost, for --benchmark=True: its parts are hardly trained
 _parts = 'docstrings.py --dataset=shakespeare --block_size=256 --batch_size=8 --max_iters=2'
 generator_recipe, judge_recipe = f'config/generator_{_parts}', f'config/judge_{_parts}'
 dataset, block_size, batch_size, group_size = 'shakespeare', 64, 16, 8

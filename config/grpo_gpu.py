@@ -1,6 +1,5 @@
 # byte pairs, rows of 256, 30 million parameters, bfloat16, compiled; ready for torchrun
 import torch
-
 _gpu = torch.cuda.is_available()
 _parts = '' if _gpu else ' --max_iters=2 --batch_size=2'    # shows that it starts
 dataset, block_size, dtype = 'shakespeare_bpe', 256, 'bfloat16'

@@ -104,7 +104,6 @@ class Machine:
             self.stop[0] = 128 + number
             if self.main:                       # a print here may interrupt another, and fail
                 os.write(1, b"\nfinishing this step and saving; once more to stop at once\n")
-
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
 
