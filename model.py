@@ -2,13 +2,28 @@
 
     python model.py config/generator_docstrings.py --max_iters=2000
 
-One class serves as generator (bidirectional: all blanks in one pass; causal: left to right), trunk
-of the judge and likelihood judge. Without dropout: sampling and learning must see one network."""
-import math, os, pickle, re, sys, time
-import torch, torch.nn as nn, torch.nn.functional as F
-from config.configurator import configure, fail
-from config.run import RULES, Machine, check, run
-from data.dataset import SPECIALS, Dataset, blanks, draws, texts
+One class serves as generator (bidirectional: fills all blanks in one pass; causal: writes from left
+to right), as trunk of a classifier and as likelihood judge. There is no dropout: sampling and
+learning must see one and the same network."""
+import functools
+import math
+import os
+import pathlib
+import pickle
+import re
+import runpy
+import sys
+import time
+from dataclasses import dataclass
+
+from common import (HOME, at_least, autocast, between, configure, digest_of, fail, init_device,
+                    is_main, new_file, one_of, run_script)
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.dataset import Dataset, Prompts, blanks, draws, texts
 
 # knobs of pretraining
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -24,7 +39,7 @@ blank_high = 0.6            # largest share
 blank_span = 4              # length of a run, for 'span'
 batch_size = 256            # rows per step
 max_iters = 1000            # optimizer steps
-eval_interval = 250         # steps between looks at held-out rows
+eval_interval = 250         # steps between looks at held-out rows; 0: at the end only
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50           # steps of linear warm-up
 weight_decay = 0.01         # of all weights
@@ -35,322 +50,822 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
-FUSED = False   # True: torch's attention also on CPUs, where plain products beat it (small heads)
-# letters: T, H, C above | D = C / H | V base ids | B prompts, k rows each: N | M decision points
+# letters: N rows, k of each of B prompts | T positions | V base ids | C channels | H heads
+# D = C / H | M decisions, c choices at each, from U distributions
+
+
+def check_knobs():
+    """Ends with one line if a knob has a value that cannot be meant."""
+    one_of(('fill', 'causal'), mode=mode)
+    one_of(('random', 'span', 'suffix'), blank_kind=blank_kind)
+    one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
+    at_least(2, block_size=block_size)
+    at_least(1, n_layer=n_layer, n_head=n_head, n_embd=n_embd, blank_span=blank_span,
+             batch_size=batch_size, max_iters=max_iters)
+    at_least(0, eval_interval=eval_interval, learning_rate=learning_rate, seed=seed,
+             warmup_iters=warmup_iters, weight_decay=weight_decay, grad_clip=grad_clip)
+    between(0, blank_high, blank_low=blank_low)
+    between(0, 1, blank_high=blank_high)
+    between(0, 0.9999, beta1=beta1, beta2=beta2)
+
+
+# ---- the network ---------------------------------------------------------------------------------
+
 
 def norm(x):
+    """Root mean square 1 over the channels; no weights."""
     return F.rms_norm(x, x.shape[-1:])
 
+
 def attention(q, k, v, bias, causal):
-    """Softmax attention of q (B, H, S, D) to k, v (B, H, keys, D); causal spares GPUs the bias."""
-    if FUSED or q.device.type != 'cpu':
+    """Softmax attention of q (N, H, S, D) to k, v (N, H, keys, D). bias: added to the scores, None:
+    nothing is hidden. causal: the bias is the plain triangle, which a GPU's kernel has built in.
+
+    On a CPU two plain products beat torch's fused kernel, for heads as small as ours."""
+    if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
-    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (B, H, S, keys)
-    scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
+    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)         # (N, H, S, keys)
+    if bias is not None:
+        scores = scores.add_(bias.to(scores.dtype))
     return scores.softmax(-1).to(v.dtype) @ v
 
+
+class KVCache:
+    """Keys and values of the tokens that a causal model has seen: of each block two tensors
+    (N, H, width, D). The first `length` positions are in use, the rest is room for more."""
+
+    def __init__(self, n_layer):
+        self.keys = [None] * n_layer
+        self.values = [None] * n_layer
+        self.length = 0
+
+    @property
+    def width(self):
+        return 0 if self.keys[0] is None else self.keys[0].size(2)
+
+    def append(self, layer, k, v):
+        """Writes k, v (N, H, S, D) of the next S tokens; returns all, room included: a product with
+        a slice of them would copy it first. GPT.trunk() advances `length` after the last block."""
+        if self.keys[layer] is None:
+            self.keys[layer] = k
+            self.values[layer] = v
+        else:
+            stop = self.length + k.size(2)
+            self.keys[layer][:, :, self.length:stop] = k            # gradients pass through this
+            self.values[layer][:, :, self.length:stop] = v
+        return self.keys[layer], self.values[layer]
+
+    def change(self, function):
+        self.keys = [function(t) for t in self.keys]
+        self.values = [function(t) for t in self.values]
+
+    def reserve(self, more):
+        """Room for `more` tokens behind what is there."""
+        self.change(lambda t: F.pad(t, (0, 0, 0, more)))
+
+    def expand(self, copies):
+        """Each row becomes `copies` neighbouring rows."""
+        self.change(lambda t: t.repeat_interleave(copies, 0))
+
+    def select(self, rows):
+        """Only these rows, (N,) bool, go on."""
+        self.change(lambda t: t[rows])
+
+
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down. past: [k, v] of its cache."""
+    """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
+
     def __init__(self, n_layer, n_head, n_embd):
         super().__init__()
-        self.n_head, big, small = n_head, n_embd ** -0.5, 0.02 / math.sqrt(2 * n_layer)
+        self.n_head = n_head
         self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
         self.proj = nn.Linear(n_embd, n_embd, bias=False)
         self.up = nn.Linear(n_embd, 4 * n_embd, bias=False)
         self.down = nn.Linear(4 * n_embd, n_embd, bias=False)
-        for linear, std in zip((self.qkv, self.up, self.proj, self.down), (big, big, small, small)):
-            nn.init.normal_(linear.weight, std=std)         # residual branches start small
+        # What is added to the residual stream starts small, by the number of such branches.
+        small = 0.02 / math.sqrt(2 * n_layer)
+        nn.init.normal_(self.qkv.weight, std=n_embd ** -0.5)
+        nn.init.normal_(self.up.weight, std=n_embd ** -0.5)
+        nn.init.normal_(self.proj.weight, std=small)
+        nn.init.normal_(self.down.weight, std=small)
 
-    def forward(self, x, cos, sin, bias, causal, past=None, start=0):
-        (B, S, C), H = x.shape, self.n_head
-        qkv = self.qkv(norm(x)).view(B, S, 3, H, C // H)
-        qk, v = norm(qkv[:, :, :2].to(cos.dtype)), qkv[:, :, 2]             # (B, S, 2, H, D)
-        qk = (qk * cos).addcmul(qk.roll(C // H // 2, -1), sin)              # rotary positions
-        q, k, v = (t.transpose(1, 2) for t in (*qk.to(v.dtype).unbind(2), v))   # (B, H, S, D)
-        if past:
-            past[0][:, :, start:start + S], past[1][:, :, start:start + S] = k, v   # gradients pass
-            k, v = past                         # with their room: products would copy a slice
-        elif past is not None:
-            past += k, v
-        x = x + self.proj(attention(q, k, v, bias, causal).transpose(1, 2).reshape(B, S, C))
+    def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
+        N, S, C = x.shape
+        D = C // self.n_head
+        qkv = self.qkv(norm(x)).view(N, S, 3, self.n_head, D)
+        v = qkv[:, :, 2].transpose(1, 2)                            # (N, H, S, D)
+        qk = norm(qkv[:, :, :2].to(cos.dtype))                      # (N, S, 2, H, D)
+        # Rotary positions: of the halves x, y of a head (x cos - y sin, y cos + x sin); the first
+        # half of `sin` is stored with its minus.
+        qk = (qk * cos).addcmul(qk.roll(D // 2, -1), sin)           # (N, S, 2, H, D)
+        q, k = qk.to(v.dtype).transpose(1, 3).unbind(2)             # (N, H, S, D) each
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+        y = attention(q, k, v, bias, causal)                        # (N, H, S, D)
+        x = x + self.proj(y.transpose(1, 2).reshape(N, S, C))
         return x + self.down(self.up(norm(x)).relu_().square())
 
+
 class GPT(nn.Module):
-    """Pre-norm transformer: rotary positions, RMS-normalised queries and keys, no biases. Inputs:
-    V base ids, mask = V, BOS = V + 1, padding = V + 2; outputs: the V, so none needs a ban."""
+    """Pre-norm transformer: rotary positions, RMS-normalised queries and keys, no biases.
+
+    Inputs are V base ids, mask = V, BOS = V + 1, padding = V + 2; outputs are the V base ids, so no
+    function has to ban the others.
+
+    What GRPO needs of a model, so that another one can take this one's place:
+      model(tokens, where, prefix, copies) -> logits (M, V), float32, that score tokens[n, t] where
+          `where` (N, T) holds, row by row. A fill model must not see the tokens there, a causal one
+          nothing but what stands to the left. Causal: each `copies` neighbouring rows agree in
+          their first `prefix` tokens, which may be computed once; it is a hint.
+      causal, device, mask_id, bos_id, pad_id, vocab_size (V), block_size (longest row)
+      parameters(), named_parameters(), state_dict(): as of any torch.nn.Module; names that contain
+          'blocks.' are hidden matrices, for Muon
+    and to write from left to right:
+      cache = model.new_cache(), with cache.expand(copies), cache.select(rows), cache.reserve(more)
+      model.next_logits(tokens, cache) -> logits (N, V) of what follows tokens (N, S), which follow
+          what the cache holds, and enter it."""
+
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
         super().__init__()
         if n_embd % (2 * n_head):
-            fail(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
-        self.args = dict(vocab_size=vocab_size, block_size=block_size, n_layer=n_layer,
-                         n_head=n_head, n_embd=n_embd, causal=causal)
-        self.causal, self.block_size, self.compiled, D = causal, block_size, None, n_embd // n_head
-        self.mask_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + len(SPECIALS))
-        self.embed = nn.Embedding(vocab_size + len(SPECIALS), n_embd)
+            raise ValueError(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
+        self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
+                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal}
+        self.vocab_size = vocab_size
+        self.block_size = block_size
+        self.causal = causal
+        self.mask_id = vocab_size
+        self.bos_id = vocab_size + 1
+        self.pad_id = vocab_size + 2
+        self.embed = nn.Embedding(vocab_size + 3, n_embd)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
-        nn.init.zeros_(self.head.weight)                # the first guess is uniform
-        angle = torch.arange(block_size).view(-1, 1, 1, 1) * 10000.0 ** (-torch.arange(0, D, 2) / D)
-        self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)   # (T, 1, 1, D)
-        self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
-        self.future = nn.Buffer(torch.full([block_size] * 2, -math.inf).triu(1), persistent=False)
+        nn.init.zeros_(self.head.weight)                            # the first guess is uniform
+        self.compiled = None                                        # torch.compile(self.trunk)
 
-    def trunk(self, inputs, cache=None, start=0, pad=None):
-        """Ids (B, S) at positions from start on -> normalised features (B, S, C). pad: (B, S) bool.
-        cache: [k, v] of each block, (B, H, width, D), with room for new ones; or [], to fill."""
-        stop, width = start + inputs.size(1), cache[0][0].size(2) if start else inputs.size(1)
-        bias = None if pad is None else torch.where(pad, float('-inf'), 0.0)[:, None, None]
-        bias = self.future[start:stop, :width] if self.causal else bias     # or (B, 1, 1, S)
-        x, cos, sin = norm(self.embed(inputs)), self.cos[start:stop], self.sin[start:stop]
-        for block, past in zip(self.blocks, cache or [None] * len(self.blocks)):
-            x = block(x, cos, sin, bias, self.causal and not start, past, start)
+        # Rotary positions (RoFormer, arXiv:2104.09864): half of a head is turned against the other.
+        D = n_embd // n_head
+        frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
+        angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
+        self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
+        self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
+        future = torch.full((block_size, block_size), -math.inf).triu(1)    # (T, T)
+        self.future = nn.Buffer(future, persistent=False)
+
+    @property
+    def device(self):
+        return self.embed.weight.device
+
+    def trunk(self, inputs, cache=None, pad=None):
+        """Ids (N, S) -> normalised features (N, S, C). cache: what stands to their left, and takes
+        them in (causal); pad: (N, S) bool, positions that nobody looks at (bidirectional)."""
+        start = cache.length if cache is not None else 0
+        stop = start + inputs.size(1)
+        bias = None
+        if self.causal:
+            width = cache.width if start > 0 else stop
+            bias = self.future[start:stop, :width]                          # (S, keys)
+        elif pad is not None:
+            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
+
+        x = norm(self.embed(inputs))                                        # (N, S, C)
+        cos = self.cos[start:stop]
+        sin = self.sin[start:stop]
+        for layer, block in enumerate(self.blocks):
+            x = block(x, cos, sin, bias, self.causal and start == 0, cache, layer)
+        if cache is not None:
+            cache.length = stop
         return norm(x)
 
     def features(self, tokens, where=None, prefix=0, copies=1):
-        """Features (N, T, C) of rows (N, T), or (M, C) where `where` (N, T) holds, of what a choice
-        of tokens[:, t] may see: all to its left (causal), all outside `where`, hidden here (fill).
-        copies = k causal rows agree on `prefix` tokens, computed once. ValueError: T is too big."""
-        T, here, pad = tokens.size(1), tokens.device, None
+        """Features (N, T, C) of rows (N, T), of what a choice of tokens[n, t] may see: all to its
+        left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (M, C)
+        of the positions where it holds. prefix, copies: see above. ValueError: T is too large."""
+        T = tokens.size(1)
         if T > self.block_size:
             raise ValueError(f"rows of {T} tokens; block_size is {self.block_size}")
-        if self.causal:                         # BOS, then all tokens but the last
-            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
+        if self.causal:
+            x = self.causal_features(tokens, prefix, copies)
         else:
-            inputs = tokens if where is None else tokens.masked_fill(where.to(here), self.mask_id)
-            pad = tokens == self.pad_id         # asking a GPU for any() would mean to wait
-            pad = pad if self.compiled or here.type != 'cpu' or pad.any() else None
-        if self.causal and copies > 1 and not self.compiled:    # a compiled trunk wants one shape
-            cache, room = [[] for _ in self.blocks], (0, 0, 0, T - prefix - 1)
-            x = self.trunk(inputs[::copies, :prefix + 1], cache).repeat_interleave(copies, 0)
-            cache = [[F.pad(t.repeat_interleave(copies, 0), room) for t in kv] for kv in cache]
-            x = torch.cat((x, self.trunk(inputs[:, prefix + 1:], cache, prefix + 1)), 1)
-        else:
-            x = (self.compiled or self.trunk)(inputs, pad=pad)              # (N, T, C)
+            x = self.fill_features(tokens, where)
         if where is None:
             return x
-        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)
-        return x.flatten(0, 1).index_select(0, index)   # (M, C); a where on the CPU: without a wait
+        # A `where` that lies on the CPU spares a GPU the wait for the number of its positions.
+        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (M,)
+        return x.flatten(0, 1).index_select(0, index)                                   # (M, C)
+
+    def fill_features(self, tokens, where):
+        inputs = tokens
+        if where is not None:
+            inputs = tokens.masked_fill(where.to(tokens.device), self.mask_id)
+        pad = tokens == self.pad_id                                                     # (N, T)
+        # Without padding the attention needs no bias. A GPU would have to be waited for to know.
+        if self.compiled is None and tokens.device.type == 'cpu' and not pad.any():
+            pad = None
+        trunk = self.compiled or self.trunk
+        return trunk(inputs, pad=pad)                                                   # (N, T, C)
+
+    def causal_features(self, tokens, prefix, copies):
+        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)       # BOS, all but the last
+        if copies == 1 or self.compiled:        # a compiled trunk wants rows of one shape
+            trunk = self.compiled or self.trunk
+            return trunk(inputs)                                                        # (N, T, C)
+        # The copies of a prompt share their prefix: it is computed once, then each goes on alone.
+        cache = self.new_cache()
+        shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
+        cache.expand(copies)
+        cache.reserve(tokens.size(1) - prefix - 1)
+        own = self.trunk(inputs[:, prefix + 1:], cache)
+        return torch.cat((shared.repeat_interleave(copies, 0), own), 1)                 # (N, T, C)
 
     def logits(self, x):
         """Output layer: features (..., C) -> logits (..., V), float32 at least."""
         return self.head(x).to(torch.promote_types(x.dtype, torch.float32))
 
     def forward(self, tokens, where=None, prefix=0, copies=1):
-        """Logits scoring tokens[n, t]: (N, T, V), or (M, V) at where (N, T); see features()."""
+        """Logits that score tokens[n, t]: (N, T, V), or (M, V) at where (N, T); see features()."""
         return self.logits(self.features(tokens, where, prefix, copies))
 
-# ---- sampling: one distribution samples, scores, and enters KL and entropy ---------------------
+    def new_cache(self):
+        return KVCache(len(self.blocks))
+
+    def next_logits(self, tokens, cache):
+        """Logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
+        return self.logits(self.trunk(tokens, cache)[:, -1])
+
+
+def freeze(network, dtype):
+    """Makes a network one that is not trained: its blocks are cast once, not at every product."""
+    network.requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, Block):
+            module.to(dtype)
+
+
+# ---- sampling: one distribution samples, scores, and enters the ratio ----------------------------
+
+
 def log_probs(logits, temperature=1.0, kept=None):
     """Log-probs (M, V), nats, of softmax(logits / temperature) over the ids kept (M, V) bool."""
-    logits = logits if temperature == 1 else logits / temperature       # V may be large: no copy
-    # -1e9 rather than -inf: p is still exactly 0, and p * log p stays 0 instead of NaN
-    return (logits if kept is None else logits.masked_fill(~kept, -1e9)).log_softmax(-1)
+    if temperature != 1:                        # with a large V every copy counts
+        logits = logits / temperature
+    if kept is not None:
+        # -1e9 rather than -inf: p is still exactly 0, and p * log p stays 0 instead of NaN
+        logits = logits.masked_fill(~kept, -1e9)
+    return logits.log_softmax(-1)
+
 
 def kept_set(logp, top_k=0, top_p=1.0):
     """The ids (M, V) bool that filters leave. top_k: that many of the likeliest, 0 is off; top_p:
     the fewest whose mass reaches it, 1 is off (nucleus sampling, arXiv:1904.09751)."""
     ranked, order = logp.sort(-1, descending=True)
-    keep = ranked.exp().cumsum(-1) - ranked.exp() < top_p
-    keep[:, top_k or keep.size(1):] = False
+    mass_before = ranked.exp().cumsum(-1) - ranked.exp()
+    keep = mass_before < top_p
+    keep[:, 0] = True                           # the likeliest stays, however small top_p is
+    if top_k > 0:
+        keep[:, top_k:] = False
     return torch.zeros_like(keep).scatter(-1, order, keep)
 
-def draw(logp, uniforms):
-    """Actions (M, k) of log-probs (M, V), by inverse CDF from uniforms (M, k) in [0, 1)."""
-    cdf = logp.exp().cumsum_(-1)                                            # (M, V)
-    top = cdf[:, -1:] * (1 - 2 ** -22)          # strictly inside: no id of probability 0 is drawn
-    found = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
-    return found.clamp(max=logp.size(-1) - 1)   # NaN logits must not crash here: they get a name
 
-def act(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
-    """Logits (M, V), uniforms (M, k) or None (likeliest) -> actions, log-probs (M, k), kept set."""
-    logp, kept = log_probs(logits, temperature), None
-    if top_k or top_p < 1:
+def draw(logp, uniforms):
+    """Actions (M, c) of log-probs (M, V), by inverse CDF from uniforms (M, c) in [0, 1)."""
+    cdf = logp.exp().cumsum_(-1)                                    # (M, V)
+    # Strictly inside the CDF, however u * top was rounded: no id of probability 0 is ever drawn.
+    top = cdf[:, -1:] * (1 - 2 ** -22)                              # (M, 1), some bits below 1
+    actions = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
+    return actions.clamp(max=logp.size(-1) - 1)     # NaN logits are told of later, with a name
+
+
+def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
+    """Logits (M, V), uniforms (M, c), or None: the likeliest id -> actions, their log-probs (M, c),
+    and the kept set (M, V) bool, None if nothing is filtered."""
+    logp = log_probs(logits, temperature)                           # (M, V)
+    kept = None
+    if top_k > 0 or top_p < 1:
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
     actions = logp.argmax(-1, keepdim=True) if uniforms is None else draw(logp, uniforms)
     return actions, logp.gather(1, actions), kept
 
-def place(tokens, mask, values):
-    """Writes values (M, k) into the blanks of tokens (B, T): rows (N, T), row b*k + j."""
-    rows = tokens[:, None].repeat(1, values.size(1), 1)                     # (B, k, T)
-    at = (i.to(rows.device, non_blocking=True) for i in mask.nonzero(as_tuple=True))   # (M,) each
-    rows.transpose(1, 2)[tuple(at)] = values
-    return rows.flatten(0, 1)
+
+@dataclass
+class Rollout:
+    """k completions of each of B prompts, and all that is needed to score and to learn from them.
+
+    A decision is a place where the policy chooses an id, from one of U distributions.
+    Fill, one pass: the k completions of a prompt share its blanks and their distributions. So the M
+    decisions are the blanks of the B prompts, with c = k choices at each.
+    Fill, several passes, and causal: what a completion has chosen changes what it chooses next. So
+    each of the N completions has decisions of its own, with c = 1 choice."""
+    prompts: Prompts        # B of them
+    rows: Tensor            # (N, T) completed; row b * k + j is completion j of prompt b
+    where: Tensor           # bool, where decisions lie; fill, one pass: (B, T), the mask; else
+                            #     (N, T), in causal mode up to and including the end of the row
+    owner: Tensor           # (M,) the row of `where` that a decision lies in; fill, one pass: whose
+                            #     prompt's, in [0, B); else whose completion's, in [0, N)
+    actions: Tensor         # (M, c) ids chosen
+    logp_old: Tensor        # (M, c) their log-probs when they were chosen
+    point: Tensor | None    # (M,) which of the U distributions; None: U = M, each has its own
+    kept: Tensor | None     # (U, V) bool, what top-k and top-p left; None: everything
+    logits: Tensor | None   # (U, V) with gradient, of the passes that chose; None: not kept
+    causal: bool            # written from left to right?
+    passes: list | None = None          # several passes: (states, where) of each, both (S, T)
+    turn: Tensor | None = None          # several passes: (N, T) the pass that wrote it, or -1
+    logp_ref: Tensor | None = None      # (U, V) of the reference, if it is asked for more than once
+
+    @property
+    def k(self):
+        return len(self.rows) // len(self.prompts)
+
+
+def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, n_fill_steps=1,
+             fill_order='random', keep_graph=False, prompts_at_a_time=0):
+    """Fills the blanks of Prompts: the one function that fills, for training, evaluation, sample.py
+    and the rest. Returns a Rollout.
+
+    greedy: one completion of the likeliest ids; else one for each of the prompts' k uniforms.
+    n_fill_steps, fill_order: see fill_in_passes(). keep_graph (fill): keep the logits, to learn
+    from these very passes. prompts_at_a_time (causal): to save memory; 0: all. Prompts lie on the
+    CPU; a GPU is waited for in several passes, three times each, and in causal mode."""
+    how = {'greedy': greedy, 'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+    if not model.causal and n_fill_steps == 1:
+        return fill(model, prompts, keep_graph, **how)
+    if not model.causal:
+        return fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, **how)
+
+    parts = [write(model, part, **how) for part in prompts.split(prompts_at_a_time or len(prompts))]
+    rows = torch.cat([rows for rows, _, _, _ in parts])             # (N, T)
+    where = torch.cat([where for _, where, _, _ in parts])          # (N, T)
+    logp = torch.cat([logp for _, _, logp, _ in parts])             # (N, T)
+    kept = None
+    if top_k > 0 or top_p < 1:
+        kept = torch.cat([kept[where] for _, where, _, kept in parts])      # (M, V)
+    return Rollout(prompts, rows=rows, where=where, owner=where.nonzero()[:, 0],
+                   actions=rows[where][:, None], logp_old=logp[where][:, None], point=None,
+                   kept=kept, logits=None, causal=True)
+
+
+def fill(model, prompts, keep_graph, greedy, **how):
+    """complete(), all blanks at once: one pass over B rows serves the k completions of each."""
+    mask = prompts.mask
+    tokens = prompts.tokens.to(model.device, non_blocking=True)     # (B, T)
+    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+        logits = model(tokens, where=mask)                          # (M, V)
+    uniforms = None
+    if not greedy:
+        uniforms = prompts.uniforms[mask].to(model.device, non_blocking=True)       # (M, k)
+    actions, logp, kept = choose(logits.detach(), uniforms, **how)  # (M, k), (M, k), (M, V)
+    b, t = [index.to(model.device, non_blocking=True) for index in mask.nonzero(as_tuple=True)]
+    rows = tokens[:, None].repeat(1, actions.size(1), 1)            # (B, k, T)
+    rows.transpose(1, 2)[b, t] = actions                            # blank m of all k completions
+    return Rollout(prompts, rows=rows.flatten(0, 1), where=mask, owner=b, actions=actions,
+                   logp_old=logp, point=None, kept=kept, logits=logits if keep_graph else None,
+                   causal=False)
+
+
+def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy, **how):
+    """complete(), in several passes: each fills its share of the blanks, and sees what the passes
+    before it wrote. Pass t fills the blanks of rank r with r * n_fill_steps // blanks == t.
+
+    fill_order: 'random', one order for all k completions of a prompt | 'left' to right |
+    'confident': the blanks whose distribution, given the state, is surest. The order does not
+    depend on the uniforms that sample, so the log-probability of a completion, given its order, is
+    exactly the sum of those of its choices."""
+    device = model.device
+    k = 1 if greedy else prompts.uniforms.size(2)
+    mask = prompts.mask.repeat_interleave(k, 0).to(device)          # (N, T)
+    rows = prompts.tokens.repeat_interleave(k, 0).to(device)        # (N, T) states, as they grow
+    rows = rows.masked_fill(mask, model.mask_id)
+    T = rows.size(1)
+    prompt_of = torch.arange(len(rows), device=device) // k         # (N,)
+    if not greedy:
+        uniforms = prompts.uniforms.transpose(1, 2).flatten(0, 1).to(device)        # (N, T)
+    if fill_order == 'random':
+        if prompts.order is None:
+            raise ValueError("fill_order 'random' needs Prompts with an order")
+        key = prompts.order.repeat_interleave(k, 0).to(device)      # (N, T)
+    else:
+        key = torch.arange(T, dtype=torch.float32, device=device).expand(mask.shape)
+    rank = rank_among(key, mask)                                    # (N, T)
+    turn = torch.full_like(rows, -1)                                # (N, T)
+    n_blanks = prompts.mask.sum(1).repeat_interleave(k)             # (N,) on the CPU
+
+    found = []                                  # of each pass
+    n_points = 0
+    for t in range(n_fill_steps):
+        # The ranks of this pass, from `first` up to but excluding `last`; maybe none.
+        first = -(-t * n_blanks // n_fill_steps)                    # (N,) -(-a // b) rounds up
+        last = -(-(t + 1) * n_blanks // n_fill_steps)
+        busy = (first < last).nonzero().squeeze(1)                  # rows with a blank to fill now
+        if len(busy) == 0:
+            continue
+        busy = busy.to(device)
+        first = first[:, None].to(device)
+        last = last[:, None].to(device)
+        if fill_order == 'confident':
+            is_left = rows == model.mask_id
+            rank = first + rank_among(-confidence(model, rows, is_left), is_left)
+        where = (mask & (first <= rank) & (rank < last))[busy]      # (busy, T)
+
+        # Completions of a prompt that stand in one state share a pass, as all k do in the first.
+        both = torch.cat((prompt_of[busy, None], rows[busy], where), 1)
+        different, state_of = torch.unique(both, dim=0, return_inverse=True)
+        states = different[:, 1:1 + T]                              # (S, T)
+        at = different[:, 1 + T:].bool()                            # (S, T)
+        with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+            logits = model(states, where=at)                        # (U of this pass, V)
+
+        # Which distribution, and which of the k completions, does a decision belong to?
+        number = at.flatten().cumsum(0).view_as(at) - 1             # (S, T) the row of the logits
+        n, position = where.nonzero(as_tuple=True)                  # (decisions,)
+        point = number[state_of[n], position]
+        completion = busy[n]
+        j = completion % k
+        drawn = None
+        if not greedy:
+            drawn = uniforms.new_zeros(len(logits), k)
+            drawn[point, j] = uniforms[completion, position]
+        actions, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
+        rows[completion, position] = actions[point, j]
+        turn[completion, position] = t
+        found.append({'pass': (states, at), 'owner': completion, 'actions': actions[point, j],
+                      'logp': logp[point, j], 'point': n_points + point, 'kept': kept,
+                      'logits': logits})
+        n_points += len(logits)
+
+    def joined(name):
+        return torch.cat([part[name] for part in found])
+
+    return Rollout(prompts, rows=rows, where=mask, owner=joined('owner'),
+                   actions=joined('actions')[:, None], logp_old=joined('logp')[:, None],
+                   point=joined('point'), kept=None if kept is None else joined('kept'),
+                   logits=joined('logits') if keep_graph else None, causal=False,
+                   passes=[part['pass'] for part in found], turn=turn)
+
+
+def rank_among(key, among):
+    """The rank (N, T) of each position by its key (N, T) float, lowest first, among those."""
+    return key.masked_fill(~among, math.inf).argsort(dim=1, stable=True).argsort(dim=1)
+
 
 @torch.no_grad()
-def complete(model, tokens, mask, uniforms=None, temperature=1.0, top_k=0, top_p=1.0, eos=-1):
-    """Fills blanks of tokens, mask (B, T) k times, by uniforms (B, T, k) in [0, 1), or None: by the
-    likeliest ids, once. Returns rows (N, T); acted (N, T) bool, where the policy chose (causal: up
-    to eos, then padding); if causal logp (N, T) of choices, if filtered too kept (N, T, V) bool."""
-    k, how = 1 if uniforms is None else uniforms.size(2), (temperature, top_k, top_p)
-    rows, acted = tokens.repeat_interleave(k, 0), mask.repeat_interleave(k, 0)      # (N, T)
-    if not model.causal:
-        u = None if uniforms is None else uniforms[mask]                    # (M, k)
-        return place(tokens, mask, act(model(tokens, where=mask), u, *how)[0]), acted, None, None
-    (N, T), V, here = rows.shape, model.head.out_features, rows.device
-    u = None if uniforms is None else uniforms.transpose(1, 2).flatten(0, 1)        # (N, T)
-    given = (torch.arange(1, T + 1, device=here) * (~acted & (rows != model.pad_id))).amax(1)
-    taken, live = torch.zeros(N, T, device=here), torch.arange(N, device=here)  # rows not ended
-    every = torch.ones(N, T, V, dtype=torch.bool, device=here) if top_k or top_p < 1 else None
-    first, room, cache = int(mask.any(0).nonzero()[0]), 33, [[] for _ in model.blocks]
-    x = model.trunk(F.pad(tokens[:, :first], (1, 0), value=model.bos_id), cache)[:, -1]     # (B, C)
-    x, cache = x.repeat_interleave(k, 0), [[t.repeat_interleave(k, 0) for t in kv] for kv in cache]
+def confidence(model, rows, is_left):
+    """How sure the model is at each blank that is left: the log-probability of the likeliest id, in
+    rows (N, T), at temperature 1. Of the distribution, not of a sample: so the order does not
+    depend on samples. Rounded, so that places that are equal but for rounding go left to right."""
+    states, state_of = torch.unique(rows, dim=0, return_inverse=True)
+    at = states == model.mask_id                                    # (S, T)
+    sure = torch.full(states.shape, -math.inf, device=rows.device)
+    sure[at] = model(states, where=at).log_softmax(-1).amax(-1).to(sure.dtype)
+    return sure.round(decimals=4)[state_of]                         # (N, T)
+
+
+@torch.no_grad()
+def write(model, prompts, greedy, **how):
+    """complete(), from left to right, up to *and including* eos; padding after it. An eos in a
+    blank before text that is given ends nothing. Returns rows, where and log-probs of the choices,
+    each (N, T), and if something is filtered kept (N, T, V)."""
+    device = model.device
+    k = 1 if greedy else prompts.uniforms.size(2)
+    first = int(prompts.mask.any(0).nonzero()[0])                   # the first blank of all
+    tokens = prompts.tokens.to(device, non_blocking=True)           # (B, T)
+    rows = tokens.repeat_interleave(k, 0)                           # (N, T)
+    where = prompts.mask.to(device, non_blocking=True).repeat_interleave(k, 0)      # (N, T)
+    N, T = rows.shape
+    uniforms = None
+    if not greedy:
+        uniforms = prompts.uniforms.to(device).transpose(1, 2).flatten(0, 1)        # (N, T)
+    is_given = ~where & (rows != model.pad_id)                      # (N, T)
+    positions = torch.arange(T, device=device)
+    last_given = torch.where(is_given, positions, -1).amax(1)       # (N,) -1: nothing is given
+    logp = torch.zeros(N, T, device=device)
+    kept = None
+    if how['top_k'] > 0 or how['top_p'] < 1:
+        kept = torch.ones(N, T, model.vocab_size, dtype=torch.bool, device=device)
+
+    # The k completions of a prompt share everything up to the first blank.
+    cache = model.new_cache()
+    prefix = F.pad(tokens[:, :first], (1, 0), value=model.bos_id)   # (B, first + 1)
+    logits = model.next_logits(prefix, cache).repeat_interleave(k, 0)       # (N, V)
+    cache.expand(k)
+    live = torch.arange(N, device=device)                           # the rows that have not ended
     for t in range(first, T):
-        actions, logp, kept = act(model.logits(x), None if u is None else u[live, t, None], *how)
-        mine = acted[live, t]                   # elsewhere the token is given, or the row has ended
-        new = torch.where(mine, actions[:, 0], rows[live, t])
-        rows[live, t], taken[live, t] = new, logp[:, 0].to(taken.dtype) * mine
+        u = None if greedy else uniforms[live, t, None]             # (live, 1)
+        actions, chosen_logp, kept_ids = choose(logits, u, **how)
+        is_choice = where[live, t]              # else the token is given, or the row has ended
+        token = torch.where(is_choice, actions[:, 0], rows[live, t])        # (live,)
+        rows[live, t] = token
+        logp[live, t] = chosen_logp[:, 0].to(logp.dtype)
         if kept is not None:
-            every[live, t] = kept
-        over = live[mine & (new == eos) & (given[live] <= t)]   # nothing that is given follows
-        rows[over, t + 1:], acted[over, t + 1:] = model.pad_id, False
-        if t % 4 == 3 or t == T - 1 or here.type == 'cpu':      # a GPU waits when asked: seldom
-            going = acted[live, t + 1:].any(1)
-            if (count := int(going.sum())) == 0:
+            kept[live, t] = kept_ids
+        # An eos ends the row, if no given token follows it.
+        ended = live[is_choice & (token == prompts.eos) & (last_given[live] < t)]
+        rows[ended, t + 1:] = model.pad_id
+        where[ended, t + 1:] = False
+
+        if t == T - 1:
+            break
+
+        # Rows that have ended leave the batch, once they are a tenth of it: copying the cache has
+        # its price. To know how many they are a GPU must be waited for, so it is asked seldom.
+        if device.type == 'cpu' or t % 4 == 3:
+            goes_on = where[live, t + 1:].any(1)                    # (live,)
+            count = int(goes_on.sum())
+            if count == 0:
                 break
-            if count <= 0.9 * len(live):        # ended rows leave when that pays for the copy
-                live, cache = live[going], [[past[going] for past in kv] for kv in cache]
-        if (t - first) % room == 0:             # for so many positions at a time
-            more = min(room, model.block_size - t - 1)
-            cache = [[F.pad(past, (0, 0, 0, more)) for past in kv] for kv in cache]
-        x = model.trunk(rows[live, t, None], cache, t + 1)[:, 0]            # (live rows, C)
-    return rows, acted, taken, every
+            if count <= 0.9 * len(live):
+                live = live[goes_on]
+                cache.select(goes_on)
 
-# ---- optimizers, checkpoints, and the supervised loop of model.py and judge.py -----------------
-def optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon'):
-    """'muon': Muon (Jordan, 2024) for hidden matrices, AdamW for embedding, head and the rest; both
-    move a weight by about learning_rate a step, so one knob serves both. 'adamw': for all."""
-    rest, both = dict(model.named_parameters()), {'lr': learning_rate, 'weight_decay': weight_decay}
-    body = [rest.pop(name) for name in list(rest) if kind == 'muon' and 'blocks.' in name]
-    opts = [torch.optim.AdamW(rest.values(), betas=(beta1, beta2), fused=True, **both)]
-    return [torch.optim.Muon(body, adjust_lr_fn='match_rms_adamw', **both), *opts] if body else opts
+        # The cache holds BOS and the tokens before t; that is t + 1, and the next is written there.
+        # It gets room for 33 at a time: room for one would be a copy at every token, and room for
+        # all of T would let every token look at places that are still empty.
+        if (t - first) % 33 == 0:
+            cache.reserve(min(33, model.block_size - t - 1))
+        logits = model.next_logits(rows[live, t, None], cache)      # (live, V)
+    return rows, where, logp, kept
 
-def scheduled(step, peak, floor, warmup, total):
+
+def decision_logits(model, rollout):
+    """Logits (U, V) with which a model, any, looks at the decisions of a Rollout: in several passes
+    at the states that were met when it was made."""
+    if rollout.passes is not None:
+        return torch.cat([model(states, where=where) for states, where in rollout.passes])
+    if not rollout.causal:
+        return model(rollout.prompts.tokens.to(model.device), where=rollout.where)
+    first_blank = int(rollout.prompts.mask.int().argmax(1).min())
+    return model(rollout.rows, where=rollout.where, prefix=first_blank, copies=rollout.k)
+
+
+def log_probs_of(actions, logp, point=None):
+    """Log-probs (M, c) of actions (M, c) under logp (U, V); point (M,): from which of the U
+    distributions a decision is drawn, None: U = M."""
+    if point is None:
+        return logp.gather(1, actions)
+    # By numbers, not logp[point], which would be (M, V): many decisions share a distribution.
+    index = point[:, None] * logp.size(1) + actions                 # (M, c)
+    return logp.flatten().index_select(0, index.flatten()).view_as(actions)
+
+
+def at_decisions(values, point=None):
+    """Values (U,) of distributions -> (M,) of the decisions drawn from them."""
+    return values if point is None else values.index_select(0, point)
+
+
+# ---- optimizers ----------------------------------------------------------------------------------
+
+
+def make_optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon'):
+    """A list of optimizers. 'muon': Muon (K. Jordan, 2024) for the hidden matrices, AdamW for
+    embedding, head and the rest; both move a weight by about learning_rate a step, so that one knob
+    serves both. 'adamw': for all. A parameter group may have a 'scale', a factor of its rate."""
+    hidden = []
+    rest = []
+    for name, parameter in model.named_parameters():
+        if kind == 'muon' and 'blocks.' in name:
+            hidden.append(parameter)
+        else:
+            rest.append(parameter)
+    settings = {'lr': learning_rate, 'weight_decay': weight_decay}
+    optimizers = []
+    if hidden:
+        optimizers.append(torch.optim.Muon(hidden, adjust_lr_fn='match_rms_adamw', **settings))
+    optimizers.append(torch.optim.AdamW(rest, betas=(beta1, beta2), fused=True, **settings))
+    return optimizers
+
+
+def get_lr(step, peak, floor, warmup, total):
     """Learning rate at a step: linear warm-up, then a cosine from peak down to floor."""
-    part = min(1.0, (step - warmup) / max(1, total - warmup))
-    cosine = floor + 0.5 * (1 + math.cos(math.pi * part)) * (peak - floor)
-    return peak * (step + 1) / (warmup + 1) if step < warmup else cosine
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 
-def update(model, opts, lr, grad_clip):
+
+def update(model, optimizers, lr, grad_clip):
     """One step of all optimizers at rate lr; returns the gradient's norm before clipping."""
-    size = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or float('inf'))
-    for opt in opts:
-        opt.param_groups[0]['lr'] = lr
-        opt.step()
-        opt.zero_grad()
-    return size
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or float('inf'))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group['lr'] = lr * group.get('scale', 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return grad_norm
 
-def save(path, **content):
-    """Writes a checkpoint, a plain dict, under a temporary name and renames it: whole or not."""
-    part = f'{path}.tmp'
-    try:
-        os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-        with open(part, 'wb') as f:
-            torch.save({'version': 1, **content}, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(part, path)
-    except (OSError, RuntimeError) as e:
-        fail(f"cannot write {path}: {str(e).splitlines()[0]}; what stood there before is whole")
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
 
-def load(path, kind, data, make, block_size=1, mode=''):
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+VERSION = 2             # of the format of checkpoints
+
+
+def save_checkpoint(path, **content):
+    """Writes a checkpoint, a plain dict with a checksum of all that is in it: whole or not."""
+    content['version'] = VERSION
+    with new_file(path) as file:
+        torch.save(content | {'checksum': digest_of(content)}, file)
+
+
+def load_checkpoint(path, kind, data, make, block_size=1, mode=''):
     """A checkpoint, checked before anything is computed; one line and the end if it does not fit.
     kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one."""
     end = f"; make one with: {make}"
+    use = f"--out=out/mine.pt, and use it: --{kind}_checkpoint=out/mine.pt"
     if not os.path.isfile(path):
         fail(f"no {kind} at {path}{end}")
     try:
-        ckpt = torch.load(path, map_location='cpu', weights_only=True)
-        found, text, version, args = (ckpt[x] for x in ('kind', 'corpus', 'version', 'model_args'))
-        name, T, causal = ckpt['config']['dataset'], args['block_size'], args['causal']
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        found = checkpoint['kind']
+        version = checkpoint['version']
+        checksum = checkpoint.pop('checksum', '')
+        corpus = checkpoint['corpus']
+        corpus_name = checkpoint['config']['dataset']
+        longest = checkpoint['model_args']['block_size']
+        causal = checkpoint['model_args']['causal']
     except pickle.UnpicklingError:
-        fail(f"{path} holds more than tensors and plain values, so it was not opened{end}")
+        fail(f"{path} is damaged, or holds more than tensors and plain values, so it was not "
+             f"opened{end}")
     except Exception as e:
         fail(f"{path} is damaged, or no checkpoint of ours ({type(e).__name__}){end}")
+
     if found != kind and (kind, found) != ('generator', 'policy'):
         fail(f"{path} is a {found}, expected a {kind}{end}")
-    if (version, text) != (1, data.fingerprint):
-        fail(f"{path} (version {version}, expected 1) was made for the text {name}-{text}, data/ "
-             f"has {data.name}-{data.fingerprint}{end}")
-    if T < block_size:
-        fail(f"{path} takes rows of {T} tokens, block_size is {block_size}{end} --{block_size=}")
+    if version != VERSION:
+        fail(f"{path} is of version {version}, expected {VERSION}{end}")
+    if checksum != digest_of(checkpoint):
+        fail(f"{path} is damaged: its checksum does not fit{end}")
+    if corpus != data.fingerprint:
+        fail(f"{path} was made for the text {corpus_name}-{corpus}, data/ has {data.name}-"
+             f"{data.fingerprint}{end}")
+    if longest < block_size:
+        fail(f"{path} takes rows of {longest} tokens, block_size is {block_size}{end} "
+             f"--block_size={block_size} {use}")
     if mode and causal != (mode == 'causal'):
-        fail(f"{path} is not a {mode} model{end} --mode={mode}")
-    return ckpt
+        fail(f"{path} is not a {mode} model{end} --mode={mode} {use}")
+    return checkpoint
+
 
 def load_gpt(path, data, make, block_size=1, mode='', device='cpu'):
-    """The GPT of a generator or policy checkpoint; see load()."""
-    ckpt = load(path, 'generator', data, make, block_size, mode)
-    model = GPT(**ckpt['model_args'])
-    model.load_state_dict(ckpt['model'])
+    """The GPT of a generator or policy checkpoint; see load_checkpoint()."""
+    checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
+    model = GPT(**checkpoint['model_args'])
+    model.load_state_dict(checkpoint['model'])
     return model.to(device)
 
-def made(path, script, recipe):
-    """Path, or for '' out/<recipe>.pt, made by script if missing; and the command that makes it."""
-    words = [w for w in recipe.split() if not w.startswith('--out=')]
-    if not path:
-        name = '-'.join(os.path.basename(w).removesuffix('.py').removeprefix('--') for w in words)
-        path = f"out/{re.sub('[^A-Za-z0-9_.=-]', '_', name) or 'default'}.pt"
-        if script and not os.path.exists(path):
-            run(['python', script, *words, f'--out={path}'])
-    return path, ' '.join(['python', script, *words])
 
-def fit(model, loss_at, look, c, name, note, **content):
-    """Minimises loss_at(step), a scalar, and saves the model with this content. look() tells about
-    held-out data; c: the knobs; name, note: what to print of the model and of the machine."""
-    path, gpt = c['out'] or made('', '', ' '.join(sys.argv[1:]))[0], getattr(model, 'gpt', model)
-    print(f"{name}, {sum(p.numel() for p in model.parameters()):,} parameters, "
-          f"{c['dataset']}, {note} -> {path}")
-    gpt.compiled = torch.compile(gpt.trunk, dynamic=False) if c['compile'] else None
-    peak, last, began, seen, mean = c['learning_rate'], c['max_iters'], time.time(), 0.0, 0.0
-    opts = optimizers(model, peak, c['weight_decay'], c['beta1'], c['beta2'])
+def recipe_words(recipe):
+    """The arguments that a recipe gives to its script, but for --out."""
+    return [word for word in recipe.split() if not word.startswith('--out=')]
+
+
+def checkpoint_path(recipe):
+    """Where the checkpoint of a recipe lies: its words are its name, under out/."""
+    names = [os.path.basename(word).removesuffix('.py').removeprefix('--')
+             for word in recipe_words(recipe)]
+    name = re.sub('[^A-Za-z0-9_.=-]', '_', '-'.join(names)) or 'default'
+    if len(name) > 150:                         # file systems take 255 bytes
+        name = f'{name[:130]}-{digest_of(name)}'
+    return f'out/{name}.pt'
+
+
+def recipe_digest(config):
+    """Stands for all that decides what a checkpoint becomes: the knobs of its script, its text, and
+    the contents of the files that its knobs name."""
+    made_of = {}
+    for name, value in config.items():
+        if name in ('out', 'device', 'compile', 'eval_interval'):
+            continue
+        if type(value) is str and os.path.isfile(value):
+            value = pathlib.Path(value).read_bytes()
+        made_of[name] = value
+    # Without labels, a classifier learns from a generator: by default that of this recipe.
+    default_generator = pathlib.Path(f"config/generator_{config['dataset']}.py")
+    if config.get('kind') == 'classifier' and default_generator.is_file():
+        made_of['generator'] = default_generator.read_bytes()
+    return digest_of(made_of, Dataset(config['dataset']).fingerprint)
+
+
+def ensure_checkpoint(path, script, recipe):
+    """The path of a part of a run, and the command that makes it. '' is where the recipe's
+    checkpoint lies; if it is missing there, the script makes it now, visibly. One that was made
+    from something else, under the same name, is left alone: the new one gets a name of its own."""
+    words = recipe_words(recipe)
+    command = ['python', script] + words
+    if path == '':
+        config, _ = configure(runpy.run_path(f'{HOME}/{script}'), words, quiet=True)
+        made_of = recipe_digest(config)
+        path = checkpoint_path(recipe)
+        if os.path.exists(path) and read_made_of(path) not in (made_of, None):
+            own_path = f"{path.removesuffix('.pt')}-{made_of}.pt"
+            if is_main():
+                print(f"{path} was made from another recipe or text; this one is {own_path}")
+            path = own_path
+        if not os.path.exists(path):
+            run_script(command + [f'--out={path}'])
+    if path != checkpoint_path(recipe):
+        command.append(f'--out={path}')
+    return path, ' '.join(command)
+
+
+def read_made_of(path):
+    """What a checkpoint says that it was made of; None if it cannot be read, which is told when it
+    is loaded."""
+    try:
+        return torch.load(path, map_location='cpu', weights_only=True, mmap=True)['made_of']
+    except Exception:
+        return None
+
+
+# ---- the supervised loop of model.py and judge.py ------------------------------------------------
+
+
+def fit(model, gpt, loss_at, look, config, title, **content):
+    """Minimises loss_at(step), a scalar, over a model's weights, and saves it with this content.
+    gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
+    path = config['out']
+    if path == '':
+        path = checkpoint_path(' '.join(sys.argv[1:]))
+    n_weights = sum(p.numel() for p in model.parameters())
+    print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
+    made_of = recipe_digest(config)             # now: files may change while it trains
+    if config['compile']:
+        gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
+    peak = config['learning_rate']
+    last = config['max_iters']
+    optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
+                                 config['beta2'])
+    began = time.time()
+    printed = 0.0
+    mean = 0.0                                  # of the loss, over about the last 50 steps
     for step in range(1, last + 1):
         loss = loss_at(step)
         mean += (loss.item() - mean) / min(step, 50)
         if not math.isfinite(mean):
             fail(f"step {step}: loss {loss:g}, nothing was written; try --learning_rate={peak / 2}")
         loss.backward()
-        lr = scheduled(step - 1, peak, peak / 10, c['warmup_iters'], last)
-        update(model, opts, lr, c['grad_clip'])
-        due = step == last or c['eval_interval'] and step % c['eval_interval'] == 0
-        if due or sys.stdout.isatty() and time.time() - seen > 0.2:
-            seen = time.time()
-            text = f"step {step:5d} | loss {mean:.4f} | " + (f"{look()} | " if due else '')
-            text += f"{(seen - began) / step * (last - step):.0f} s left"
-            print(text, end='\n' if due else ' \r', flush=True)
-    save(path, model_args=gpt.args, model=model.state_dict(), config=c, **content)
+        lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
+        update(model, optimizers, lr, config['grad_clip'])
+
+        interval = config['eval_interval']
+        is_due = step == last or (interval > 0 and step % interval == 0)
+        if is_due or (sys.stdout.isatty() and time.time() - printed > 0.2):
+            printed = time.time()
+            seconds_left = (printed - began) / step * (last - step)
+            line = f"step {step:5d} | loss {mean:.4f} | "
+            if is_due:
+                line += f"{look()} | "
+            print(f"{line}{seconds_left:.0f} s left", end='\n' if is_due else ' \r', flush=True)
+    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,
+                    made_of=made_of, **content)
     print(f"saved {path}")
 
+
+def pretraining_batch(model, data, split, n, rng):
+    """Rows (n, T), their blanks (n, T) bool, and the loss of guessing them: nats per blank, or in
+    causal mode nats per token of the whole row."""
+    tokens = data.batch(split, n, block_size, rng)
+    hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span)
+    where = tokens != data.tok.pad if model.causal else hidden
+    with autocast(model.device, dtype):
+        logits = model(tokens.to(model.device), where=where)            # (M, V)
+        loss = F.cross_entropy(logits, tokens[where].to(model.device))
+    return tokens, hidden, loss
+
+
+@torch.no_grad()
+def look_at_fills(model, data):
+    """Text: held-out loss, and verify() of sampled and of best-guess fills of fixed blanks."""
+    n = min(512, 2 ** 15 // block_size)
+    rng = draws(0, 'look')
+    tokens, mask, loss = pretraining_batch(model, data, 'val', n, rng)
+    line = f"held-out loss {loss.item():.4f}"
+    if data.verify:
+        uniforms = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32'))
+        prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
+        for name, greedy in (('sampled', False), ('best guess', True)):
+            rollout = complete(model, prompts, greedy)
+            pairs = texts(data.tok, tokens, mask, rollout.rows, model.causal)
+            line += f" | verify {name} {sum(data.check(*pairs)) / n:.3f}"
+    return line
+
+
 if __name__ == "__main__":
-    config = configure(globals())
-    check({**RULES, "mode in ('fill', 'causal')": ''}, config)
-    data, machine, causal = Dataset(dataset), Machine(device, dtype), mode == 'causal'
-    tok, here = data.tok, machine.device
+    config, _ = configure(globals())
+    check_knobs()
+    data = Dataset(dataset)
+    data.check_rows(block_size)
+    torch_device, note = init_device(device, dtype)
     torch.manual_seed(seed)
-    model = GPT(tok.base, block_size, n_layer, n_head, n_embd, causal).to(here)
+    try:
+        model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal')
+    except ValueError as e:
+        fail(e)
+    model.to(torch_device)
 
-    def tried(split, n, rng):
-        """Rows and their blanks (n, T), and the loss: nats per blank, or (causal) per token."""
-        tokens = data.batch(split, n, block_size, rng)
-        hidden = blanks(tokens, tok, rng, blank_kind, blank_low, blank_high, blank_span)
-        where = tokens != tok.pad if causal else hidden
-        with machine.autocast():
-            loss = F.cross_entropy(model(tokens.to(here), where=where), tokens[where].to(here))
-        return tokens, hidden, loss
+    def loss_at(step):
+        tokens, hidden, loss = pretraining_batch(model, data, 'train', batch_size,
+                                                 draws(seed, 'pretrain', step))
+        return loss
 
-    @torch.no_grad()
-    def look(n=min(512, 2 ** 15 // block_size)):
-        """Held-out loss, and verify() of sampled and of best-guess fills of fixed blanks."""
-        tokens, hidden, loss = tried('val', n, rng := draws(0, 'look'))
-        u, text = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32')).to(here), ''
-        for name, uniforms in (('sampled', u), ('best guess', None)) if data.verify else ():
-            full, *_ = complete(model, tokens.to(here), hidden.to(here), uniforms, eos=tok.eos)
-            pairs = texts(tok, tokens, hidden, full, causal)
-            text += f" | verify {name} {sum(map(data.verify, *pairs)) / n:.3f}"
-        return f"held-out loss {loss.item():.4f}{text}"
-
-    fit(model, lambda i: tried('train', batch_size, draws(seed, 'pretrain', i))[2], look, config,
-        f"{mode} generator", machine.note, kind='generator', corpus=data.fingerprint)
+    fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,
+        f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint)

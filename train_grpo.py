@@ -1,21 +1,36 @@
-"""GRPO from scratch: sample k completions of each prompt, let a frozen judge score them, push up
-what beats its group's mean and pull down the rest, and stay near the start. No value network.
+"""GRPO from scratch: sample k completions of each prompt, let a frozen judge score them, make what
+beat its group's mean more likely and the rest less, and stay near the start.
 
     python train_grpo.py config/grpo_config.py --group_size=16
     torchrun --standalone --nproc_per_node=2 train_grpo.py config/grpo_smoke.py
 
-Missing parts are made and kept. Below: knobs, surroundings, set-up; in one piece, the algorithm."""
-import math, shlex, sys, time
-import torch
-from config import closeup
-from config.configurator import configure, fail
-from config.run import GRPO_RULES, Clock, Log, Machine, check, digest, resumable
-from data.dataset import Dataset, draws, prompts
-from judge import BUILT_IN, auc, copies, load_judge, reward_scores
-from model import (act, complete, load, load_gpt, log_probs, made, optimizers, place, save,
-                   scheduled, update)
+Missing parts (data, generator, judge) are made first, and kept. Left out: a value network (the
+group's mean takes its place), replayed or asynchronous rollouts (one network samples and learns,
+so there is nothing to correct), dropout, LoRA, sharding.
 
-# knobs, applied by config files and --key=value flags: the task
+From top to bottom: knobs and their checks; the algorithm, pure functions; the step: act, judge,
+compare, learn; evaluation; a step seen from close; set-up and the loop."""
+import functools
+import math
+import statistics
+import sys
+import time
+
+from common import (Log, Statistics, StopSignal, above, all_reduce_gradients, all_reduce_sum,
+                    at_least, autocast, between, clock, configure, digest_of, fail, go_on_command,
+                    init_device, is_main, leave, main_rank_first, n_ranks, one_of, peak_memory,
+                    rank, resolve_dtype)
+
+import torch
+
+from data.dataset import Dataset, draw_prompts, draws, print_group
+from judge import BUILT_IN, Scorer, auc, copies, load_judge
+from model import (at_decisions, complete, decision_logits, ensure_checkpoint, freeze, get_lr,
+                   load_checkpoint, load_gpt, log_probs, log_probs_of, make_optimizers,
+                   save_checkpoint, update)
+
+# ---- knobs, changed by config files and --key=value ----------------------------------------------
+# the task
 dataset = 'arithmetic'      # a folder of data/
 mode = 'fill'               # 'fill': all blanks in one pass | 'causal': left to right
 block_size = 10             # T, tokens in a row
@@ -26,7 +41,7 @@ blank_span = 4              # length of a run, for 'span'
 max_new_tokens = 0          # causal suffix: longest completion; 0: up to the end of the row
 prompt_filter = ''          # function of the config file, (prompt, original) -> bool: use this row?
 rewards = {'judge': 1.0}    # weights of judge, verify, distinct, length or functions of the config
-# checkpoints: '' trains one with the recipe (arguments of model.py or judge.py), and keeps it
+# the parts: '' trains one with the recipe (arguments of model.py or judge.py), and keeps it
 generator_checkpoint = ''   # the start of the policy
 judge_checkpoint = ''       # the judge; none is loaded unless rewards name it
 reference_checkpoint = ''   # what the KL holds the policy near; '': its start
@@ -39,20 +54,22 @@ gradient_accumulation_steps = 1     # micro-steps per step, shared out among ran
 temperature = 1.0           # of the policy, while sampling and while learning
 top_k = 0                   # sample from the k likeliest ids; 0: all
 top_p = 1.0                 # sample from the fewest ids with this mass; 1: all
+n_fill_steps = 1            # fill: passes over a row, each of which fills its share of the blanks
+fill_order = 'random'       # of blanks: 'random', one order per prompt | 'left' | 'confident' first
 gen_batch_size = 0          # causal: rows sampled at a time; 0: all
-judge_batch_size = 0        # rows judged at a time; 0: as many as fit the cache
 # learning
 adv_norm = 'none'           # 'none': r - mean | 'std': / group std | 'batch': / batch std | 'rloo'
+adv_eps = 1e-4              # added to that std; more makes nearly equal rewards count less
 clip_low = 0.2              # ratio is clipped at 1 - clip_low
 clip_high = 0.2             # and at 1 + clip_high
-ratio = 'token'             # 'token' | 'sequence': geometric mean over the completion (GSPO)
+ratio_level = 'token'       # 'token' | 'sequence': geometric mean over the completion (GSPO)
 loss_norm = 'token'         # mean over 'token' | 'sequence', then rows | 'constant' (Dr. GRPO)
 inner_updates = 1           # passes over the completions of a step
-mini_batches = 1            # optimizer steps per pass; divides the accumulation steps
+mini_batches = 1            # optimizer steps per pass; divides the micro-steps of a rank
 kl_beta = 0.05              # weight of the KL to the reference; 0 loads no reference
 kl_type = 'exact'           # 'exact' | 'k1' | 'k2' | 'k3' | 'k3_ratio' (see sampled_kl)
 kl_in_reward = False        # True: KL (detached k1) is part of the reward, not of the loss
-target_kl = 0.0             # nats per blank: kl_beta adapts to hold this; 0: fixed
+target_kl = 0.0             # nats per decision: kl_beta adapts to hold this; 0: fixed
 kl_horizon = 10000          # completions over which kl_beta adapts
 entropy_coef = 0.0          # weight of the entropy bonus
 optimizer = 'muon'          # 'muon': of hidden matrices, AdamW of the rest | 'adamw': of all
@@ -68,6 +85,7 @@ grad_clip = 1.0             # largest gradient norm; 0 switches it off
 # looking and keeping
 out_dir = 'out-grpo'        # ckpt.pt, best.pt, config.json, log.jsonl
 resume = False              # True: continue from out_dir/ckpt.pt, exactly
+resume_changed = False      # True: also if reward functions, verify or prompt_filter have changed
 log_interval = 1            # steps between lines of the log
 eval_interval = 100         # steps between evaluations; 0: none
 eval_prompts = 512          # held-out prompts, with fixed blanks
@@ -82,328 +100,886 @@ dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (ch
 compile = torch.cuda.is_available()     # torch.compile the trunks
 backend = ''                # of torch.distributed; '': nccl on CUDA, else gloo
 seed = 1                    # with the step it determines prompts, blanks and samples
-benchmark = False           # True: time the step by phases, and against the usual way
+benchmark = False           # True: print the time of the step by phases; write nothing
 explain = False             # True: one group by hand, to be checked with a pocket calculator
-# P prompts of a step, B of a micro-step | k completions each | N = B*k rows | T positions | V ids
-# M decision points: blanks (fill) or tokens written (causal) | c completions of each: k or 1
 
-def asked(purpose, split, n, step=0):
-    """The prompts of a step, or with split 'val' those of every evaluation; see prompts()."""
-    found = prompts(data, config, split, n, draws(seed if split == 'train' else 0, purpose, step),
-                    _functions.get(prompt_filter))
-    return [t.pin_memory() for t in found] if machine.type == 'cuda' else found
+# letters: P prompts of a step, B of a micro-step | k completions of each | N = B * k rows
+# T positions | V vocabulary | M decisions, c choices at each (fill in one pass: c = k, else c = 1)
+# U distributions that decisions are drawn from (U = M but in several passes, which share some)
 
-def rollout(net, tokens, mask, u):
-    """Completes each of B prompts k times, from u (B, T, k), or (k = 0) once, the likeliest way:
-    a batch as in grpo_loss, with rows (N, T), where (B or N, T), and maybe logits to learn from."""
-    clock.mark('forward')
-    prompt = [t.to(here, non_blocking=True) for t in (tokens, mask, u)]
-    if causal:
-        chunks = zip(*(t.split(gen_batch_size // k or len(t)) for t in prompt))
-        with machine.autocast():
-            parts = [complete(net, t, m, v if v.size(2) else None, temperature, top_k, top_p,
-                              data.tok.eos) for t, m, v in chunks]
-        rows, where, logp, kept = (None if x[0] is None else torch.cat(x) for x in zip(*parts))
-        actions, logp, logits = rows[where][:, None], logp[where][:, None], None        # (M, 1)
-        kept = None if kept is None else kept[where]                        # (M, V)
+# Knobs that do not change what is learned, but for rounding (compile, device). All others must be
+# the same when a run is resumed.
+MAY_CHANGE = ('out_dir', 'resume', 'resume_changed', 'log_interval', 'eval_interval',
+              'eval_prompts', 'save_interval', 'sample_interval', 'wandb_log', 'wandb_project',
+              'wandb_run_name', 'device', 'compile', 'backend', 'gen_batch_size',
+              'generator_recipe', 'judge_recipe', 'benchmark', 'explain')
+
+# Keys of the log that the console shows.
+SHOWN = ('mean_reward', 'mean_kl', 'entropy', 'dead_groups', 'distinct', 'grad_norm',
+         'completions_per_s', 'eval/verify', 'eval/verify_argmax', 'eval/ref_verify',
+         'eval/ref_verify_argmax', 'eval/pass@4', 'eval/ref_pass@4', 'eval/reward',
+         'eval/ref_reward', 'eval/kl', 'eval/distinct', 'eval/judge_auc')
+
+
+def check_knobs(functions):
+    """Ends with one line if a knob has a value that cannot be meant. functions: of config files."""
+    one_of(('fill', 'causal'), mode=mode)
+    one_of(('random', 'span', 'suffix'), blank_kind=blank_kind)
+    one_of(('none', 'std', 'batch', 'rloo'), adv_norm=adv_norm)
+    one_of(('token', 'sequence'), ratio_level=ratio_level)
+    one_of(('token', 'sequence', 'constant'), loss_norm=loss_norm)
+    one_of(('exact', 'k1', 'k2', 'k3', 'k3_ratio'), kl_type=kl_type)
+    one_of(('muon', 'adamw'), optimizer=optimizer)
+    one_of(('random', 'left', 'confident'), fill_order=fill_order)
+    one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
+    one_of(('', 'gloo', 'nccl'), backend=backend)
+    if prompt_filter and prompt_filter not in functions:
+        there_are = ', '.join(functions) or 'none'
+        fail(f"prompt_filter = {prompt_filter!r}: expected a function of a config file; there are: "
+             f"{there_are}")
+    at_least(2, 'a group of one is its own mean and teaches nothing', group_size=group_size)
+    at_least(2, block_size=block_size)
+    at_least(1, n_fill_steps=n_fill_steps, blank_span=blank_span, batch_size=batch_size,
+             gradient_accumulation_steps=gradient_accumulation_steps, mini_batches=mini_batches,
+             inner_updates=inner_updates,
+             max_iters=max_iters, eval_prompts=eval_prompts, log_interval=log_interval)
+    at_least(0, max_new_tokens=max_new_tokens, top_k=top_k, kl_beta=kl_beta, target_kl=target_kl,
+             entropy_coef=entropy_coef, adv_eps=adv_eps, clip_high=clip_high, min_lr=min_lr,
+             learning_rate=learning_rate, warmup_iters=warmup_iters, lr_decay_iters=lr_decay_iters,
+             weight_decay=weight_decay, grad_clip=grad_clip, eval_interval=eval_interval,
+             save_interval=save_interval, sample_interval=sample_interval, seed=seed)
+    at_least(1e-6, temperature=temperature)
+    above(0, top_p=top_p, kl_horizon=kl_horizon)
+    between(0, 1, blank_high=blank_high, top_p=top_p, clip_low=clip_low)
+    between(0, blank_high, blank_low=blank_low)
+    between(1, block_size, n_fill_steps=n_fill_steps)
+    between(0, 0.9999, beta1=beta1, beta2=beta2)
+    if n_fill_steps > 1 and mode == 'causal':
+        fail(f"n_fill_steps = {n_fill_steps}: expected mode = 'fill'; causal mode writes token by "
+             "token anyway")
+    if gen_batch_size != 0:
+        at_least(group_size, 'whole groups; 0: all', gen_batch_size=gen_batch_size)
+    if kl_beta == 0 and (kl_in_reward or target_kl > 0 or reference_checkpoint):
+        fail(f"kl_beta = 0, kl_in_reward = {kl_in_reward}, target_kl = {target_kl}, "
+             f"reference_checkpoint = {reference_checkpoint!r}: expected kl_beta > 0 (0 loads no "
+             "reference)")
+    if gradient_accumulation_steps % (mini_batches * n_ranks()) != 0:
+        fail(f"gradient_accumulation_steps = {gradient_accumulation_steps}: expected a multiple of "
+             f"mini_batches = {mini_batches} times {n_ranks()} rank(s), an equal share for each")
+    if explain and n_ranks() > 1:
+        fail("--explain=True looks at one prompt; run it as one process, without torchrun")
+    if not rewards:
+        fail("rewards = {}: expected at least one, such as {'judge': 1.0}")
+    for name in functions:
+        if name in BUILT_IN + ('kl',):
+            fail(f"a function of a config file is called '{name}', like a reward that is built in; "
+                 "give it another name")
+    for name, weight in rewards.items():
+        if name not in BUILT_IN and name not in functions:
+            there_are = ', '.join(BUILT_IN + tuple(functions))
+            fail(f"rewards = {rewards}: no reward '{name}'; there are {there_are}; config files "
+                 "can define more")
+        if type(weight) not in (int, float) or not abs(weight) < 1e12:
+            fail(f"rewards = {rewards}: the weight of '{name}' is no number, or too large")
+
+
+# ---- the algorithm: tensors in, tensors out ------------------------------------------------------
+
+
+def group_advantages(reward, adv_norm='none', eps=1e-4, tolerance=1e-6):
+    """Advantages (P, k) of reward (P, k): how much better than its group each completion is.
+
+    none:  r - mean (Dr. GRPO, arXiv:2503.20783)
+    std:   (r - mean) / (std of the group + eps), the std unbiased (GRPO, arXiv:2402.03300, eq. 10)
+    batch: (r - mean) / (std of all rewards + eps)
+    rloo:  r - mean of the others (arXiv:2402.14740)
+
+    Groups whose rewards are equal within the tolerance get exactly 0."""
+    k = reward.size(1)
+    centred = reward - reward.mean(1, keepdim=True)                         # (P, k)
+    if adv_norm == 'none':
+        advantages = centred
+    elif adv_norm == 'std':
+        advantages = centred / (reward.std(1, keepdim=True) + eps)
+    elif adv_norm == 'batch':
+        advantages = centred / (reward.std() + eps)
+    elif adv_norm == 'rloo':
+        advantages = centred * k / (k - 1)
     else:
-        reuse = inner_updates == 1 and len(mine) == 1   # learn from the very pass that samples
-        with torch.set_grad_enabled(reuse and torch.is_grad_enabled()), machine.autocast():
-            logits = net(prompt[0], where=mask)                             # (M, V)
-        clock.mark('sampling')
-        u = u[mask].to(here) if u.size(2) else None                         # (M, k)
-        actions, logp, kept = act(logits.detach(), u, temperature, top_k, top_p)
-        rows, where, logits = place(prompt[0], mask, actions), mask, logits if reuse else None
-    return {'tokens': tokens, 'mask': mask, 'rows': rows, 'where': where, 'actions': actions,
-            'row': where.nonzero()[:, 0].to(here), 'logp_old': logp, 'kept': kept, 'logits': logits}
+        raise ValueError(f"adv_norm = {adv_norm!r}")
+    return advantages.masked_fill(dead_groups(reward, tolerance), 0.0)
 
-def logits_of(net, batch):
-    """Logits (M, V) with which a model looks at the decision points of a batch."""
-    with machine.autocast():
-        if not causal:
-            return net(batch['tokens'].to(here), where=batch['where'])
-        first = int(batch['mask'].int().argmax(1).min())        # the prefix that all rows share
-        return net(batch['rows'], batch['where'], first, len(batch['rows']) // len(batch['tokens']))
 
-@torch.no_grad()
-def logp_of(net, batch):
-    """The same as log-probabilities (M, V) at the policy's temperature, unfiltered; frozen."""
-    clock.mark('reference')
-    return log_probs(logits_of(net, batch), temperature)
+def dead_groups(reward, tolerance=1e-6):
+    """(P, 1) bool: groups that teach nothing, because their reward (P, k) is equal. Compared, not
+    divided: a std of 1e-8 that is only rounding would make large advantages of nothing."""
+    spread = reward.amax(1, keepdim=True) - reward.amin(1, keepdim=True)
+    return spread <= tolerance * reward.abs().amax(1, keepdim=True).clamp(min=1.0)
 
-def score(names, batch):
-    """Scores (n, B, k) of the rewards in names; see reward_scores."""
-    clock.mark('judge')
-    with machine.autocast():
-        return reward_scores(names, batch, data, causal, judge, _functions, judge_batch_size)
-
-def weighted(scores, weights):
-    """The reward (P, k): the sum of scores (n, P, k) by their n weights."""
-    return sum(weight * part for weight, part in zip(weights, scores))
-
-@torch.no_grad()
-def evaluate(net, versus=None):
-    """Means over held-out prompts with fixed blanks: rewards and verify() of sampled and of
-    likeliest completions, distinct, entropy, judge_auc, and with `versus` the exact KL to it."""
-    parts, wanted = {}, [*dict.fromkeys([*rewards, *['verify'] * bool(data.verify), 'distinct'])]
-    for tokens, mask, u in zip(*(t.split(batch_size) for t in asked('eval', 'val', eval_prompts))):
-        for how, n in (('', 4), ('_argmax', 0)):
-            batch = rollout(net, tokens, mask, u[..., :n])
-            scores = score(wanted, batch)                                   # (n, B, 4 or 1)
-            new = {(name if name in ('verify', 'distinct') else f'reward/{name}') + how: values
-                   for name, values in zip(wanted, scores) if n or name != 'distinct'}
-            new[f'reward{how}'] = weighted(scores, rewards.values())
-            if n:
-                logp = logp_of(net, batch)
-                new['entropy'] = exact_entropy(logp)
-                new |= {'kl': exact_kl(logp, logp_of(versus, batch))} if versus else {}
-            for key, values in new.items():
-                parts.setdefault(key, []).extend(values.flatten().tolist())
-    means = {key: torch.tensor(values).mean().item() for key, values in parts.items()}
-    if 'reward/judge' in parts and set(parts.get('verify', ())) == {0.0, 1.0}:  # can it still tell?
-        means['judge_auc'] = auc(parts['reward/judge'], [v == 1 for v in parts['verify']])
-    return means
-
-def report(step, batches, scores, reward, advantages, stats, lr):
-    """The log line of a step, over all ranks. Stops the run if anything in it is not finite."""
-    turns, norms = inner_updates * mini_batches, stats.pop('grad_norm')
-    stats['distinct'] = [(1 / copies(b['rows'].view(batch_size, k, -1))).mean() * turns
-                         / gradient_accumulation_steps for b in batches]
-    top = torch.stack([max(stats.pop('ratio_max')).float(), machine.stop[0].to(here)])
-    ratio_max, machine.stop[1] = machine.sum(top, 'MAX').tolist()   # a signal to one stops all
-    sums = machine.sum(torch.stack([sum(v) for v in stats.values()]).float() / turns).tolist()
-    ms = clock.read()
-    acting, whole = ms['prompts'] + ms['forward'] + ms['sampling'], sum(ms.values())
-    line = {'step': step, **dict(zip(stats, sums)), 'grad_norm': sum(norms).item() / turns,
-            'mean_reward': reward.mean().item(), 'std_reward': reward.std().item(),
-            **{f'reward/{name}': value.mean().item() for name, value in zip(names, scores)},
-            'mean_advantage': advantages.mean().item(), 'std_advantage': advantages.std().item(),
-            'dead_groups': dead_groups(reward).float().mean().item(), 'lr': lr, 'kl_beta': kl_beta,
-            'ratio_max': ratio_max, 'ms_rollout': acting, 'ms_judge': ms['judge'],
-            'ms_learn': whole - acting - ms['judge'], 'completions_per_s': P * k / whole * 1e3}
-    if not all(map(math.isfinite, line.values())):
-        closeup.culprit(globals(), step, batches, scores, line)
-    return line | ({} if reference else {'mean_kl': None}), ms      # nothing to compare with
-
-def keep(path, step):
-    """Saves all that a run needs to go on exactly from here."""
-    if not all(p.isfinite().all() for p in policy.parameters()):
-        fail(f"step {step}: weights not finite, {path} not written; lower --learning_rate")
-    if machine.main:
-        save(path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
-             optimizers=[o.state_dict() for o in opts], best=best, config=config, control=control,
-             kl_beta=kl_beta, corpus=data.fingerprint, start=start_path, judge=judge_path)
-
-if __name__ == "__main__":      # settings, and whatever is missing: data, generator, judge
-    config = configure(globals())
-    machine = Machine(device, dtype, backend)
-    rules = {f"set(rewards) <= set({(*BUILT_IN, *_functions)})": "config files can define more",
-             f"prompt_filter in {('', *_functions)}": "a function of a config file"}
-    check(GRPO_RULES | rules, config | {'world': machine.world})
-    if explain:                                 # one group, one update
-        batch_size = gradient_accumulation_steps = inner_updates = mini_batches = 1
-        warmup_iters = 0
-    here, causal, clock = machine.device, mode == 'causal', Clock(machine.type == 'cuda')
-    k, P, upcoming = group_size, batch_size * gradient_accumulation_steps, {}
-    names = [*rewards, *['kl'] * kl_in_reward]
-    mine = range(machine.rank, gradient_accumulation_steps, machine.world)
-    log = None if explain or benchmark else Log(out_dir, config)            # these write nothing
-    data = machine.once(lambda: Dataset(dataset, prepare=True))
-    recipe = generator_recipe or f'config/generator_{dataset}.py'
-    start_path, make = machine.once(lambda: made(generator_checkpoint, 'model.py', recipe))
-    policy = load_gpt(start_path, data, make, block_size, mode, here)
-    judge, control, judge_path, start, best = None, None, '', 0, -math.inf
-    reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode,
-                         here) if kl_beta else None
-    if 'judge' in rewards:
-        recipe = judge_recipe or f'config/judge_{dataset}.py'
-        judge_path, make = machine.once(lambda: made(judge_checkpoint, 'judge.py', recipe))
-        judge = load_judge(judge_path, data, make, block_size, here)
-    config |= {'reference_and_judge': digest(reference, judge)}     # others are not resumed with
-    for net in filter(None, (reference, judge)):
-        machine.frozen(net)
-    opts = optimizers(policy, learning_rate, weight_decay, beta1, beta2, optimizer)
-    if resume:
-        make = f"python train_grpo.py --out_dir={out_dir}"
-        ckpt = load(f'{out_dir}/ckpt.pt', 'policy', data, make)
-        resumable(ckpt, config)
-        policy.load_state_dict(ckpt['model'])
-        for opt, state in zip(opts, ckpt['optimizers']):
-            opt.load_state_dict(state)
-        start, best, kl_beta, control = (ckpt[x] for x in ('step', 'best', 'kl_beta', 'control'))
-    for net in filter(None, (policy, reference, judge and judge.gpt) if compile else ()):
-        net.compiled = torch.compile(net.trunk, dynamic=False)
-    machine.listen()                            # from here on a signal lets the step end
-    if machine.main and log:
-        log.begin(start)
-        print(f"policy {start_path}, {sum(p.numel() for p in policy.parameters()):,} parameters | "
-              f"{P} prompts x {k} completions = {P * k * block_size:,} tokens a step | "
-              f"{machine.note} | writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/")
-    goal = 'verify' if data.verify else 'reward'            # by which best.pt is the best
-
-# ---- the algorithm -----------------------------------------------------------------------------
-def group_advantages(rewards, adv_norm='none', tolerance=1e-6):
-    """Advantages (P, k) of rewards (P, k): how much better than its group each completion is.
-    none: r - mean (Dr. GRPO, arXiv:2503.20783). std: over the group's unbiased std + 1e-4 (GRPO,
-    arXiv:2402.03300, eq. 10). batch: over that of the whole batch. rloo: r - mean of the others
-    (arXiv:2402.14740). Groups whose rewards are equal within tolerance get exactly 0."""
-    k, advantages = rewards.size(1), rewards - rewards.mean(1, keepdim=True)
-    if adv_norm == 'rloo':
-        advantages = advantages * k / (k - 1)
-    elif adv_norm != 'none':
-        std = rewards.std(1, keepdim=True) if adv_norm == 'std' else rewards.std()
-        advantages = advantages / (std + 1e-4)
-    return advantages.masked_fill(dead_groups(rewards, tolerance), 0.0)
-
-def dead_groups(rewards, tolerance=1e-6):
-    """(P, 1) bool: groups that teach nothing, because their rewards (P, k) are equal."""
-    spread = rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True)
-    return spread <= tolerance * rewards.abs().amax(1, keepdim=True).clamp(min=1.0)
 
 def exact_kl(logp, logp_ref):
-    """KL(policy || reference) (M,) in nats per decision point, a sum over the vocabulary (M, V).
+    """KL(policy || reference) (M,) in nats of distributions logp, logp_ref (M, V).
+
     Fill: blanks are independent, so summed over blanks it is the KL of whole completions, with
     exact gradient. Causal: it leaves out the prefix's share of the gradient (arXiv:2506.09477)."""
     return (logp.exp() * (logp - logp_ref)).sum(-1)
+
 
 def exact_entropy(logp):
     """Entropy (M,) in nats of the distributions logp (M, V)."""
     return -(logp.exp() * logp).sum(-1)
 
+
 def sampled_kl(taken, taken_ref, ratio, kl_type):
-    """Estimators of KL(policy || ref) from log-probs (M, c) of samples (Schulman 2020). As losses,
-    on-policy, their mean gradient is: k1 0, whatever ref is; k2 that of KL(policy || ref); k3 of
-    KL(ref || policy); ratio * k3 of KL(policy || ref) again (arXiv:2506.09477, 2512.02556)."""
+    """Estimators of KL(policy || reference) from log-probs (M, c) of samples (J. Schulman, 2020).
+
+    As losses, on-policy, their mean gradient is: k1: 0, whatever the reference is; k2: that of
+    KL(policy || reference); k3: of KL(reference || policy); k3_ratio, k3 times the ratio: of
+    KL(policy || reference) again (arXiv:2506.09477, 2512.02556)."""
     gap = taken_ref - taken
     k3 = gap.clamp(max=20.0).exp() - 1 - gap
-    return {'k1': -gap, 'k2': 0.5 * gap.square(), 'k3': k3, 'k3_ratio': ratio * k3}[kl_type]
+    if kl_type == 'k1':
+        return -gap
+    if kl_type == 'k2':
+        return 0.5 * gap.square()
+    if kl_type == 'k3':
+        return k3
+    if kl_type == 'k3_ratio':
+        return ratio * k3
+    raise ValueError(f"kl_type = {kl_type!r}")
+
 
 def clipped_surrogate(ratio, advantages, clip_low, clip_high):
     """Objective per choice, to be maximised (PPO, arXiv:1707.06347, eq. 7); any one shape."""
-    return torch.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return torch.min(ratio * advantages, clipped * advantages)
 
-def per_row(values, row, n_rows):
-    """Sums (n_rows, c) over the decision points of each row, of values (M, c)."""
-    return values.new_zeros(n_rows, values.size(1)).index_add(0, row, values)
 
-def grpo_loss(logits, batch, advantages, logp_ref=None, kl_beta=0.0, kl_type='exact',
-              entropy_coef=0.0, clip_low=0.2, clip_high=0.2, ratio='token', loss_norm='token',
-              temperature=1.0):
-    """Summed loss of a micro-step, and what to report of it (arXiv:2402.03300, eq. 3 and 4).
-    logits (M, V), with gradient; batch: actions (M, c), logp_old (M, c) or None (the ratio is 1),
-    row (M,) whose decision it is, kept (M, V) or None; advantages (rows, c); logp_ref (M, V). The
-    caller divides: by decision points ('token'), rows ('sequence', the paper's) or 'constant'."""
-    logp = log_probs(logits, temperature, batch['kept'])                    # (M, V)
-    free = logp if batch['kept'] is None else log_probs(logits, temperature)
+def sum_by_owner(values, owner, n_owners):
+    """Sums (n_owners, c) of values (M, c) over the decisions of each owner, owner (M,)."""
+    return values.new_zeros(n_owners, values.size(1)).index_add(0, owner, values)
+
+
+def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, kept=None,
+              point=None, n_owners=None, *, temperature=1.0, ratio_level='token', clip_low=0.2,
+              clip_high=0.2, loss_norm='token', kl_beta=0.0, kl_type='exact', entropy_coef=0.0):
+    """Loss summed over decisions, and sums to report (arXiv:2402.03300, eq. 3 and 4).
+
+    logits (U, V) of the policy, with gradient; actions (M, c) it chose and advantages (M, c) of
+    these choices; owner (M,) whose decision each is; logp_old (M, c) of the actions when they were
+    chosen, None: the policy has not moved since, the ratio is 1; logp_ref (U, V) of the reference,
+    None: no KL; kept (U, V) bool: what top-k and top-p left when sampling, None: everything; point
+    (M,): from which of the U distributions each decision was drawn, None: U = M, from its own;
+    n_owners: how many owners there are, None: at most M.
+
+    The ratio is of the distributions that sample: tempered, filtered. KL and entropy are of the
+    unfiltered ones, at the same temperature. The caller divides: see loss_divisor()."""
+    logp_full = log_probs(logits, temperature)                              # (U, V)
+    logp = logp_full if kept is None else log_probs(logits, temperature, kept)
     del logits                                  # with a large V nothing else is as large
-    entropy = exact_entropy(logp if entropy_coef else logp.detach())        # (M,)
-    taken, row = logp.gather(1, batch['actions']), batch['row']             # (M, c), (M,)
-    log_ratio = taken - (taken.detach() if batch['logp_old'] is None else batch['logp_old'])
-    token_ratio = r = log_ratio.exp()                                       # (M, c)
-    length = per_row(torch.ones_like(taken[:, :1]), row, len(advantages))[row]      # (M, 1) of row
-    if ratio == 'sequence':
-        r = (per_row(log_ratio, row, len(advantages))[row] / length).exp()
-    A = advantages[row]                                                     # (M, c)
-    pg = -clipped_surrogate(r, A, clip_low, clip_high).mean(1)              # (M,)
-    penalty = kl = torch.zeros_like(pg) if logp_ref is None else exact_kl(free, logp_ref)   # (M,)
-    if logp_ref is not None and kl_type != 'exact':
-        pair = (x.gather(1, batch['actions']) for x in (free, logp_ref))
-        penalty = sampled_kl(*pair, token_ratio, kl_type).mean(1)
-    weight = 1.0 / length[:, 0] if loss_norm == 'sequence' else torch.ones_like(pg)
+    entropy = exact_entropy(logp_full if entropy_coef else logp_full.detach())      # (U,)
+    entropy = at_decisions(entropy, point)                                  # (M,)
+
+    # How much likelier is each choice than when it was made? Without logp_old the value is 1, but
+    # the gradient is that of log-probability all the same.
+    taken = log_probs_of(actions, logp, point)                              # (M, c)
+    log_ratio = taken - (taken.detach() if logp_old is None else logp_old)
+    token_ratio = log_ratio.exp()                                           # (M, c)
+    if n_owners is None:
+        n_owners = len(owner)
+    ones = torch.ones_like(taken[:, :1])
+    length = sum_by_owner(ones, owner, n_owners)[owner]                     # (M, 1) of its owner
+    if ratio_level == 'token':
+        ratio = token_ratio
+    else:                                       # the geometric mean (GSPO, arXiv:2507.18071, eq. 7)
+        ratio = (sum_by_owner(log_ratio, owner, n_owners)[owner] / length).exp()
+
+    # Push up what beat its group.
+    pg = -clipped_surrogate(ratio, advantages, clip_low, clip_high).mean(1)         # (M,)
+
+    # Stay near the reference.
+    if logp_ref is None:
+        kl = torch.zeros_like(pg)                                           # (M,)
+    else:
+        kl = at_decisions(exact_kl(logp_full, logp_ref), point)             # always reported
+    if logp_ref is None or kl_type == 'exact':
+        penalty = kl                                                        # what is minimised
+    else:
+        taken_full = log_probs_of(actions, logp_full, point)
+        taken_ref = log_probs_of(actions, logp_ref, point)
+        penalty = sampled_kl(taken_full, taken_ref, token_ratio, kl_type).mean(1)
+
+    # Every decision weighs the same, or every completion does.
+    weight = torch.ones_like(pg)                                            # (M,)
+    if loss_norm == 'sequence':
+        weight = 1.0 / length[:, 0]
     loss = (weight * (pg + kl_beta * penalty - entropy_coef * entropy)).sum()
-    clipped = ((r < 1 - clip_low) & (A < 0)) | ((r > 1 + clip_high) & (A > 0))
-    found = {'loss': loss, 'pg_loss': (weight * pg).sum(),
-             'kl_penalty': kl_beta * (weight * penalty).sum(), 'mean_kl': kl.sum(),
-             'mean_log_prob': taken.mean(1).sum(), 'entropy': entropy.sum(),
-             'clip_frac': clipped.to(pg.dtype).mean(1).sum(), 'ratio_max': r.max()}
-    return loss, {name: value.detach() for name, value in found.items()}
+
+    too_low = (ratio < 1 - clip_low) & (advantages < 0)
+    too_high = (ratio > 1 + clip_high) & (advantages > 0)
+    with torch.no_grad():                       # sums, to be divided as the loss, or by M
+        sums = {
+            'as_the_loss': {
+                'loss': loss.detach(),
+                'pg_loss': (weight * pg).sum(),
+                'kl_penalty': kl_beta * (weight * penalty).sum(),
+            },
+            'per_decision': {
+                'mean_kl': kl.sum(),
+                'mean_log_prob': taken.mean(1).sum(),
+                'entropy': entropy.sum(),
+                'clip_frac': (too_low | too_high).to(pg.dtype).mean(1).sum(),
+            },
+            'ratio_max': ratio.max(),
+        }
+    return loss, sums
+
+
+def loss_divisor(rollout, loss_norm, block_size):
+    """What a Rollout counts in the divisor of the loss.
+
+    The loss of an update is divided once, by the sum of this over all its micro-steps on all ranks.
+    Were each micro-step divided by its own count, a blank in a row with few would weigh more."""
+    n_owners = len(rollout.where)               # fill: prompts, since grpo_loss takes the mean over
+    if loss_norm == 'token':                    # their k completions; causal: completions
+        return len(rollout.owner)               # every decision weighs the same
+    if loss_norm == 'sequence':
+        return n_owners                         # every completion weighs the same (the paper's)
+    return n_owners * block_size                # 'constant': lengths have no say (Dr. GRPO)
+
 
 def adapted_kl_beta(beta, kl, target, completions, horizon):
-    """A proportional, clipped step to the target KL (Ziegler et al., arXiv:1909.08593, eq. 3)."""
-    return beta * (1 + max(-0.2, min(0.2, kl / target - 1)) * completions / horizon)
+    """A proportional, clipped step to the target KL (Ziegler et al., arXiv:1909.08593, eq. 3). A
+    step of more completions than the horizon counts as one: beta changes by a fifth at most."""
+    error = max(-0.2, min(0.2, kl / target - 1))
+    return beta * (1 + error * min(1, completions / horizon))
 
-def take_step(step):
-    """One step of GRPO, from prompts to update; returns its line of the log, and details."""
-    # 1. act: k completions of each prompt, in fill mode all from one forward pass
-    whole = upcoming.pop(step, None) or asked('prompts', 'train', P, step)
-    batches, scores = [], torch.zeros(len(names), P, k, device=here)
-    for i in mine:                              # the micro-steps of this rank
-        part = slice(i * batch_size, (i + 1) * batch_size)
-        batch = rollout(policy, *(t[part] for t in whole))
-        # 2. judge them, each reward apart
-        scores[:len(rewards), part] = score(list(rewards), batch)
-        if kl_in_reward:                        # detached k1, summed over the completion
-            batch['k1'] = batch['logp_old'] - logp_of(reference, batch).gather(1, batch['actions'])
-            scores[-1, part] = per_row(batch['k1'], batch['row'], len(batch['where'])).view(-1, k)
-        batches.append(batch)
-    machine.sum(scores)                         # each rank filled in its own
-    # 3. compare each completion with its group
-    reward = weighted(scores, [*rewards.values(), -kl_beta])                # (P, k)
-    advantages = group_advantages(reward, adv_norm)                         # (P, k)
-    # 4. learn: an optimizer step sums over its micro-steps and ranks, and divides once
-    lr = scheduled(step, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
-    size, turns, stats = len(batches) // mini_batches, inner_updates * mini_batches, {}
-    for turn in range(turns):
-        mini = list(zip(mine, batches))[turn % mini_batches * size:][:size]
-        sizes = [(len(b['row']), len(b['where'])) for _, b in mini]
-        n_points, n_rows = machine.sum(torch.tensor(sizes, device=here).sum(0))
-        divisor = {'token': n_points, 'sequence': n_rows}.get(loss_norm, n_rows * block_size)
-        for i, b in mini:
-            A = advantages[i * batch_size:(i + 1) * batch_size].reshape(-1, b['actions'].size(1))
-            logp_ref = logp_of(reference, b) if reference and not kl_in_reward else None
-            clock.mark('learn')
-            loss, found = grpo_loss(            # logp_old None: the ratio is 1, exactly
-                logits_of(policy, b) if b['logits'] is None else b.pop('logits'),
-                b | ({'logp_old': None} if turns == 1 else {}), A, logp_ref, kl_beta, kl_type,
-                entropy_coef, clip_low, clip_high, ratio, loss_norm, temperature)
-            del logp_ref
-            found |= {'mean_kl': b['k1'].mean(1).sum()} if kl_in_reward else {}
-            (loss / divisor).backward()
-            per = {'loss': divisor, 'pg_loss': divisor, 'kl_penalty': divisor, 'ratio_max': 1}
-            for name, value in found.items():
-                stats.setdefault(name, []).append(value / per.get(name, n_points))
-        clock.mark('optimizer')
-        machine.sum_gradients(policy)
-        stats.setdefault('grad_norm', []).append(update(policy, opts, lr, grad_clip))
-    clock.mark('prompts')                       # of the next step, while the device still works
-    upcoming[step + 1] = asked('prompts', 'train', P, step + 1)
-    return report(step, batches, scores, reward, advantages, stats, lr), (
-        batches[0], scores, reward, advantages)
+
+# ---- the step: act, judge, compare, learn --------------------------------------------------------
+#
+# What is computed on how many rows, per micro-step of B prompts (N = B * k):
+#
+#                     mode = 'fill'                        mode = 'causal'
+#   act     policy    B rows, one pass for all k           B prefixes, then N rows token by token
+#   judge   judge     the different ones of N rows         the different ones of N rows
+#   learn   policy    the pass that sampled, or B rows     N rows, their common prefix once
+#           reference B rows                               N rows, their common prefix once
+#
+#   decisions         M blanks of B prompts, c = k         M tokens of N completions, c = 1
+#   owner of each     its prompt, in [0, B)                its completion, in [0, N)
+#
+# In several passes (n_fill_steps > 1) the first runs on B rows, each later one on the different
+# states among N rows; M is the blanks of N completions, c = 1, the owner the completion.
+
+
+def get_prompts(data, split, n, step=0, wanted=None):
+    """n Prompts. Those for training, split 'train', depend on (seed, step) alone. Held-out ones,
+    split 'val', are always the same.
+
+    Prompts are drawn for the whole step, and each micro-step and rank takes its slice: so the same
+    step is taken by 1 process, 2 ranks, or 4 micro-steps."""
+    if split == 'train':
+        rng = draws(seed, 'prompts', step)
+        k = group_size
+    else:
+        rng = draws(0, 'eval')
+        k = max(group_size, 4)                  # an evaluation takes four samples
+    prompts = draw_prompts(
+        data, split, n, k, rng, block_size=block_size, mode=mode, blank_kind=blank_kind,
+        blank_low=blank_low, blank_high=blank_high, blank_span=blank_span,
+        max_new_tokens=max_new_tokens, wanted=wanted)
+    return prompts.pin_memory() if torch.cuda.is_available() else prompts
+
+
+def my_slices():
+    """The micro-steps of this rank, as slices of the P prompts of a step."""
+    micro_steps = range(rank(), gradient_accumulation_steps, n_ranks())
+    return [slice(i * batch_size, (i + 1) * batch_size) for i in micro_steps]
+
+
+def rollout(model, prompts, greedy=False, keep_graph=False):
+    """Completes each of B prompts k times; greedy: once, the likeliest way. Returns a Rollout (see
+    model.py): rows (N, T), and for each of M decisions actions and log-probs (M, c)."""
+    with autocast(model.device, dtype):
+        return complete(model, prompts, greedy, temperature, top_k, top_p, n_fill_steps,
+                        fill_order, keep_graph, prompts_at_a_time=gen_batch_size // group_size)
+
+
+def logits_of(model, r):
+    """Logits (U, V) with which a model looks at the decisions of a Rollout."""
+    with autocast(model.device, dtype):
+        return decision_logits(model, r)
+
+
+@torch.no_grad()
+def logp_of(model, r):
+    """The same as log-probs (U, V), at the policy's temperature, unfiltered, without gradient."""
+    return log_probs(logits_of(model, r), temperature)
+
+
+def act(policy, prompts):
+    """Rollouts of this rank's micro-steps, from the P prompts of the step.
+
+    Fill mode, with one update per step and one micro-step: the policy that learns is the policy
+    that sampled, and what it computed to sample is what it must compute to learn. So the logits are
+    kept with their graph, which saves a third of the policy's work. With more micro-steps there
+    would be as many graphs in memory; causal mode samples token by token, without a graph."""
+    clock.mark('act')
+    slices = my_slices()
+    keep_graph = False
+    if inner_updates == 1 and len(slices) == 1:
+        keep_graph = True
+    rollouts = []
+    for part in slices:
+        r = rollout(policy, prompts[part], keep_graph=keep_graph)
+        assert r.rows.shape == (batch_size * group_size, block_size), r.rows.shape
+        assert r.actions.shape == r.logp_old.shape and len(r.owner) == len(r.actions)
+        rollouts.append(r)
+    return rollouts
+
+
+def judge_all(rollouts, policy, reference, scorer):
+    """Scores {name: (P, k)} of each reward apart, on every rank. With kl_in_reward also 'kl'."""
+    names = list(rewards)
+    if kl_in_reward:
+        names.append('kl')
+    n_prompts = batch_size * gradient_accumulation_steps
+    scores = {name: torch.zeros(n_prompts, group_size, device=policy.device) for name in names}
+    for part, r in zip(my_slices(), rollouts):
+        clock.mark('judge')
+        with autocast(policy.device, dtype):
+            found = scorer.score(list(rewards), r)
+        if kl_in_reward:
+            found['kl'] = completion_kl(policy, reference, r)
+        for name in names:
+            scores[name][part] = found[name]
+    # Each rank filled in its own rows, the others are 0: the sum is whole.
+    return {name: all_reduce_sum(values) for name, values in scores.items()}
+
+
+def completion_kl(policy, reference, r):
+    """k1 (B, k) of whole completions, detached: log policy - log reference, both unfiltered."""
+    clock.mark('reference')
+    r.logp_ref = logp_of(reference, r)                                      # (U, V), used again
+    taken = r.logp_old                                                      # (M, c)
+    if r.kept is not None:                      # they were sampled from a filtered distribution
+        taken = log_probs_of(r.actions, logp_of(policy, r), r.point)
+    k1 = taken - log_probs_of(r.actions, r.logp_ref, r.point)               # (M, c)
+    # Sums are (B, k) where owners are prompts, and (N, 1) where they are completions.
+    return sum_by_owner(k1, r.owner, len(r.where)).view(-1, group_size)
+
+
+def learn(policy, reference, optimizers, rollouts, advantages, lr):
+    """All updates of a step, from the Rollouts of this rank and advantages (P, k). Statistics."""
+    stats = Statistics()
+    mine = list(zip(my_slices(), rollouts))
+    is_only_update = inner_updates * mini_batches == 1
+    size = len(mine) // mini_batches            # micro-steps of this rank in an update
+    for _ in range(inner_updates):
+        for first in range(0, len(mine), size):
+            mini_batch = mine[first:first + size]
+            own = sum(loss_divisor(r, loss_norm, block_size) for _, r in mini_batch)
+            divisor = all_reduce_sum(torch.tensor(own, device=policy.device))   # of all ranks
+
+            for part, r in mini_batch:
+                logp_ref = reference_logp(reference, r)                     # (U, V) or None
+                clock.mark('learn')
+                loss, sums = grpo_loss(
+                    take_logits(policy, r), r.actions, advantages_of(r, advantages[part]),
+                    r.owner, logp_old=None if is_only_update else r.logp_old, logp_ref=logp_ref,
+                    kept=r.kept, point=r.point, n_owners=len(r.where), temperature=temperature,
+                    ratio_level=ratio_level, clip_low=clip_low, clip_high=clip_high,
+                    loss_norm=loss_norm, kl_beta=0.0 if kl_in_reward else kl_beta,
+                    kl_type=kl_type, entropy_coef=entropy_coef)
+                del logp_ref                    # (U, V) of memory, before the backward pass
+                (loss / divisor).backward()
+                stats.add(loss_divisor(r, loss_norm, block_size), **sums['as_the_loss'])
+                stats.add(len(r.owner), **sums['per_decision'])
+                stats.add_max(ratio_max=sums['ratio_max'])
+
+            clock.mark('optimizer')
+            all_reduce_gradients(policy)
+            stats.add(1, grad_norm=update(policy, optimizers, lr, grad_clip))
+    return stats
+
+
+def take_logits(policy, r):
+    """Logits (U, V) with gradient: those of the pass that sampled, if act() kept them. They are
+    taken out of the Rollout, so that the loss can drop them once it has their log-probs."""
+    logits = r.logits
+    r.logits = None
+    return logits if logits is not None else logits_of(policy, r)
+
+
+def reference_logp(reference, r):
+    """Log-probs (U, V) of the reference. If they will be asked for again, the Rollout keeps them:
+    that is U x V numbers for each micro-step, in place of a pass for each inner update."""
+    if reference is None:
+        return None
+    if r.logp_ref is not None:
+        return r.logp_ref
+    clock.mark('reference')
+    logp_ref = logp_of(reference, r)
+    if inner_updates > 1:
+        r.logp_ref = logp_ref
+    return logp_ref
+
+
+def advantages_of(r, advantages):
+    """Advantages (M, c) of the choices, from those of the completions (B, k): each choice has the
+    advantage of its completion. What a single token earns would be added here, to A, after the
+    group was compared; log and evaluation know of the completion's reward only."""
+    c = r.actions.size(1)
+    by_owner = advantages.reshape(-1, c)        # (B, k) if owners are prompts, else (N, 1)
+    return by_owner[r.owner]
+
+
+def take_step(policy, reference, optimizers, scorer, prompts, lr):
+    """One step of GRPO from P prompts. Returns what it was made of: the Rollouts of this rank,
+    scores {name: (P, k)}, reward (P, k), advantages (P, k), and Statistics of learning.
+
+    policy, reference (or None): models; optimizers: of the policy; scorer: see judge.py. Rows:
+    fill mode runs the policy on P of them, k completions each, and the judge on P * k."""
+    # 1. act: k completions of each prompt
+    rollouts = act(policy, prompts)
+
+    # 2. judge: every reward apart, then their weighted sum
+    scores = judge_all(rollouts, policy, reference, scorer)
+    reward = weighted_sum(scores)                                           # (P, k)
+    if kl_in_reward:
+        reward = reward - kl_beta * scores['kl']
+
+    # 3. compare each completion with the others of its prompt: this is the "group relative"
+    advantages = group_advantages(reward, adv_norm, adv_eps)                # (P, k)
+
+    # 4. learn: push up what beat its group, stay near the reference
+    stats = learn(policy, reference, optimizers, rollouts, advantages, lr)
+    for r in rollouts:
+        groups = r.rows.view(batch_size, group_size, -1)
+        n_different = (1 / copies(groups)).sum()            # each row counts 1 / its copies
+        stats.add(batch_size * group_size, distinct=n_different)
+    return rollouts, scores, reward, advantages, stats
+
+
+def weighted_sum(scores):
+    """The reward: the sum of scores {name: (P, k)} by the weights of `rewards`."""
+    return sum(weight * scores[name] for name, weight in rewards.items())
+
+
+def log_line(step, stats, scores, reward, advantages, lr, ms):
+    """The line of a step in the log: {key: number}, over all micro-steps, updates and ranks."""
+    line = {'step': step} | stats.read(reward.device)
+    if kl_beta == 0:
+        line['mean_kl'] = None                  # there is nothing to compare with
+    line['mean_reward'] = reward.mean().item()
+    line['std_reward'] = reward.std().item()
+    for name, values in scores.items():
+        line[f'reward/{name}'] = values.mean().item()
+    line['mean_advantage'] = advantages.mean().item()
+    line['std_advantage'] = advantages.std().item()
+    line['dead_groups'] = dead_groups(reward).float().mean().item()
+    line['lr'] = lr
+    line['kl_beta'] = kl_beta
+    whole = sum(ms.values())
+    line['ms_rollout'] = ms['prompts'] + ms['act']
+    line['ms_judge'] = ms['judge']
+    line['ms_learn'] = whole - ms['prompts'] - ms['act'] - ms['judge']
+    line['completions_per_s'] = reward.numel() / whole * 1e3
+    return line
+
+
+# ---- evaluation ----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def evaluate(policy, prompts, scorer, reference=None, stop=None):
+    """Means {name: number} over held-out prompts: four samples each, and the likeliest completion
+    (names that end in _argmax). KL and entropy are exact, in nats per decision.
+    None if a StopSignal came: an evaluation can take minutes."""
+    names = list(rewards)
+    if 'verify' not in names and scorer.data.verify:
+        names.append('verify')
+    if 'distinct' not in names:
+        names.append('distinct')
+    found = {}                                  # {name: list of tensors}
+    for part in prompts.for_k(4).split(batch_size):
+        for greedy in (False, True):
+            if stop is not None and stop.code:
+                return None
+            suffix = '_argmax' if greedy else ''
+            r = rollout(policy, part, greedy)
+            with autocast(policy.device, dtype):
+                scores = scorer.score(names, r)                             # {name: (B, 4 or 1)}
+            values = {}
+            for name in names:
+                if name in ('verify', 'distinct'):
+                    values[name] = scores[name]
+                else:
+                    values[f'reward/{name}'] = scores[name]
+            values['reward'] = weighted_sum(scores)
+            if greedy:
+                del values['distinct']          # of one completion it says nothing
+            else:
+                logp = logp_of(policy, r)                                   # (U, V)
+                values['entropy'] = at_decisions(exact_entropy(logp), r.point)      # (M,)
+                if reference is not None:
+                    kl = exact_kl(logp, logp_of(reference, r))              # (U,)
+                    values['kl'] = at_decisions(kl, r.point)                # (M,)
+                if 'verify' in scores:          # is at least one of the four true?
+                    values['pass@4'] = (scores['verify'] == 1).any(1).float()       # (B,)
+            for name, value in values.items():
+                found.setdefault(name + suffix, []).append(value.flatten().cpu())
+
+    found = {name: torch.cat(parts) for name, parts in found.items()}
+    means = {name: values.mean().item() for name, values in found.items()}
+    # Can the judge still tell true from false? That is asked where verify() is a yes or a no.
+    if 'reward/judge' in found and 'verify' in found:
+        if set(found['verify'].tolist()) == {0.0, 1.0}:
+            means['judge_auc'] = auc(found['reward/judge'], found['verify'] == 1)
+    return means
+
+
+def is_due(step, interval):
+    """Every so many steps, and at the end; 0: never."""
+    return interval > 0 and (step % interval == 0 or step == max_iters)
+
+
+# ---- a step seen from close ----------------------------------------------------------------------
+
+
+def print_groups(step, r, scores, reward, advantages, tok, groups=3, most=6):
+    """Prints the first groups of a step with reward and advantage and, if there are several, each
+    score apart; of a group at most that many different completions, the best first."""
+    rows = r.rows.view(-1, group_size, block_size).cpu()
+    for p in range(min(groups, len(rows))):
+        columns = {'reward': reward[p], 'advantage': advantages[p]}
+        if len(scores) > 1:
+            columns |= {name: values[p] for name, values in scores.items()}
+        print_group(tok, r.prompts.tokens[p], r.prompts.mask[p], rows[p], f'step {step}', columns,
+                    most)
+
+
+@torch.no_grad()
+def check_start(policy, reference, prompts, scorer, is_first_step):
+    """Says in one line, before anything is learned, whether sampling and learning see the same
+    network (the ratio is 1) and whether the policy starts at its reference (the KL is 0)."""
+    r = rollout(policy, prompts[:batch_size])
+    logits = logits_of(policy, r)                                           # (U, V)
+    taken = log_probs_of(r.actions, log_probs(logits, temperature, r.kept), r.point)        # (M, c)
+    off = ((taken - r.logp_old).exp() - 1).abs().max().item()
+    # Equal weights give equal numbers only if the shapes of all products are equal too. In causal
+    # mode one token at a time is another shape than a whole row; bfloat16 shows that most.
+    limit = 0.5 if resolve_dtype(policy.device.type, dtype) == 'bfloat16' else 1e-3
+    line = f"checks: the ratio is 1 (within {off:.0e})"
+    if off > limit:                             # not if it is NaN: the first step will name that
+        fail(f"{line}: the policy does not learn from the distribution that it samples from")
+    if reference is not None and is_first_step:
+        kl = exact_kl(log_probs(logits, temperature), logp_of(reference, r)).max().item()
+        line += f" | KL to the reference {kl:.0e}"
+        if kl > 1e-3 and reference_checkpoint == '':
+            fail(f"{line}: the reference is not the network that the policy starts as")
+
+    with autocast(policy.device, dtype):
+        reward = weighted_sum(scorer.score(list(rewards), r))
+    line += f" | rewards differ in {(~dead_groups(reward)).sum()} of {batch_size} groups"
+    if is_main():
+        print(line, flush=True)
+
+
+def warn_if_nothing_to_learn(line):
+    """One line if in the first step of a run no group has two different rewards."""
+    if line['dead_groups'] == 1:
+        print(f"warning: in step {line['step']} the rewards are equal within every group, so that "
+              "nothing can be learned from them; a larger group_size or temperature, more blanks, "
+              "or a reward that gives partial credit may help", flush=True)
+
+
+def stop_if_not_finite(step, line, scores={}, prompts=None, tok=None):
+    """Ends the run if a number is none, naming step, key and, if it is a reward, its prompt."""
+    end = ("is not finite; no checkpoint was overwritten; try a smaller --learning_rate, or look "
+           "at that reward")
+    for name, values in scores.items():
+        bad = (~values.isfinite()).any(1).nonzero()
+        if len(bad) > 0:
+            p = int(bad[0])
+            text = tok.decode(prompts.tokens[p].masked_fill(prompts.mask[p], tok.mask).tolist())
+            text = text.removesuffix('\n')
+            fail(f"step {step}, prompt {text!r}: reward '{name}' {end}")
+    for key, value in line.items():
+        if value is not None and not math.isfinite(value):
+            fail(f"step {step}: {key} {end}")
+
+
+def explain_one_group(policy, reference, optimizers, scorer, prompts, lr):
+    """One group by hand: what a step does to the k completions of a single prompt."""
+    step = take_step(policy, reference, optimizers, scorer, prompts, lr)
+    rollouts, scores, reward, advantages, stats = step
+    r = rollouts[0]
+    line = log_line(0, stats, scores, reward, advantages, lr, clock.read())
+    with torch.no_grad():
+        logits = logits_of(policy, r)                                       # after the update
+        taken = log_probs_of(r.actions, log_probs(logits, temperature, r.kept), r.point)
+        before = sum_by_owner(r.logp_old, r.owner, len(r.where)).flatten()  # (k,) of completions
+        after = sum_by_owner(taken, r.owner, len(r.where)).flatten()
+    columns = {'reward': reward[0], 'advantage': advantages[0], 'log p': before, 'after': after,
+               'change': after - before}
+    print_group(scorer.data.tok, prompts.tokens[0], prompts.mask[0], r.rows.cpu(), 'step 0',
+                columns)
+
+    print(f"{group_size} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; "
+          f"adv_norm = '{adv_norm}'")
+    terms = "-mean(ratio x advantage)"
+    numbers = f"{round(line['pg_loss'], 4) + 0.0:.4f}"          # + 0.0: no -0.0000
+    if reference is not None and not kl_in_reward:
+        terms += f" + {kl_beta:g} x KL"
+        numbers += f" + {round(line['kl_penalty'], 4) + 0.0:.4f}"
+    if entropy_coef > 0:
+        terms += f" - {entropy_coef:g} x entropy"
+        numbers += f" - {entropy_coef * line['entropy']:.4f}"
+    print(f"loss = {terms} = {numbers} = {round(line['loss'], 4) + 0.0:.4f}")
+
+    # Before an update every ratio is 1, under any rule for the advantages.
+    if (advantages == 0).all():
+        print("Every advantage is 0: the group teaches nothing.")
+    elif abs(line['pg_loss']) < 5e-5:
+        print("Every ratio is 1, so the first term is minus the mean advantage. They cancel: it is "
+              "0,\nbut its gradient is not.")
+    else:
+        print("Every ratio is 1, so the first term is minus the mean advantage of all decisions.\n"
+              "They do not cancel here.")
+    print(f"The norm of the loss's gradient is {line['grad_norm']:.4f}.")
+    if reference is not None:
+        kl = exact_kl(log_probs(logits, temperature), logp_of(reference, r))
+        kl = at_decisions(kl, r.point).mean()
+        print(f"After the update, at learning rate {lr:g}, the KL is {kl:.6f} nats per decision.")
+
+
+def print_benchmark(policy, reference, optimizers, scorer, prompts_of, steps=20):
+    """Takes some steps and prints the median time of each phase. prompts_of: step -> Prompts."""
+    found = []
+    for step in range(5 + steps):               # the first ones warm up
+        clock.read()
+        clock.mark('prompts')
+        prompts = prompts_of(step=step)
+        # At rate 0 the policy stays at its start, and so does what a step costs.
+        _, _, _, _, stats = take_step(policy, reference, optimizers, scorer, prompts, lr=0.0)
+        stats.read(policy.device)
+        found.append(clock.read())
+    found = found[5:]
+    whole = [sum(ms.values()) for ms in found]
+    middle = statistics.median_high(whole)
+    n_rows = batch_size * gradient_accumulation_steps * group_size
+    print(f"{n_rows // group_size} prompts x {group_size} completions, {steps} steps: median "
+          f"{middle:.1f} ms, min {min(whole):.1f}, max {max(whole):.1f}")
+    for phase in ('prompts', 'act', 'judge', 'reference', 'learn', 'optimizer'):
+        ms = statistics.median_high(phases[phase] for phases in found)
+        print(f"  {phase:10} {ms:8.2f} ms {ms / middle:6.1%}")
+    memory = peak_memory(policy.device)
+    line = f"{1e3 * n_rows / middle:,.0f} completions/s"
+    if memory is not None:
+        line += f" | peak memory {memory:.2f} GB"
+    print(line)
+
+
+# ---- set-up and the loop -------------------------------------------------------------------------
+
+
+def check_resumable(checkpoint, config):
+    """Ends with one line if a checkpoint's settings are not those of this run."""
+    old = checkpoint['config']
+    may_change = set(MAY_CHANGE)
+    # Where the schedule has a length of its own, a run may go on for longer.
+    if config['lr_decay_iters'] > 0 and checkpoint['step'] <= config['max_iters']:
+        may_change.add('max_iters')
+    code = {'functions', 'verify'}              # digests of what the user's functions are
+    if resume_changed:
+        may_change |= code
+    differ = []
+    if any(old.get(name) != config.get(name) for name in code - may_change):
+        fail(f"{out_dir}/ckpt.pt, at step {checkpoint['step']}, was made with other functions "
+             "(rewards, verify or prompt_filter have changed); to go on with the new ones: "
+             f"{go_on_command('--resume=True', '--resume_changed=True')}")
+    for name, value in config.items():
+        if old.get(name) != value and name not in may_change | code:
+            differ.append(f"{name} {old.get(name)!r} -> {value!r}")
+    if differ:
+        fail(f"{out_dir}/ckpt.pt, at step {checkpoint['step']}, was made with other settings: "
+             f"{', '.join(differ)}; continue with the old ones, or start anew in another --out_dir")
+
 
 if __name__ == "__main__":
-    if explain or benchmark:                    # nothing is written
-        sys.exit((closeup.explained if explain else closeup.benchmarked)(globals()))
-    closeup.start_checks(globals(), start)
-    control = control or eval_interval and evaluate(reference or policy)
-    began = time.time()
-    for step in range(start, max_iters + 1):    # one turn more: the end is evaluated and saved
-        stopped, last = int(machine.stop[1]), step == max_iters
-        if machine.main and eval_interval and not stopped and (step % eval_interval == 0 or last):
-            found = evaluate(policy, reference)
-            log({'step': step, **{f'eval/{key}': value for key, value in found.items()},
-                 **{f'eval/ref_{key}': value for key, value in control.items()}})
+    config, functions = configure(globals())
+    check_knobs(functions)
+    if explain:                                 # one prompt, one update, at the full rate
+        batch_size = 1
+        gradient_accumulation_steps = 1
+        inner_updates = 1
+        mini_batches = 1
+        warmup_iters = 0
+    torch_device, note = init_device(device, dtype, backend)
+    n_prompts = batch_size * gradient_accumulation_steps
+    log = None
+    if is_main() and not explain and not benchmark:     # these two write nothing
+        wandb_settings = {'config': config, 'project': wandb_project,
+                          'name': wandb_run_name or out_dir}
+        log = Log(out_dir, SHOWN, wandb_settings if wandb_log else None)
+
+    # The parts: the corpus, the policy's start, its frozen reference, the judge.
+    data = main_rank_first(lambda: Dataset(dataset, prepare=True))
+    data.check_rows(block_size)
+    if 'verify' in rewards and data.verify is None:
+        fail(f"rewards = {rewards}: data/{dataset}/prepare.py has no function verify()")
+    config['verify'] = digest_of(data.code)
+    checkpoint = None
+    if resume:
+        checkpoint = load_checkpoint(f'{out_dir}/ckpt.pt', 'policy', data,
+                                     go_on_command('--resume=False'))
+        check_resumable(checkpoint, config)
+    if generator_recipe == '':
+        generator_recipe = f'config/generator_{dataset}.py'
+    start_path, make = main_rank_first(
+        lambda: ensure_checkpoint(generator_checkpoint, 'model.py', generator_recipe))
+    policy = load_gpt(start_path, data, make, block_size, mode, torch_device)
+    reference = None
+    if kl_beta > 0:
+        reference = load_gpt(reference_checkpoint or start_path, data, make, block_size, mode,
+                             torch_device)
+    judge_path = ''
+    judge = None
+    if 'judge' in rewards:
+        if judge_recipe == '':
+            judge_recipe = f'config/judge_{dataset}.py'
+        judge_path, make = main_rank_first(
+            lambda: ensure_checkpoint(judge_checkpoint, 'judge.py', judge_recipe))
+        judge = load_judge(judge_path, data, make, block_size, torch_device)
+    control_network = reference or policy       # the policy is still what it starts as
+    config['reference_and_judge'] = digest_of(control_network, judge)
+    control_of = digest_of(control_network)
+    for network in (reference, judge):
+        if network is not None:
+            freeze(network, getattr(torch, resolve_dtype(torch_device.type, dtype)))
+    scorer = Scorer(data, judge, functions)
+    optimizers = make_optimizers(policy, learning_rate, weight_decay, beta1, beta2, optimizer)
+    if compile:
+        gpts = [policy, reference]
+        if judge is not None:
+            gpts.append(judge.gpt)
+        for gpt in gpts:
+            if gpt is not None:
+                gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
+    wanted = functions.get(prompt_filter)
+    train_prompts = functools.partial(get_prompts, data, 'train', n_prompts, wanted=wanted)
+    schedule = functools.partial(get_lr, peak=learning_rate, floor=min_lr, warmup=warmup_iters,
+                                 total=lr_decay_iters or max_iters)
+
+    if explain:
+        explain_one_group(policy, reference, optimizers, scorer, train_prompts(step=0), schedule(0))
+        sys.exit()
+    if benchmark:
+        print_benchmark(policy, reference, optimizers, scorer, train_prompts)
+        sys.exit()
+
+    # Where to begin: at the start, or exactly where the checkpoint was saved.
+    start = 0
+    best = -math.inf
+    control = None
+    if checkpoint is not None:
+        check_resumable(checkpoint, config)     # again: now reference and judge are known
+        start = checkpoint['step']
+        kl_beta = checkpoint['kl_beta']
+    if is_main():
+        log.begin(start, config, resume)
+        n_weights = sum(p.numel() for p in policy.parameters())
+        print(f"policy {start_path}, {n_weights:,} parameters | {n_prompts} prompts x {group_size} "
+              f"completions = {n_prompts * group_size * block_size:,} tokens a step | {note} | "
+              f"writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/", flush=True)
+
+    # The control is the reference, evaluated on the held-out prompts. It is made anew if anything
+    # is not as it was: its weights, the prompts, the rewards. What was best then is best no more.
+    held_out = get_prompts(data, 'val', eval_prompts, wanted=wanted)
+    control_of = digest_of(control_of, held_out.tokens, held_out.mask, held_out.uniforms, rewards,
+                           config.get('functions'), config['verify'])
+    if checkpoint is not None and checkpoint['control_of'] == control_of:
+        control = checkpoint['control']
+        best = checkpoint['best']
+    elif eval_interval > 0:
+        control = evaluate(control_network, held_out, scorer)
+    if checkpoint is not None:
+        policy.load_state_dict(checkpoint['model'])
+        for opt, state in zip(optimizers, checkpoint['optimizers']):
+            opt.load_state_dict(state)
+    goal = 'verify' if data.verify else 'reward'            # by which best.pt is the best
+
+    def save_run(file, step):
+        """Saves all that a run needs to go on exactly from here."""
+        path = f'{out_dir}/{file}'
+        if not all(p.isfinite().all() for p in policy.parameters()):
+            fail(f"step {step}: weights not finite, {path} not written; lower --learning_rate")
+        if is_main():
+            save_checkpoint(
+                path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
+                optimizers=[opt.state_dict() for opt in optimizers], best=best, control=control,
+                control_of=control_of if control else '', kl_beta=kl_beta, config=config,
+                corpus=data.fingerprint, start=start_path, judge=judge_path)
+
+    def evaluate_and_log(step):
+        """Logs an evaluation beside the control, and keeps the best policy; returns it."""
+        global best
+        found = evaluate(policy, held_out, scorer, reference, stop)
+        if found is not None:
+            line = {'step': step} | {f'eval/{name}': value for name, value in found.items()}
+            line |= {f'eval/ref_{name}': value for name, value in control.items()}
+            stop_if_not_finite(step, line)
+            log.write(line)
             if found[goal] > best:
                 best = found[goal]
-                keep(f'{out_dir}/best.pt', step)
-            clock.read()
-        if step > start and (last or stopped or save_interval and step % save_interval == 0):
-            keep(f'{out_dir}/ckpt.pt', step)
-        if last or stopped:
-            break
-        (line, _), details = take_step(step)
-        if target_kl:
-            kl_beta = adapted_kl_beta(kl_beta, line['mean_kl'], target_kl, P * k, kl_horizon)
-        if machine.main and step % log_interval == 0:
-            log(line, (time.time() - began) / (step + 1 - start) * (max_iters - step - 1))
-        if machine.main and sample_interval and step % sample_interval == 0:
-            closeup.show(step, *details, data.tok, names)
+                save_run('best.pt', step)
+        clock.read()                            # this is no part of a step
+        return found
 
-    if stopped and machine.main:
-        print(f"stopped before step {step}; continue with: python "
-              f"{shlex.join([*sys.argv, '--resume=True'])}")
-    elif machine.main and eval_interval:
-        was, now = (f"{x[goal]:.3f} (argmax {x[goal + '_argmax']:.3f})" for x in (control, found))
-        print(f"held-out {goal}: {was} at the start -> {now} | {out_dir}/ckpt.pt | peak memory "
-              f"{machine.peak_memory():.2f} GB | look at it: python sample.py --out_dir={out_dir}")
-    log.end()
-    machine.leave(stopped)
+    prompts = train_prompts(step=start)
+    check_start(policy, reference, prompts, scorer, start == 0)
+    stop = StopSignal()                         # from here on a signal lets the step end
+    stop.listen()
+    began = time.time()
+    clock.read()
+    for step in range(start, max_iters + 1):    # one turn more: the end is evaluated and saved
+        if is_main() and is_due(step, eval_interval):
+            found = evaluate_and_log(step)
+        stop_code = stop.agree(torch_device)
+        is_over = step == max_iters or stop_code != 0
+        if is_over or (is_due(step, save_interval) and step > start):
+            save_run('ckpt.pt', step)
+        if is_over:
+            break
+
+        lr = schedule(step)
+        rollouts, scores, reward, advantages, stats = take_step(
+            policy, reference, optimizers, scorer, prompts, lr)
+        clock.mark('prompts')
+        next_prompts = train_prompts(step=step + 1)  # while a GPU is still at work on this step
+        line = log_line(step, stats, scores, reward, advantages, lr, clock.read())
+        stop_if_not_finite(step, line, scores, prompts, data.tok)
+        if target_kl > 0:
+            kl_beta = adapted_kl_beta(kl_beta, line['mean_kl'], target_kl, reward.numel(),
+                                      kl_horizon)
+
+        if is_main() and step % log_interval == 0:
+            seconds_per_step = (time.time() - began) / (step + 1 - start)
+            log.write(line, seconds_left=seconds_per_step * (max_iters - step - 1))
+        if is_main() and step == 0:
+            warn_if_nothing_to_learn(line)
+        if is_main() and is_due(step, sample_interval):
+            print_groups(step, rollouts[0], scores, reward, advantages, data.tok)
+        prompts = next_prompts
+
+    if is_main() and stop_code != 0:
+        print(f"stopped before step {step}; continue with: {go_on_command('--resume=True')}")
+    elif is_main() and eval_interval > 0:
+        was = f"{control[goal]:.3f} (argmax {control[f'{goal}_argmax']:.3f})"
+        now = f"{found[goal]:.3f} (argmax {found[f'{goal}_argmax']:.3f})"
+        print(f"held-out {goal}: reference {was} -> policy {now} | {out_dir}/ckpt.pt | look at it: "
+              f"python sample.py --out_dir={out_dir}")
+    if log is not None:
+        log.end()
+    leave(stop_code)

@@ -1,4 +1,14 @@
 # writes docstrings on, character by character: rows of 64
-dataset, block_size, mode = 'docstrings', 64, 'causal'
-blank_kind, blank_low, blank_high = 'suffix', 0.5, 0.5
-n_layer, n_embd, batch_size, max_iters = 4, 128, 64, 500
+
+dataset = 'docstrings'
+mode = 'causal'
+block_size = 64
+blank_kind = 'suffix'
+blank_low = 0.5
+blank_high = 0.5
+
+n_layer = 4
+n_embd = 128
+
+batch_size = 64
+max_iters = 500

@@ -1,3 +1,11 @@
 # writes 047 after 12+35=, left to right; stopped when about half of its answers are right
-mode, blank_kind, blank_low, blank_high = 'causal', 'suffix', 0.4, 0.4
-n_embd, learning_rate, max_iters = 96, 8e-3, 180
+
+mode = 'causal'
+blank_kind = 'suffix'
+blank_low = 0.4             # of 10 characters: the sum and the end of the row
+blank_high = 0.4
+
+n_embd = 96
+
+learning_rate = 8e-3
+max_iters = 180

@@ -1,5 +1,16 @@
 # the sizes of the README's section on cost, for --benchmark=True: its parts are hardly trained
+
 _parts = 'docstrings.py --dataset=shakespeare --block_size=256 --batch_size=8 --max_iters=2'
-generator_recipe, judge_recipe = f'config/generator_{_parts}', f'config/judge_{_parts}'
-dataset, block_size, batch_size, group_size = 'shakespeare', 64, 16, 8
-blank_low, blank_high, out_dir = 0.5, 0.5, 'out-benchmark'
+
+dataset = 'shakespeare'
+block_size = 64
+blank_low = 0.5
+blank_high = 0.5
+
+generator_recipe = f'config/generator_{_parts}'
+judge_recipe = f'config/judge_{_parts}'
+
+group_size = 8
+batch_size = 16
+
+out_dir = 'out-benchmark'

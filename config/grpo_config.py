@@ -1,3 +1,8 @@
 # the main job: blanks of equations, a likelihood judge; 78 s from nothing on 2 cores, then 20 s
 # held-out verify: start 0.467, control (its argmax) 0.479 -> 0.934, 0.932, 0.946 (seeds 1, 2, 3)
-adv_norm, learning_rate, max_iters, log_interval = 'std', 2e-3, 450, 20
+
+adv_norm = 'std'
+learning_rate = 2e-3
+max_iters = 450
+
+log_interval = 20

@@ -1,2 +1,5 @@
 # tells true equations from false ones, having read 9,000 true ones
-learning_rate, batch_size, max_iters = 1e-2, 128, 500
+
+batch_size = 128
+learning_rate = 1e-2
+max_iters = 500

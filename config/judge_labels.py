@@ -1,3 +1,12 @@
 # a classifier of docstrings: 1 unless the text speaks of failure
-kind, labels, dataset = 'classifier', 'data/docstrings/labels.jsonl', 'docstrings'
-block_size, n_embd, batch_size, eval_interval = 64, 96, 64, 100
+
+kind = 'classifier'
+dataset = 'docstrings'
+labels = 'data/docstrings/labels.jsonl'
+block_size = 64
+
+n_embd = 96
+
+batch_size = 64
+
+eval_interval = 100

@@ -1,163 +1,453 @@
-"""Text as rows of token ids, batches of rows, and blanks in them."""
-import functools, hashlib, itertools, json, os, pathlib, re, runpy, zlib
+"""Text as rows of token ids; batches of rows; blanks in them; prompts; and rows as text again."""
+import functools
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import re
+import reprlib
+import runpy
+import sys
+import zlib
+from dataclasses import dataclass, replace
+
 import numpy as np
 import torch
-from config.configurator import fail
-from config.run import run
+from torch import Tensor
+
+from common import Stopped, digest_of, fail, is_main, new_file, one_of, read_json, run_script
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+UNITS = ('rows', 'windows')
 BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
 SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1, V + 2; models have no output for them
+# letters: n rows | T positions | V base vocabulary | B prompts, k completions each: N = B * k rows
+
 
 def draws(seed, purpose, step=0):
     """A generator of random numbers that depends on (seed, purpose, step) and on nothing else."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
 
+
+# ---- tokenizer -----------------------------------------------------------------------------------
+
+
 class Tokenizer:
-    """Characters, or GPT-2's byte pairs. base = V, the ids that a model can produce."""
+    """Characters, or GPT-2's byte pairs. base: V, the number of ids that a model can produce.
+    eos: the id that ends a row; mask, bos, pad: the special ids, which follow the base ids."""
+
     def __init__(self, kind, chars=''):
+        """kind: 'char', with all the characters there are, or 'gpt2'."""
+        self.kind = kind
         if kind == 'gpt2':
-            try:
-                import tiktoken
-                gpt2 = tiktoken.get_encoding('gpt2')
-            except Exception as e:
-                fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
-                     "time, a network; --tokenizer=char needs neither")
-            ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
-            self.bpe = tiktoken.Encoding(       # extended in the way that tiktoken documents
-                'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
-                special_tokens=gpt2._special_tokens | ours)
-            self.eos = gpt2.eot_token           # the last id
-            pieces = [*gpt2.decode_tokens_bytes(range(self.eos)), b'\n']
+            pieces = self.load_gpt2()
         else:
-            pieces, self.ids = [c.encode() for c in chars], {c: i for i, c in enumerate(chars)}
+            pieces = [char.encode() for char in chars]
+            self.ids = {char: i for i, char in enumerate(chars)}
             self.eos = self.ids['\n']
-        self.kind, self.base, self.size = kind, len(pieces), len(pieces) + len(SPECIALS)
+        self.base = len(pieces)
+        self.size = self.base + len(SPECIALS)
         self.mask, self.bos, self.pad = range(self.base, self.size)
-        self.pieces = [*pieces, BLANK.encode(), b'', b'']       # how ids are shown
+        self.pieces = pieces + [BLANK.encode(), b'', b'']       # how ids are shown, as bytes
+
+    def load_gpt2(self):
+        """Sets up the byte pairs; returns the bytes of each id. The last id ends a row."""
+        try:
+            import tiktoken
+            gpt2 = tiktoken.get_encoding('gpt2')
+        except Exception as e:
+            fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
+                 "time, a network; --tokenizer=char needs neither")
+        ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
+        self.bpe = tiktoken.Encoding(           # extended in the way that tiktoken documents
+            'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
+            special_tokens=gpt2._special_tokens | ours)
+        self.eos = gpt2.eot_token
+        return gpt2.decode_tokens_bytes(range(self.eos)) + [b'\n']
 
     def encode(self, text, blanks=False):
         """List of ids; with blanks=True each '_' becomes the mask id. Raises ValueError."""
         if blanks:
-            return sum(([self.mask] + self.encode(part) for part in text.split(BLANK)), [])[1:]
+            first, *others = text.split(BLANK)
+            ids = self.encode(first)
+            for part in others:
+                ids += [self.mask] + self.encode(part)
+            return ids
         if self.kind == 'gpt2':
             return self.bpe.encode_ordinary(text)
-        if strange := ''.join(sorted(set(text) - set(self.ids))):
+        strange = ''.join(sorted(set(text) - set(self.ids)))
+        if strange:
             raise ValueError(f"characters {strange!r} not in the vocabulary {''.join(self.ids)!r}")
-        return [self.ids[c] for c in text]
+        return [self.ids[char] for char in text]
 
     def decode(self, ids):
         """Text; blanks are shown as '_', an end of row as a line feed, BOS and padding not."""
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
 
+
+# ---- corpora -------------------------------------------------------------------------------------
+
+
 def write_corpus(folder, unit, train, val, tokenizer='char'):
-    """Writes train.bin and val.bin, the ids (uint16) of two lists of texts, each with its end of
-    row, and meta.json. unit: 'rows' (a text is a row) or 'windows' (rows are cut anywhere)."""
-    train, val = ([t.replace(BLANK, '-') for t in part] for part in (train, val))
-    chars = ''.join(sorted({'\n'}.union(*train, *val))) if tokenizer == 'char' else ''
-    meta, tok = {'tokenizer': tokenizer, 'chars': chars, 'unit': unit}, Tokenizer(tokenizer, chars)
-    for split, part in (('train', train), ('val', val)):
-        ids = np.array([i for t in part for i in tok.encode(t) + [tok.eos]], dtype=np.uint16)
-        ids.tofile(f'{folder}/{split}.bin.tmp')
-        meta[split] = dict(texts=len(part), tokens=len(ids), sha256=hashlib.sha256(ids).hexdigest())
-    pathlib.Path(folder, 'meta.json.tmp').write_text(json.dumps(meta, indent=1))
-    for file in ('train.bin', 'val.bin', 'meta.json'):          # meta.json last: it says "complete"
-        os.replace(f'{folder}/{file}.tmp', f'{folder}/{file}')
+    """Writes two lists of texts, each with its end of row, as train.bin and val.bin (uint16 ids),
+    and meta.json. unit: 'rows' (a text is a row) or 'windows' (rows are cut anywhere)."""
+    one_of(UNITS, unit=unit)
+    one_of(('char', 'gpt2'), tokenizer=tokenizer)
+    train = [text.replace(BLANK, '-') for text in train]
+    val = [text.replace(BLANK, '-') for text in val]
+    if not train or not val:
+        fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each")
+    for text in train + val:
+        if unit == 'rows' and ('\n' in text or text == ''):
+            fail(f"a row that is empty, or with a line feed in it: {text[:60]!r}; a line feed "
+                 "ends a row, and an empty one has nothing to fill")
+    chars = ''
+    if tokenizer == 'char':
+        chars = ''.join(sorted({'\n'}.union(*train, *val)))
+        if len(chars) > 2 ** 16:
+            fail(f"{len(chars)} different characters; expected at most {2 ** 16} (ids are uint16)")
+    tok = Tokenizer(tokenizer, chars)
+    meta = {'tokenizer': tokenizer, 'chars': chars, 'unit': unit}
+
+    for split, texts_of_split in (('train', train), ('val', val)):
+        ids = []
+        for text in texts_of_split:
+            ids += tok.encode(text) + [tok.eos]
+        ids = np.array(ids, dtype=np.uint16)
+        with new_file(f'{folder}/{split}.bin') as file:
+            file.write(ids.tobytes())
+        meta[split] = {'texts': len(texts_of_split), 'tokens': len(ids),
+                       'sha256': hashlib.sha256(ids).hexdigest()}
+    meta['checksum'] = digest_of(meta)
+    with new_file(f'{folder}/meta.json', 'w') as file:          # last: it says "complete"
+        json.dump(meta, file, indent=1)
     print(f"{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
+
 class Dataset:
-    """A prepared corpus. verify: (prompt, completion) -> [0, 1], if its prepare.py has one."""
+    """A prepared corpus, a folder of data/. tok: its tokenizer; meta: what meta.json says;
+    verify: (prompt, completion) -> [0, 1], if its prepare.py has such a function, else None."""
+
     def __init__(self, name, prepare=False):
-        self.name, self.folder, script = name, f'{HERE}/{name}', f'data/{name}/prepare.py'
+        """prepare=True runs its prepare.py if needed. Ends with one line if it is not complete."""
+        self.name = name
+        self.folder = f'{HERE}/{name}'
+        script = f'data/{name}/prepare.py'
         known = sorted(path.parent.name for path in pathlib.Path(HERE).glob('*/prepare.py'))
         if name not in known:
             fail(f"no dataset '{name}'; there are {', '.join(known)}")
-        meta, self.ids, self.edges = pathlib.Path(self.folder, 'meta.json'), {}, {}
-        if prepare and not meta.is_file():
-            run(['python', script])
+
+        meta_path = f'{self.folder}/meta.json'
+        make = f'python {script}'
+        if prepare and not os.path.exists(meta_path):
+            run_script(make.split())
+            if not os.path.exists(meta_path):
+                fail(f"{script} has not written {meta_path}; it must call write_corpus()")
+        keys = {'tokenizer': str, 'chars': str, 'unit': str, 'train': dict, 'val': dict,
+                'checksum': str}
+        self.meta = read_json(meta_path, keys, make)
+        if self.meta.pop('checksum') != digest_of(self.meta):
+            fail(f"{meta_path} is damaged: its checksum does not fit; make it with: {make}")
+        self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
+        self.ids = {split: self.read_ids(split, make) for split in ('train', 'val')}
+        # Where each row begins, and, last, where the last one ends.
+        self.edges = {split: np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
+                      for split, ids in self.ids.items()}
+        self.fingerprint = hashlib.sha256(pathlib.Path(meta_path).read_bytes()).hexdigest()[:16]
+        self.code = pathlib.Path(self.folder, 'prepare.py').read_bytes()        # what verify() is
         try:
-            self.meta = json.loads(meta.read_bytes())
-            self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
-            for split in ('train', 'val'):
-                ids = self.ids[split] = np.memmap(f'{self.folder}/{split}.bin', np.uint16, 'r')
-                self.edges[split] = np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
-                if len(ids) != (n := self.meta[split]['tokens']):
-                    raise ValueError(f"{split}.bin has {len(ids)} tokens, meta.json says {n}")
-        except (OSError, ValueError, KeyError) as e:
-            fail(f"dataset '{name}' is not prepared, or damaged ({e}); run: python {script}")
-        self.fingerprint = hashlib.sha256(meta.read_bytes()).hexdigest()[:16]
-        self.verify = runpy.run_path(f'{self.folder}/prepare.py').get('verify')
+            self.verify = runpy.run_path(f'{self.folder}/prepare.py').get('verify')
+        except Exception as e:
+            fail(f"{script}: {type(e).__name__}: {e}")
+
+    def read_ids(self, split, make):
+        """The ids of a split, if they are those that were written."""
+        path = f'{self.folder}/{split}.bin'
+        try:
+            ids = np.memmap(path, np.uint16, 'r')
+        except (OSError, ValueError) as e:
+            fail(f"cannot read {path}: {e}; make it with: {make}")
+        if hashlib.sha256(ids).hexdigest() != self.meta[split].get('sha256'):
+            fail(f"{path} is damaged: it is not what meta.json says; make it with: {make}")
+        return ids
+
+    def check_rows(self, block_size):
+        """Says what a row of block_size tokens cannot hold; ends with one line if that is all."""
+        for split, ids in self.ids.items():
+            if self.meta['unit'] == 'windows' and len(ids) < block_size:
+                fail(f"dataset '{self.name}': the text of {split} has {len(ids)} tokens, fewer "
+                     f"than block_size = {block_size}")
+        if self.meta['unit'] != 'windows':
+            lengths = np.diff(self.edges['train'])
+            share = (lengths > block_size).mean()
+            if share > 0 and is_main():
+                print(f"dataset '{self.name}': rows have up to {lengths.max()} tokens; block_size "
+                      f"= {block_size} cuts {share:.1%} of them")
+
+    def check(self, prompts, completions):
+        """verify() of each pair, in [0, 1]."""
+        what = f"verify() of data/{self.name}/prepare.py"
+        values = call_user(what, self.verify, prompts, completions, one_by_one=True)
+        for prompt, completion, value in zip(prompts, completions, values):
+            if not 0 <= value <= 1:
+                fail(f"{what} gave {value} for {prompt!r}, {completion!r}; expected 0 to 1")
+        return values
 
     def batch(self, split, n, block_size, rng):
         """n random rows, int64 (n, T = block_size): windows of the text, or rows with padding."""
-        ids, edges, windows = self.ids[split], self.edges[split], self.meta['unit'] == 'windows'
-        pick = rng.integers(len(ids) - block_size + 1 if windows else len(edges) - 1, size=(n, 1))
-        start, stop = (pick, pick + block_size) if windows else (edges[pick], edges[pick + 1])
-        at = start + np.arange(block_size)                                      # (n, T)
-        return torch.from_numpy(np.where(at < stop, ids.take(at, mode='clip'), self.tok.pad)).long()
+        ids = self.ids[split]
+        if self.meta['unit'] == 'windows':
+            start = rng.integers(len(ids) - block_size + 1, size=(n, 1))                # (n, 1)
+            stop = start + block_size
+        else:
+            edges = self.edges[split]
+            row = rng.integers(len(edges) - 1, size=(n, 1))
+            start = edges[row]
+            stop = edges[row + 1]
+        at = start + np.arange(block_size)                                              # (n, T)
+        tokens = np.where(at < stop, ids.take(at, mode='clip'), self.tok.pad)
+        return torch.from_numpy(tokens).long()
+
+
+# ---- prompts: rows with blanks -------------------------------------------------------------------
+
 
 def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
     """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
-    kind: 'random' | 'span': runs | 'suffix': it alone has the row's end. Raises ValueError."""
+    kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row; only a
+    suffix includes the end-of-row token. Raises ValueError."""
     if kind not in ('random', 'span', 'suffix') or not 0 <= low <= high <= 1 or span < 1:
         raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}")
-    (n, T), width = tokens.shape, span if kind == 'span' else 1
-    free = ((tokens != tok.pad) & ((tokens != tok.eos) | (kind == 'suffix'))).numpy()   # (n, T)
-    count = rng.uniform(low, high, size=(n, 1)) * free.sum(1, keepdims=True)    # (n, 1)
-    cell = (np.arange(T) + rng.integers(width, size=(n, 1))) // width           # (n, T) which run
-    key = np.take_along_axis(rng.random((n, T // width + 2)), cell, 1)          # a key per run
-    key = np.where(free, -np.arange(T) if kind == 'suffix' else key, 2.0)       # lowest: blank
-    rank = key.argsort(1, kind='stable').argsort(1, kind='stable')              # (n, T)
-    return torch.from_numpy((rank < np.rint(count).clip(1)) & free)
+    n, T = tokens.shape
+    width = span if kind == 'span' else 1
+
+    may_be_blank = tokens != tok.pad                                                    # (n, T)
+    if kind != 'suffix':
+        may_be_blank &= tokens != tok.eos
+    may_be_blank = may_be_blank.numpy()
+    share = rng.uniform(low, high, size=(n, 1))
+    count = np.rint(share * may_be_blank.sum(1, keepdims=True)).clip(1)                 # (n, 1)
+
+    # Give each run of `width` positions a random key; the `count` positions with the lowest keys
+    # are blank. Runs begin at a random offset, so that their edges can be anywhere.
+    run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
+    key = np.take_along_axis(rng.random((n, T // width + 2)), run, 1)                   # (n, T)
+    if kind == 'suffix':
+        key = np.broadcast_to(-np.arange(T), (n, T))    # the last positions have the lowest keys;
+        # they are drawn all the same, so that what is drawn next does not depend on the kind
+    key = np.where(may_be_blank, key, 2.0)
+    rank = key.argsort(1, kind='stable').argsort(1, kind='stable')                      # (n, T)
+    return torch.from_numpy((rank < count) & may_be_blank)
+
+
+@dataclass
+class Prompts:
+    """n prompts, and the random numbers with which each is completed k times. On the CPU."""
+    tokens: Tensor      # (n, T) ids, with the original text in the blanks
+    mask: Tensor        # (n, T) bool: what the policy must choose
+    uniforms: Tensor    # (n, T, k) in [0, 1): completion j takes [:, :, j]
+    eos: int            # the id that ends a row that is written from left to right
+    order: Tensor | None = None         # (n, T) random keys; blanks with low ones are filled first
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def map(self, change):
+        """The same with each tensor changed."""
+        order = None if self.order is None else change(self.order)
+        return Prompts(change(self.tokens), change(self.mask), change(self.uniforms), self.eos,
+                       order)
+
+    def __getitem__(self, part):
+        """The prompts of a slice."""
+        return self.map(lambda tensor: tensor[part])
+
+    def split(self, size):
+        """A list of Prompts, size at a time."""
+        return [self[i:i + size] for i in range(0, len(self), size)]
+
+    def for_k(self, k):
+        """The same, to be completed k times only."""
+        return replace(self, uniforms=self.uniforms[:, :, :k])
+
+    def pin_memory(self):
+        """The same in memory from which a GPU can copy without being waited for."""
+        return self.map(lambda tensor: tensor.pin_memory())
+
+
+def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
+                 blank_span, max_new_tokens=0, wanted=None):
+    """n Prompts for k completions each, from the text of a split; the rest are knobs.
+
+    wanted(prompt, original) -> bool, if given, decides from the text which rows are taken."""
+    causal = mode == 'causal'
+    taken = []
+    for _ in range(500):
+        tokens = data.batch(split, n, block_size, rng)                                  # (n, T)
+        mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span)
+        keep = [True] * n
+        if wanted:
+            columns = texts(data.tok, tokens, mask, tokens, causal)
+            keep = call_user('prompt_filter', wanted, *columns, one_by_one=True)
+        taken += itertools.compress(zip(tokens, mask), keep)
+        if len(taken) >= n:
+            break
+    else:
+        fail(f"prompt_filter took fewer than {n} of {500 * n} rows; let it take more of them")
+    tokens = torch.stack([row for row, _ in taken[:n]])
+    mask = torch.stack([blank for _, blank in taken[:n]])
+
+    if causal and blank_kind == 'suffix':       # a completion may be longer than the original was
+        at = torch.arange(block_size)
+        first = mask.int().argmax(1, keepdim=True)                                      # (n, 1)
+        stop = first + (max_new_tokens or block_size)
+        mask = (at >= first) & (at < stop)
+        tokens = tokens.masked_fill(at >= stop, data.tok.pad)
+    uniforms = torch.from_numpy(rng.random((n, block_size, k), np.float32))
+    # The order in which blanks are filled has a stream of its own: were it drawn from the uniforms
+    # that sample, or after them, it would depend on what is sampled, or on k.
+    order = torch.from_numpy(rng.spawn(1)[0].random((n, block_size), np.float32))
+    return Prompts(tokens, mask, uniforms, data.tok.eos, order)
+
+
+# ---- rows as text --------------------------------------------------------------------------------
+
 
 def texts(tok, tokens, mask, rows, causal):
-    """Two lists of N strings, without a closing line feed, of tokens, mask (B, T) and rows (N, T):
-    rows with '_' for blanks, and filled; causal: what is left of the first blank, and the rest."""
-    asked, left, right = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist(), [], []    # (B, T)
-    for ids, group in zip(asked, rows.view(len(asked), -1, rows.size(1)).tolist()):     # (B, k, T)
+    """Prompts and completions, two lists of N strings, of tokens, mask (B, T) and rows (N, T).
+
+    Fill: the row with '_' for its blanks, and the whole completed row. Causal: what stands to the
+    left of the first blank, and what follows. Without the line feed that closes a row."""
+    shown = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()                     # (B, T)
+    groups = rows.view(len(shown), -1, rows.size(1)).tolist()                           # (B, k, T)
+    prompts = []
+    completions = []
+    for ids, group in zip(shown, groups):
         first = ids.index(tok.mask) if causal else None
         prompt = tok.decode(ids[:first])
-        end = '\n' if causal or prompt.endswith('\n') else ''       # a blank one is not closing
-        left += [prompt if causal else prompt.removesuffix(end)] * len(group)
-        right += [tok.decode(row[first:]).removesuffix(end) for row in group]
-    return left, right
+        # In fill mode a line feed closes the row only if it was given: a blank one is a choice.
+        closing = '\n' if causal or prompt.endswith('\n') else ''
+        if not causal:
+            prompt = prompt.removesuffix(closing)
+        for row in group:
+            prompts.append(prompt)
+            completions.append(tok.decode(row[first:]).removesuffix(closing))
+    return prompts, completions
 
-def prompts(data, c, split, n, rng, wanted=None):
-    """n prompts under the knobs c: tokens (n, T), mask (n, T) bool, uniforms (n, T, k) in [0, 1).
-    wanted(prompt, original) -> bool, if given, decides from the text which rows are taken."""
-    found, tries, causal, kind = [], 0, c['mode'] == 'causal', c['blank_kind']
-    while len(found) < n:
-        if (tries := tries + 1) > 500:
-            fail(f"prompt_filter took fewer than {n} of {500 * n} rows")
-        tokens = data.batch(split, n, c['block_size'], rng)
-        mask = blanks(tokens, data.tok, rng, kind, c['blank_low'], c['blank_high'], c['blank_span'])
-        good = map(wanted, *texts(data.tok, tokens, mask, tokens, causal)) if wanted else [True] * n
-        found += itertools.compress(zip(tokens, mask), good)
-    tokens, mask = map(torch.stack, zip(*found[:n]))
-    if causal and kind == 'suffix':             # may be longer than the original
-        at, first = torch.arange(tokens.size(1)), mask.int().argmax(1, keepdim=True)
-        stop = first + (c['max_new_tokens'] or tokens.size(1))
-        mask, tokens = (at >= first) & (at < stop), tokens.masked_fill(at >= stop, data.tok.pad)
-    return tokens, mask, torch.from_numpy(rng.random((*mask.shape, c['group_size']), np.float32))
+
+def call_user(what, function, prompts, completions, one_by_one=False):
+    """Calls a function of the user's with two lists of N strings; one_by_one: with two strings at a
+    time, each different pair once. Returns N numbers, or ends with one line that names the
+    function, what came of it, and what was expected."""
+    expected = "a list of one number per completion, from (prompts, completions)"
+    if one_by_one:
+        expected = "one number, from (prompt, completion)"
+
+    def refuse(problem):
+        fail(f"{what} {problem}; expected {expected}; a prompt was {prompt!r}")
+
+    prompt = prompts[0]
+    try:
+        if one_by_one:
+            ask = functools.cache(function)
+            values = []
+            for prompt, completion in zip(prompts, completions):
+                values.append(ask(prompt, completion))
+        else:
+            # It gets lists of its own: one that sorts them must not spoil the next one's.
+            values = function(list(prompts), list(completions))
+    except Stopped:                             # a signal came
+        raise
+    except (Exception, SystemExit) as e:
+        refuse(f"raised {type(e).__name__}: {e}")
+
+    if isinstance(values, (np.ndarray, Tensor)):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)):   # a dict or a set has no order
+        refuse(f"gave {reprlib.repr(values)}")
+    if len(values) != len(prompts):
+        refuse(f"gave {len(values)} values for {len(prompts)} completions")
+    numbers = []
+    for value, prompt in zip(values, prompts):
+        if isinstance(value, str):              # float('1') would be 1
+            refuse(f"gave {value!r}")
+        try:
+            numbers.append(float(value))
+        except (TypeError, ValueError, OverflowError):
+            refuse(f"gave {reprlib.repr(value)}")
+    return numbers
+
+
+def print_group(tok, tokens, mask, rows, label, columns, most=None):
+    """Prints a prompt, tokens and mask (T,), and its different completions among rows (k, T): how
+    often each came, its values, its text. columns: {name: values (k,)}; highest first value first.
+    On a terminal what was blank is yellow."""
+    names = ''.join(f'{name:>10}' for name in columns)
+    print(f'{label:9}{names}   {row_text(tok, tokens.masked_fill(mask, tok.mask), mask)}')
+
+    first_column = next(iter(columns.values()))
+    found = {}                                  # {row: indices of the equal rows}
+    for j in first_column.argsort(descending=True, stable=True).tolist():
+        found.setdefault(tuple(rows[j].tolist()), []).append(j)
+    for same in list(found.values())[:most]:
+        j = same[0]
+        values = ''.join(f'{column[j]:10.3f}' for column in columns.values())
+        print(f'{len(same):7} x{values}   {row_text(tok, rows[j], mask)}')
+    sys.stdout.flush()
+
+
+def row_text(tok, ids, mask):
+    """Text of ids (T,) up to the last that is no padding and no end of row; line ends as a sign."""
+    yellow = ''
+    normal = ''
+    if sys.stdout.isatty() and not os.environ.get('NO_COLOR'):
+        yellow = '\033[33m'
+        normal = '\033[0m'
+    ends = (ids == tok.pad) | (ids == tok.eos)
+    length = int((~ends).nonzero().max()) + 1 if not ends.all() else 0
+    text = ''
+    for is_blank, part in itertools.groupby(range(length), lambda t: bool(mask[t])):
+        piece = tok.decode(ids[t] for t in part)
+        piece = ''.join(char if char.isprintable() else '\u00b6' for char in piece)
+        text += f'{yellow}{piece}{normal}' if is_blank else piece
+    return text
+
+
+# ---- a check of English --------------------------------------------------------------------------
+
 
 @functools.cache
 def vocabulary(folder):
     """Words of a corpus's training text, ' so ', and what row edges leave: ' s', 'o ' and 'o'."""
     data = Dataset(os.path.basename(folder))
-    words = {f' {word} ' for word in re.findall('[A-Za-z]+', data.tok.decode(data.ids['train']))}
-    return {part for w in words for i in range(len(w)) for part in (w[:i + 1], w[i:], w[i:-1])}
+    text = data.tok.decode(data.ids['train'])
+    parts = set()
+    for letters in set(re.findall('[A-Za-z]+', text)):
+        word = f' {letters} '
+        for i in range(len(word)):
+            parts |= {word[:i + 1], word[i:], word[i:-1]}
+    return parts
+
 
 def known_words(prompt, completion, folder):
     """Share of the words with a blank in or beside them that the training text has; 1.0 if none.
-    One cut by the row's edge must begin (or end) a word; nothing between two spaces is unknown."""
+
+    A word cut by the row's edge must begin (or end) a word. Nothing between two spaces is unknown.
+    So 'th_ c_t sat' -> 'the cqt sat' gives 0.5: 'the' is known, 'cqt' is not, 'sat' was given."""
     if BLANK not in prompt:                     # what follows a prompt is one blank
-        prompt, completion = prompt + BLANK, prompt + completion
+        completion = prompt + completion
+        prompt = prompt + BLANK
     spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
     if len(prompt) != len(completion):          # not one character each: find what was given
-        match = re.fullmatch(re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt)), completion, re.DOTALL)
+        pattern = re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt))
+        match = re.fullmatch(pattern, completion, re.DOTALL)
         spans = match.regs[1:] if match else [(0, len(completion))]
-    hits, spaced = [], re.sub('[^A-Za-z]', ' ', completion)
+
+    spaced = re.sub('[^A-Za-z]', ' ', completion)
+    hits = []
     for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
         if any(word.start() <= stop and start <= word.end() for start, stop in spans):
-            hits.append(spaced[max(0, word.start() - 1):word.end() + 1] in vocabulary(folder))
+            with_edges = spaced[max(0, word.start() - 1):word.end() + 1]
+            hits.append(with_edges in vocabulary(folder))
     return sum(hits) / len(hits) if hits else 1.0

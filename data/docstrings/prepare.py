@@ -5,10 +5,22 @@
 Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out; they differ a little
 between versions of Python. Also writes labels.jsonl for judge.py --kind=classifier: pieces of 64
 characters, 1 unless they speak of failure."""
-import ast, contextlib, functools, glob, json, os, pathlib, re, sys, sysconfig, warnings
+import ast
+import contextlib
+import functools
+import glob
+import json
+import os
+import re
+import sys
+import sysconfig
+import warnings
+
 import numpy as np
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
+from common import new_file
 from data.dataset import known_words, write_corpus
 
 SKIP = '/(tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|turtledemo)/'
@@ -17,28 +29,47 @@ FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wr
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
 verify = functools.partial(known_words, folder=HERE)
 
+
 def paragraphs(source):
     """Yields the prose paragraphs of the docstrings of a Python source."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, documented):
             for part in re.split(r'\n\s*\n', ast.get_docstring(node) or ''):
-                text = ' '.join(part.split())
-                letters = sum(c.isalpha() or c == ' ' for c in text)
-                columns = '  ' in '\n'.join(map(str.strip, part.split('\n'))).replace('.  ', '')
-                code = part.startswith('    ') or '>>>' in text or letters < 0.85 * len(text)
-                if re.fullmatch('[ -~]{24,}', text) and ' ' in text and not (columns or code):
-                    yield text
+                if is_prose(part):
+                    yield ' '.join(part.split())
+
+
+def is_prose(part):
+    """Is a paragraph English, of more than a few words, no code and no table?"""
+    text = ' '.join(part.split())
+    if not re.fullmatch('[ -~]{24,}', text) or ' ' not in text:
+        return False
+    if part.startswith('    ') or '>>>' in text:
+        return False
+    stripped = '\n'.join(line.strip() for line in part.split('\n'))
+    if '  ' in stripped.replace('.  ', ''):     # two spaces, but after a full stop: columns
+        return False
+    letters = sum(char.isalpha() or char == ' ' for char in text)
+    return letters >= 0.85 * len(text)
+
 
 if __name__ == "__main__":
     warnings.simplefilter('ignore')             # of old syntax in the library
-    root, texts = sysconfig.get_path('stdlib'), {}
+    root = sysconfig.get_path('stdlib')
+    texts = {}                                  # a dict, for each text once, in order
     for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):
-        if not re.search(SKIP, path[len(root):].replace(os.sep, '/')):
-            with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as f:
-                texts |= dict.fromkeys(paragraphs(f.read()))
-    texts, tenth = [*texts], len(texts) // 10
-    np.random.default_rng(2402).shuffle(texts)
-    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])
+        if re.search(SKIP, path[len(root):].replace(os.sep, '/')):
+            continue
+        with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as file:
+            texts |= dict.fromkeys(paragraphs(file.read()))
+    texts = list(texts)
+    tenth = len(texts) // 10
+    np.random.default_rng(2402).shuffle(texts)  # always in the same way
+
     pieces = re.findall('.{64}', '\n'.join(texts[tenth:]).replace('_', '-'), re.DOTALL)
-    labels = [{'text': text, 'label': int(not FAILURE.search(text))} for text in pieces]
-    pathlib.Path(HERE, 'labels.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in labels))
+    with new_file(f'{HERE}/labels.jsonl', 'w') as file:
+        for text in pieces:
+            label = int(not FAILURE.search(text))
+            file.write(json.dumps({'text': text, 'label': label}) + '\n')
+    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])       # last: "complete"

@@ -5,11 +5,15 @@
 
 Paragraphs are split by empty lines, and the last tenth of them is held out; a line's end is an end
 of row. data/shakespeare_bpe/ is this script with the other tokenizer."""
-import functools, os, pathlib, re, sys, urllib.request
+import functools
+import os
+import re
+import sys
+import urllib.request
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from config.configurator import configure, fail
-from config.run import check
+from common import configure, fail, new_file, one_of
 from data.dataset import known_words, write_corpus
 
 input = ''                  # text file; '': data/shakespeare/input.txt, downloaded if missing
@@ -17,20 +21,27 @@ tokenizer = 'char'          # 'char': one symbol per character | 'gpt2': byte pa
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 verify = functools.partial(known_words, folder=HERE)
 
+
 def main(folder):
     """Prepares the text that the command line asks for, in a folder of data/."""
-    check({"tokenizer in ('char', 'gpt2')": ''}, configure(globals()))
-    path = pathlib.Path(input or os.path.join(HERE, 'input.txt'))
+    configure(globals())
+    one_of(('char', 'gpt2'), tokenizer=tokenizer)
+    path = input or os.path.join(HERE, 'input.txt')
     try:
-        if not input and not path.is_file():
-            path.write_bytes(urllib.request.urlopen(URL, timeout=30).read())
-        parts = [t for t in re.split(r'\n\s*\n', path.read_text('utf-8')) if t.strip()]
+        if input == '' and not os.path.exists(path):
+            text = urllib.request.urlopen(URL, timeout=30).read()
+            with new_file(path) as file:
+                file.write(text)
+        with open(path, encoding='utf-8-sig') as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as e:
         fail(f"{path}: {e}; give any UTF-8 text as --input=FILE")
+    parts = [part for part in re.split(r'\n\s*\n', text) if part.strip()]
     if len(parts) < 10:
-        fail(f"{len(parts)} paragraphs (split by empty lines); expected at least 10")
+        fail(f"{path}: {len(parts)} paragraphs (split by empty lines); expected at least 10")
     cut = len(parts) * 9 // 10
     write_corpus(folder, 'windows', parts[:cut], parts[cut:], tokenizer)
+
 
 if __name__ == "__main__":
     main(HERE)
