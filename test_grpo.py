@@ -5853,7 +5853,7 @@ def test_a_reward_that_is_imported_is_noticed_too_and_so_is_verify(clone):
     module.write_text("def mine(p, c):\n    return [float(len(set(x))) for x in c]\n")
     prepare = repo / 'data/arithmetic/prepare.py'
     text = prepare.read_text()
-    prepare.write_text(text.replace('== int(match[3])', '!= int(match[3])'))
+    prepare.write_text(text + "\n\ndef verify(prompt, completion):\n    return 0.0\n")
     clone.train(out, *again, folder=repo).refused('verify', 'changed')
     prepare.write_text(text)
     clone.train(out, *again, folder=repo).good()
