@@ -391,8 +391,12 @@ def resolve_device(device):
     available = [name for name in ('cuda', 'mps', 'cpu') if getattr(torch, name).is_available()]
     if device == 'auto':
         device = available[0]
-    if device.split(':')[0] not in available:
+    kind, colon, number = device.partition(':')
+    if kind not in available:
         fail(f"device = {device} is not available; there is {', '.join(available)}, or auto")
+    count = torch.cuda.device_count() if kind == 'cuda' else 1
+    if colon and number not in map(str, range(count)):
+        fail(f"device = {device}: expected {kind}:0 to {kind}:{count - 1}, or auto")
     if device == 'cuda' and n_ranks() > 1:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(device)
@@ -692,9 +696,21 @@ class Log:
     """What a run tells: one dict, three readers: log.jsonl in a folder, the console, which shows
     some of its keys, and wandb if asked for. The folder is this run's alone."""
 
-    def __init__(self, folder, shown, wandb_settings=None):
+    def __init__(self, folder, shown, resume=False, wandb_settings=None):
         """shown: keys for the console. wandb_settings: arguments of wandb.init(), None: no wandb.
-        Ends with one line if the folder cannot be written, or another run writes there."""
+        Ends with one line if the folder cannot be written, another run writes there, it holds
+        something else than a run, or there is nothing in it to resume."""
+        is_run = os.path.exists(f'{folder}/config.json')
+        if resume and not is_run:
+            runs = [os.path.dirname(path) for path in sorted(glob.glob('*/log.jsonl'))]
+            fail(f"nothing to resume: no run in {folder}; there are: {', '.join(runs) or 'none'}; "
+                 f"start one with: {go_on_command('--resume=False')}")
+        with contextlib.suppress(OSError):      # a start would move them aside
+            others = [name for name in sorted(os.listdir(folder))
+                      if name not in ('.lock', 'log.jsonl') and not name.endswith('.tmp')]
+            if others and not is_run:
+                fail(f"{folder} holds something else than a run: {others[0]}; choose another "
+                     "--out_dir=DIR")
         self.folder = folder
         self.path = f'{folder}/log.jsonl'
         self.shown = shown

@@ -430,7 +430,9 @@ def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy,
     fill_order: 'random', one order for all k completions of a prompt | 'left' to right |
     'confident': the blanks whose distribution, given the state, is surest. The order does not
     depend on the uniforms that sample, so the log-probability of a completion, given its order, is
-    exactly the sum of those of its choices."""
+    exactly the sum of those of its choices. ValueError: there is no blank at all."""
+    if not prompts.mask.any():
+        raise ValueError("prompts without a blank")
     device = model.device
     k = 1 if greedy else prompts.uniforms.size(2)
     mask = prompts.mask.repeat_interleave(k, 0).to(device)          # (N, T)

@@ -196,6 +196,9 @@ if __name__ == "__main__":
     make = f"python train_grpo.py --out_dir={out_dir}, with the config files of that run"
     run = load_checkpoint(f'{out_dir}/{checkpoint}', 'policy', data, make)
     c = run['config']                           # the run's knobs
+    between(0, c['block_size'], n_fill_steps=n_fill_steps)
+    if n_fill_steps > 1 and c['mode'] == 'causal':
+        fail(f"n_fill_steps = {n_fill_steps}: {out_dir} writes from left to right, token by token")
     torch_device, _ = init_device(device, c['dtype'])
     policy = load_gpt(f'{out_dir}/{checkpoint}', data, make, c['block_size'], c['mode'],
                       torch_device)

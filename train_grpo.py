@@ -822,7 +822,7 @@ if __name__ == "__main__":
     if is_main() and not explain and not benchmark:     # these two write nothing
         wandb_settings = {'config': config, 'project': wandb_project,
                           'name': wandb_run_name or out_dir}
-        log = Log(out_dir, SHOWN, wandb_settings if wandb_log else None)
+        log = Log(out_dir, SHOWN, resume, wandb_settings if wandb_log else None)
 
     # The parts: the corpus, the policy's start, its frozen reference, the judge.
     data = main_rank_first(lambda: Dataset(dataset, prepare=True))
