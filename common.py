@@ -178,7 +178,8 @@ def knobs(namespace):
 def configure(namespace, argv=None, quiet=False):
     """Applies config files and --key=value flags, in the order given, to a script's globals().
 
-    Files may also define functions, and helpers _like_this or LIKE_THIS. Returns all knobs and the
+    Files may also define functions, and helpers _like_this or LIKE_THIS. A script may have a table
+    ELSEWHERE {name: knob} of what others call its knobs, for the answer to a wrong name. Returns all knobs and the
     functions, each {name: value}. Ends with one line if a name is unknown or a type is wrong."""
     defaults = knobs(namespace)
     functions = {}
@@ -201,7 +202,9 @@ def configure(namespace, argv=None, quiet=False):
             elif callable(value):
                 functions[name] = value
             elif type(value) is not type(sys):              # modules that it imports are fine
-                near = difflib.get_close_matches(name, defaults, 1, cutoff=0)[0]
+                elsewhere = namespace.get('ELSEWHERE', {})  # what others call our knobs
+                near = elsewhere.get(name.replace('-', '_'))
+                near = near or difflib.get_close_matches(name, defaults, 1, cutoff=0)[0]
                 fail(f"{arg}: unknown key '{name}'; did you mean '{near}'? (--help lists them all)")
 
     config = knobs(namespace)
@@ -357,6 +360,9 @@ def all_reduce_max(tensor):
 def all_reduce_gradients(model):
     """Adds up the gradients of all ranks, in one message."""
     if n_ranks() > 1:
+        for p in model.parameters():
+            if p.grad is None:                  # this rank had nothing to add
+                p.grad = torch.zeros_like(p)
         gradients = [p.grad for p in model.parameters()]
         flat = all_reduce_sum(nn.utils.parameters_to_vector(gradients))
         nn.utils.vector_to_parameters(flat, gradients)

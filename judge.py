@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.dataset import Dataset, call_user, draw_prompts, draws, texts
-from model import GPT, complete, ensure_checkpoint, fit, load_checkpoint, load_gpt
+from data.dataset import (BLANK_KINDS, Dataset, call_user, draw_prompts, draws,
+                          texts_and_originals)
+from model import (ELSEWHERE, GPT, complete, default_recipe, ensure_checkpoint, fit, load_checkpoint,
+                   load_gpt)
 
 # knobs
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -29,7 +31,7 @@ block_size = 10             # T, tokens in a row
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
-blank_kind = 'random'       # of generated rows: 'random' positions | 'span': runs | 'suffix'
+blank_kind = 'random'       # of generated rows: 'random' | 'span': runs | 'suffix' | 'answer'
 blank_low = 0.2             # smallest share of a row that is blank
 blank_high = 0.6            # largest share
 blank_span = 4              # length of a run, for 'span'
@@ -54,7 +56,7 @@ BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are f
 def check_knobs():
     """Ends with one line if a knob has a value that cannot be meant."""
     one_of(('likelihood', 'classifier'), kind=kind)
-    one_of(('random', 'span', 'suffix'), blank_kind=blank_kind)
+    one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     at_least(2, block_size=block_size)
     at_least(1, n_layer=n_layer, n_head=n_head, n_embd=n_embd, blank_span=blank_span,
@@ -125,6 +127,7 @@ def load_judge(path, data, make, block_size=1, device='cpu'):
     checkpoint = load_checkpoint(path, 'judge', data, make, block_size)
     judge = Judge(checkpoint['judge_kind'], **checkpoint['model_args'])
     judge.load_state_dict(checkpoint['model'])
+    judge.text = checkpoint['config']['dataset']        # the corpus that it was trained on
     return judge.to(device).eval().requires_grad_(False)
 
 
@@ -136,7 +139,7 @@ class Scorer:
     """Scores completions by the names of rewards: those that are built in, or functions."""
     data: Dataset                   # its tokenizer, and verify() if it has one
     judge: Judge | None = None      # frozen; needed if the reward 'judge' is asked for
-    functions: dict | None = None   # {name: (prompts, completions) -> a number each}
+    functions: dict | None = None   # {name: (prompts, completions[, originals]) -> a number each}
 
     def score(self, names, rollout):
         """Scores {name: (B, k) float32} of the completions of a Rollout, each reward apart. A
@@ -155,8 +158,8 @@ class Scorer:
                 values = 1.0 / copies(rows.view(B, k, -1))                   # (B, k)
             else:
                 if strings is None:
-                    strings = texts(self.data.tok, rollout.prompts.tokens, rollout.prompts.mask,
-                                    rows, rollout.causal)
+                    strings = texts_and_originals(self.data.tok, rollout.prompts, rows,
+                                                  rollout.causal)
                 if name == 'verify':
                     values = self.data.check(*strings)                      # (N,)
                 else:
@@ -266,8 +269,8 @@ class RealOrFilled:
         real_scores = judge.score(prompts.tokens.to(judge.gpt.device)).tolist()
         filled_scores = judge.score(filled.to(judge.gpt.device)).tolist()
         if self.data.verify:
-            pairs = texts(self.data.tok, prompts.tokens, prompts.mask, filled, causal=False)
-            is_true = self.data.check(*pairs)
+            strings = texts_and_originals(self.data.tok, prompts, filled, causal=False)
+            is_true = self.data.check(*strings)
             if set(is_true) == {0.0, 1.0}:
                 return f"AUC {auc(filled_scores, is_true):.4f} of true against false completions"
         found = auc(real_scores + filled_scores, [True] * n + [False] * n)
@@ -276,7 +279,8 @@ class RealOrFilled:
 
 def likelihood_loss(judge, data, rng):
     """Nats per token of a batch of rows."""
-    tokens = data.batch('train', batch_size, block_size, rng).to(judge.gpt.device)      # (N, T)
+    tokens, _ = data.batch('train', batch_size, block_size, rng)
+    tokens = tokens.to(judge.gpt.device)                                    # (N, T)
     where = tokens != data.tok.pad
     with autocast(tokens.device, dtype):
         return F.cross_entropy(judge.gpt(tokens, where=where), tokens[where])
@@ -294,7 +298,7 @@ if __name__ == "__main__":
     config, _ = configure(globals())
     check_knobs()
     data = Dataset(dataset)
-    data.check_rows(block_size)
+    data.check_rows(block_size, 'fill', blank_kind)
     torch_device, note = init_device(device, dtype)
 
     if labels:
@@ -302,8 +306,9 @@ if __name__ == "__main__":
     else:
         generator = None
         if generator_checkpoint or kind == 'classifier':
-            recipe = f'config/generator_{dataset}.py'
-            path, make = ensure_checkpoint(generator_checkpoint, 'model.py', recipe)
+            path, make = ensure_checkpoint(
+                generator_checkpoint, 'model.py', default_recipe('generator', data),
+                dataset=dataset, mode='fill', block_size=block_size)
             generator = load_gpt(path, data, make, block_size, device=torch_device)
         source = RealOrFilled(data, generator)
 
@@ -325,4 +330,4 @@ if __name__ == "__main__":
         return source.look(judge, min(1024, 2 ** 16 // block_size))
 
     fit(judge, judge.gpt, loss_at, look, config, f"{kind} judge, {note}", kind='judge',
-        judge_kind=kind, corpus=data.fingerprint)
+        judge_kind=kind, corpus=data.fingerprint, vocabulary=data.tok.vocabulary)

@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.dataset import Dataset, Prompts, blanks, draws, texts
+from data.dataset import (BLANK_KINDS, Dataset, Prompts, Tokenizer, blanks, draws,
+                          texts_and_originals)
 
 # knobs of pretraining
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -33,7 +34,7 @@ block_size = 10             # T, tokens in a row
 n_layer = 3                 # blocks
 n_head = 4                  # H, heads per block
 n_embd = 64                 # C, channels
-blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix': a completion
+blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
 blank_low = 0.2             # smallest share of a row that is blank
 blank_high = 0.6            # largest share
 blank_span = 4              # length of a run, for 'span'
@@ -50,6 +51,10 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
+# What others call these knobs.
+ELSEWHERE = {'lr': 'learning_rate', 'max_steps': 'max_iters', 'seq_len': 'block_size',
+             'max_length': 'block_size', 'd_model': 'n_embd', 'hidden_size': 'n_embd',
+             'n_layers': 'n_layer', 'n_heads': 'n_head', 'output': 'out'}
 # letters: N rows, k of each of B prompts | T positions | V base ids | C channels | H heads
 # D = C / H | M decisions, c choices at each, from U distributions
 
@@ -57,7 +62,7 @@ seed = 1                    # of weights, rows and blanks
 def check_knobs():
     """Ends with one line if a knob has a value that cannot be meant."""
     one_of(('fill', 'causal'), mode=mode)
-    one_of(('random', 'span', 'suffix'), blank_kind=blank_kind)
+    one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     at_least(2, block_size=block_size)
     at_least(1, n_layer=n_layer, n_head=n_head, n_embd=n_embd, blank_span=blank_span,
@@ -369,13 +374,49 @@ class Rollout:
     kept: Tensor | None     # (U, V) bool, what top-k and top-p left; None: everything
     logits: Tensor | None   # (U, V) with gradient, of the passes that chose; None: not kept
     causal: bool            # written from left to right?
-    passes: list | None = None          # several passes: (states, where) of each, both (S, T)
+    passes: list | None = None          # several passes: of each states, where (S, T), and whose
+                                        #     prompt's each state is (S,)
     turn: Tensor | None = None          # several passes: (N, T) the pass that wrote it, or -1
     logp_ref: Tensor | None = None      # (U, V) of the reference, if it is asked for more than once
 
     @property
     def k(self):
         return len(self.rows) // len(self.prompts)
+
+    def part(self, numbers):
+        """The Rollout of some of its prompts, numbers (b,), without logits. A GPU is waited for."""
+        B = len(self.prompts)
+        is_mine = torch.zeros(B, dtype=torch.bool)
+        is_mine[numbers] = True
+        is_mine = is_mine.to(self.rows.device)                      # (B,)
+        owners = is_mine.repeat_interleave(len(self.where) // B)    # of prompts or completions
+        decisions = owners[self.owner]                              # (M,) bool
+        new_owner = owners.cumsum(0) - 1
+        rows = is_mine.repeat_interleave(self.k)                    # (N,) bool
+
+        points = decisions                                          # (U,) bool
+        point = None
+        passes = None
+        if self.passes is not None:
+            passes = []
+            points = []
+            for states, where, prompt in self.passes:
+                mine = is_mine[prompt]                              # (S,)
+                passes.append((states[mine], where[mine], prompt[mine]))
+                points.append(mine[:, None].expand_as(where)[where])
+            points = torch.cat(points)
+            point = (points.cumsum(0) - 1)[self.point[decisions]]
+
+        def of_points(values):
+            return None if values is None else values[points]
+
+        where = self.where[owners.to(self.where.device)]
+        turn = None if self.turn is None else self.turn[rows]
+        return Rollout(
+            self.prompts[numbers], rows=self.rows[rows], where=where,
+            owner=new_owner[self.owner[decisions]], actions=self.actions[decisions],
+            logp_old=self.logp_old[decisions], point=point, kept=of_points(self.kept), logits=None,
+            causal=self.causal, passes=passes, turn=turn, logp_ref=of_points(self.logp_ref))
 
 
 def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, n_fill_steps=1,
@@ -490,7 +531,7 @@ def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy,
         actions, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
         rows[completion, position] = actions[point, j]
         turn[completion, position] = t
-        found.append({'pass': (states, at), 'owner': completion, 'actions': actions[point, j],
+        found.append({'pass': (states, at, different[:, 0]), 'owner': completion, 'actions': actions[point, j],
                       'logp': logp[point, j], 'point': n_points + point, 'kept': kept,
                       'logits': logits})
         n_points += len(logits)
@@ -592,7 +633,7 @@ def decision_logits(model, rollout):
     """Logits (U, V) with which a model, any, looks at the decisions of a Rollout: in several passes
     at the states that were met when it was made."""
     if rollout.passes is not None:
-        return torch.cat([model(states, where=where) for states, where in rollout.passes])
+        return torch.cat([model(states, where=where) for states, where, _ in rollout.passes])
     if not rollout.causal:
         return model(rollout.prompts.tokens.to(model.device), where=rollout.where)
     first_blank = int(rollout.prompts.mask.int().argmax(1).min())
@@ -658,7 +699,7 @@ def update(model, optimizers, lr, grad_clip):
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
-VERSION = 2             # of the format of checkpoints
+VERSION = 3             # of the format of checkpoints
 
 
 def save_checkpoint(path, **content):
@@ -668,9 +709,10 @@ def save_checkpoint(path, **content):
         torch.save(content | {'checksum': digest_of(content)}, file)
 
 
-def load_checkpoint(path, kind, data, make, block_size=1, mode=''):
+def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
     """A checkpoint, checked before anything is computed; one line and the end if it does not fit.
-    kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one."""
+    kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one.
+    data: a Dataset with whose vocabulary it shall work; a policy also belongs to its text."""
     end = f"; make one with: {make}"
     use = f"--out=out/mine.pt, and use it: --{kind}_checkpoint=out/mine.pt"
     if not os.path.isfile(path):
@@ -682,6 +724,7 @@ def load_checkpoint(path, kind, data, make, block_size=1, mode=''):
         checksum = checkpoint.pop('checksum', '')
         corpus = checkpoint['corpus']
         corpus_name = checkpoint['config']['dataset']
+        vocabulary = checkpoint.get('vocabulary')       # version 2 had none
         longest = checkpoint['model_args']['block_size']
         causal = checkpoint['model_args']['causal']
     except pickle.UnpicklingError:
@@ -696,7 +739,11 @@ def load_checkpoint(path, kind, data, make, block_size=1, mode=''):
         fail(f"{path} is of version {version}, expected {VERSION}{end}")
     if checksum != digest_of(checkpoint):
         fail(f"{path} is damaged: its checksum does not fit{end}")
-    if corpus != data.fingerprint:
+    if data and vocabulary != data.tok.vocabulary:
+        difference = data.tok.difference(Tokenizer(**vocabulary))
+        fail(f"{path} was made for the vocabulary of '{corpus_name}', not that of '{data.name}': "
+             f"{difference}{end}")
+    if data and kind == 'policy' and corpus != data.fingerprint:
         fail(f"{path} was made for the text {corpus_name}-{corpus}, data/ has {data.name}-"
              f"{data.fingerprint}{end}")
     if longest < block_size:
@@ -707,24 +754,47 @@ def load_checkpoint(path, kind, data, make, block_size=1, mode=''):
     return checkpoint
 
 
-def load_gpt(path, data, make, block_size=1, mode='', device='cpu'):
-    """The GPT of a generator or policy checkpoint; see load_checkpoint()."""
+def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
+    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has two attributes
+    more: tok, its Tokenizer, and text, the name of the corpus that it was trained on."""
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
     model = GPT(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
+    model.tok = Tokenizer(**checkpoint['vocabulary'])
+    model.text = checkpoint['config']['dataset']
     return model.to(device)
 
 
-def recipe_words(recipe):
-    """The arguments that a recipe gives to its script, but for --out."""
-    return [word for word in recipe.split() if not word.startswith('--out=')]
+def default_recipe(part, data):
+    """The recipe of a part, 'generator' or 'judge', for a corpus: config/<part>_<name>.py. Pairs
+    need none of their own."""
+    path = f"config/{part}_{data.name.replace('/', '_')}.py"
+    if data.answers and not os.path.exists(path):
+        return f'config/{part}_pairs.py'
+    return path
 
 
-def checkpoint_path(recipe):
+def whole_recipe(script, recipe, run):
+    """The words that a recipe gives to its script, but for --out, and the knobs that come of them.
+    run: {knob: value}, which the recipe takes over from the run where it sets none itself."""
+    words = [word for word in recipe.split() if not word.startswith('--out=')]
+    namespace = runpy.run_path(f'{HOME}/{script}')
+    alone, _ = configure(dict(namespace), words, quiet=True)
+    run = {name: value for name, value in run.items() if name in alone}
+    config, _ = configure(namespace | run, words, quiet=True)
+    for name in run:
+        if config[name] != alone[name]:
+            words.append(f'--{name}={config[name]}')
+    return words, config
+
+
+def checkpoint_path(script, words):
     """Where the checkpoint of a recipe lies: its words are its name, under out/."""
-    names = [os.path.basename(word).removesuffix('.py').removeprefix('--')
-             for word in recipe_words(recipe)]
-    name = re.sub('[^A-Za-z0-9_.=-]', '_', '-'.join(names)) or 'default'
+    names = [os.path.basename(word).removesuffix('.py').removeprefix('--') for word in words
+             if not word.startswith('--out=')]
+    if not any(word.endswith('.py') for word in words):
+        names.insert(0, os.path.basename(script).removesuffix('.py'))
+    name = re.sub('[^A-Za-z0-9_.=-]', '_', '-'.join(names))
     if len(name) > 150:                         # file systems take 255 bytes
         name = f'{name[:130]}-{digest_of(name)}'
     return f'out/{name}.pt'
@@ -744,27 +814,30 @@ def recipe_digest(config):
     default_generator = pathlib.Path(f"config/generator_{config['dataset']}.py")
     if config.get('kind') == 'classifier' and default_generator.is_file():
         made_of['generator'] = default_generator.read_bytes()
-    return digest_of(made_of, Dataset(config['dataset']).fingerprint)
+    return digest_of(made_of, Dataset(config['dataset'], prepare=True).fingerprint)
 
 
-def ensure_checkpoint(path, script, recipe):
+def ensure_checkpoint(path, script, recipe, **run):
     """The path of a part of a run, and the command that makes it. '' is where the recipe's
     checkpoint lies; if it is missing there, the script makes it now, visibly. One that was made
-    from something else, under the same name, is left alone: the new one gets a name of its own."""
-    words = recipe_words(recipe)
+    from something else, under the same name, is left alone: the new one gets a name of its own.
+    run: knobs such as dataset, mode and block_size, where the recipe does not set them."""
+    words = recipe.split()
+    if path == '' or os.path.isfile(words[0]):          # a part that is there needs no recipe
+        words, config = whole_recipe(script, recipe, run)
     command = ['python', script] + words
+    own_path = checkpoint_path(script, words)
     if path == '':
-        config, _ = configure(runpy.run_path(f'{HOME}/{script}'), words, quiet=True)
         made_of = recipe_digest(config)
-        path = checkpoint_path(recipe)
+        path = own_path
         if os.path.exists(path) and read_made_of(path) not in (made_of, None):
-            own_path = f"{path.removesuffix('.pt')}-{made_of}.pt"
+            new_path = f"{path.removesuffix('.pt')}-{made_of}.pt"
             if is_main():
-                print(f"{path} was made from another recipe or text; this one is {own_path}")
-            path = own_path
+                print(f"{path} was made from another recipe or text; this one is {new_path}")
+            path = new_path
         if not os.path.exists(path):
             run_script(command + [f'--out={path}'])
-    if path != checkpoint_path(recipe):
+    if path != own_path:
         command.append(f'--out={path}')
     return path, ' '.join(command)
 
@@ -786,7 +859,7 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
     path = config['out']
     if path == '':
-        path = checkpoint_path(' '.join(sys.argv[1:]))
+        path = checkpoint_path(sys.argv[0], sys.argv[1:])
     n_weights = sum(p.numel() for p in model.parameters())
     print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
     made_of = recipe_digest(config)             # now: files may change while it trains
@@ -825,8 +898,9 @@ def fit(model, gpt, loss_at, look, config, title, **content):
 def pretraining_batch(model, data, split, n, rng):
     """Rows (n, T), their blanks (n, T) bool, and the loss of guessing them: nats per blank, or in
     causal mode nats per token of the whole row."""
-    tokens = data.batch(split, n, block_size, rng)
-    hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span)
+    tokens, answer = data.batch(split, n, block_size, rng)
+    hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
+                    model.causal)
     where = tokens != data.tok.pad if model.causal else hidden
     with autocast(model.device, dtype):
         logits = model(tokens.to(model.device), where=where)            # (M, V)
@@ -846,8 +920,8 @@ def look_at_fills(model, data):
         prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
         for name, greedy in (('sampled', False), ('best guess', True)):
             rollout = complete(model, prompts, greedy)
-            pairs = texts(data.tok, tokens, mask, rollout.rows, model.causal)
-            line += f" | verify {name} {sum(data.check(*pairs)) / n:.3f}"
+            strings = texts_and_originals(data.tok, prompts, rollout.rows, model.causal)
+            line += f" | verify {name} {sum(data.check(*strings)) / n:.3f}"
     return line
 
 
@@ -855,7 +929,7 @@ if __name__ == "__main__":
     config, _ = configure(globals())
     check_knobs()
     data = Dataset(dataset)
-    data.check_rows(block_size)
+    data.check_rows(block_size, mode, blank_kind)
     torch_device, note = init_device(device, dtype)
     torch.manual_seed(seed)
     try:
@@ -870,4 +944,5 @@ if __name__ == "__main__":
         return loss
 
     fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,
-        f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint)
+        f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint,
+        vocabulary=data.tok.vocabulary)

@@ -13,7 +13,7 @@ import torch
 
 from data.dataset import Dataset, draw_prompts, draws, print_group, row_text
 from judge import Scorer, load_judge
-from model import complete, ensure_checkpoint, load_checkpoint, load_gpt
+from model import complete, default_recipe, ensure_checkpoint, load_checkpoint, load_gpt
 
 # knobs
 out_dir = 'out-grpo'        # folder of a run; with --curves=True also several: A,B
@@ -203,14 +203,16 @@ if __name__ == "__main__":
     policy = load_gpt(f'{out_dir}/{checkpoint}', data, make, c['block_size'], c['mode'],
                       torch_device)
     reference_path = c['reference_checkpoint'] or run['start']
+    of_run = {name: c[name] for name in ('dataset', 'mode', 'block_size')}
     _, make = ensure_checkpoint(reference_path, 'model.py',
-                                c['generator_recipe'] or f'config/generator_{data.name}.py')
+                                c['generator_recipe'] or default_recipe('generator', data),
+                                **of_run)
     reference = load_gpt(reference_path, data, make, c['block_size'], c['mode'], torch_device)
     scorer = Scorer(data)
     names = []
     if run['judge']:
         _, make = ensure_checkpoint(run['judge'], 'judge.py',
-                                    c['judge_recipe'] or f'config/judge_{data.name}.py')
+                                    c['judge_recipe'] or default_recipe('judge', data), **of_run)
         scorer.judge = load_judge(run['judge'], data, make, c['block_size'], torch_device)
         names.append('judge')
     if digest_of(reference, scorer.judge) != c['reference_and_judge']:
@@ -231,8 +233,6 @@ if __name__ == "__main__":
         prompts = replace(prompts[:1], tokens=tokens, mask=mask)
     if k > 0:
         prompts = prompts[:1]
-    if c['prompt_filter']:
-        print(f"(prompts as the text has them, without the run's {c['prompt_filter']}())")
     if len(prompts) == 1 and sampling_knobs(c)['n_fill_steps'] > 1:
         for label, model in (('reference', reference), ('policy', policy)):
             print_passes(label, model, prompts.for_k(k or 4), c, data.tok)

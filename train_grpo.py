@@ -23,23 +23,23 @@ from common import (Log, Statistics, StopSignal, above, all_reduce_gradients, al
 
 import torch
 
-from data.dataset import Dataset, draw_prompts, draws, print_group
+from data.dataset import (BLANK_KINDS, Dataset, draw_prompts, draws, n_arguments,
+                          print_group)
 from judge import BUILT_IN, Scorer, auc, copies, load_judge
-from model import (at_decisions, complete, decision_logits, ensure_checkpoint, freeze, get_lr,
-                   load_checkpoint, load_gpt, log_probs, log_probs_of, make_optimizers,
-                   save_checkpoint, update)
+from model import (at_decisions, complete, decision_logits, default_recipe, ensure_checkpoint,
+                   freeze, get_lr, load_checkpoint, load_gpt, log_probs, log_probs_of,
+                   make_optimizers, save_checkpoint, update)
 
 # ---- knobs, changed by config files and --key=value ----------------------------------------------
 # the task
 dataset = 'arithmetic'      # a folder of data/
 mode = 'fill'               # 'fill': all blanks in one pass | 'causal': left to right
 block_size = 10             # T, tokens in a row
-blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix': a completion
+blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
 blank_low = 0.2             # smallest share of a row that is blank
 blank_high = 0.6            # largest share
 blank_span = 4              # length of a run, for 'span'
-max_new_tokens = 0          # causal suffix: longest completion; 0: up to the end of the row
-prompt_filter = ''          # function of the config file, (prompt, original) -> bool: use this row?
+max_new_tokens = 0          # causal suffix, answer: longest completion; 0: to the end of the row
 rewards = {'judge': 1.0}    # weights of judge, verify, distinct, length or functions of the config
 # the parts: '' trains one with the recipe (arguments of model.py or judge.py), and keeps it
 generator_checkpoint = ''   # the start of the policy
@@ -65,7 +65,7 @@ clip_high = 0.2             # and at 1 + clip_high
 ratio_level = 'token'       # 'token' | 'sequence': geometric mean over the completion (GSPO)
 loss_norm = 'token'         # mean over 'token' | 'sequence', then rows | 'constant' (Dr. GRPO)
 inner_updates = 1           # passes over the completions of a step
-mini_batches = 1            # optimizer steps per pass; divides the micro-steps of a rank
+mini_batches = 1            # optimizer steps per pass, each from an equal share of the prompts
 kl_beta = 0.05              # weight of the KL to the reference; 0 loads no reference
 kl_type = 'exact'           # 'exact' | 'k1' | 'k2' | 'k3' | 'k3_ratio' (see sampled_kl)
 kl_in_reward = False        # True: KL (detached k1) is part of the reward, not of the loss
@@ -85,7 +85,7 @@ grad_clip = 1.0             # largest gradient norm; 0 switches it off
 # looking and keeping
 out_dir = 'out-grpo'        # ckpt.pt, best.pt, config.json, log.jsonl
 resume = False              # True: continue from out_dir/ckpt.pt, exactly
-resume_changed = False      # True: also if reward functions, verify or prompt_filter have changed
+resume_changed = False      # True: also if reward functions or verify have changed
 log_interval = 1            # steps between lines of the log
 eval_interval = 100         # steps between evaluations; 0: none
 eval_prompts = 512          # held-out prompts, with fixed blanks
@@ -114,6 +114,36 @@ MAY_CHANGE = ('out_dir', 'resume', 'resume_changed', 'log_interval', 'eval_inter
               'wandb_run_name', 'device', 'compile', 'backend', 'gen_batch_size',
               'generator_recipe', 'judge_recipe', 'benchmark', 'explain')
 
+# What other libraries call our knobs: whoever types one of these names is told ours.
+ELSEWHERE = {
+    'num_generations': 'group_size', 'num_completions_per_prompt': 'group_size',
+    'n_samples_per_prompt': 'group_size', 'num_samples_per_prompt': 'group_size',
+    'num_rollouts': 'group_size', 'normalize_advantages': 'adv_norm', 'scale_rewards': 'adv_norm',
+    'advantage_estimator': 'adv_norm', 'kl_penalty_coef': 'kl_beta', 'kl_coef': 'kl_beta',
+    'kl_loss_coef': 'kl_beta', 'init_kl_coef': 'kl_beta', 'init_kl_coeff': 'kl_beta',
+    'beta': 'kl_beta', 'kl_estimator': 'kl_type', 'mini_batch_size': 'mini_batches',
+    'num_mini_batches': 'mini_batches', 'ppo_mini_batch_size': 'mini_batches',
+    'num_epochs': 'inner_updates', 'ppo_epochs': 'inner_updates',
+    'num_iterations': 'inner_updates', 'num_ppo_epochs': 'inner_updates',
+    'epsilon': 'clip_low', 'clip_range': 'clip_low', 'cliprange': 'clip_low',
+    'clip_eps': 'clip_low', 'epsilon_low': 'clip_low', 'epsilon_high': 'clip_high',
+    'importance_sampling_level': 'ratio_level', 'loss_type': 'loss_norm',
+    'loss_agg_mode': 'loss_norm', 'max_completion_length': 'max_new_tokens',
+    'generation_max_length': 'max_new_tokens', 'response_length': 'max_new_tokens',
+    'max_length': 'block_size', 'max_seq_length': 'block_size', 'reward_model': 'judge_checkpoint',
+    'reward_model_path': 'judge_checkpoint', 'reward_funcs': 'rewards',
+    'reward_weights': 'rewards', 'model_name': 'generator_checkpoint',
+    'model_name_or_path': 'generator_checkpoint', 'ref_model': 'reference_checkpoint',
+    'prompts_per_step': 'batch_size', 'rollout_batch_size': 'batch_size',
+    'per_device_train_batch_size': 'batch_size', 'lr': 'learning_rate', 'max_steps': 'max_iters',
+    'num_train_steps': 'max_iters', 'total_steps': 'max_iters', 'warmup_steps': 'warmup_iters',
+    'lr_warmup_steps': 'warmup_iters', 'max_grad_norm': 'grad_clip',
+    'clip_grad_norm': 'grad_clip', 'entropy_coeff': 'entropy_coef',
+    'entropy_bonus': 'entropy_coef', 'output_dir': 'out_dir', 'logging_steps': 'log_interval',
+    'save_steps': 'save_interval', 'eval_steps': 'eval_interval', 'report_to': 'wandb_log',
+    'use_wandb': 'wandb_log', 'bf16': 'dtype', 'torch_compile': 'compile',
+    'resume_from_checkpoint': 'resume', 'diffusion_steps': 'n_fill_steps'}
+
 # Keys of the log that the console shows.
 SHOWN = ('mean_reward', 'mean_kl', 'entropy', 'dead_groups', 'distinct', 'grad_norm',
          'completions_per_s', 'eval/verify', 'eval/verify_argmax', 'eval/ref_verify',
@@ -124,7 +154,7 @@ SHOWN = ('mean_reward', 'mean_kl', 'entropy', 'dead_groups', 'distinct', 'grad_n
 def check_knobs(functions):
     """Ends with one line if a knob has a value that cannot be meant. functions: of config files."""
     one_of(('fill', 'causal'), mode=mode)
-    one_of(('random', 'span', 'suffix'), blank_kind=blank_kind)
+    one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('none', 'std', 'batch', 'rloo'), adv_norm=adv_norm)
     one_of(('token', 'sequence'), ratio_level=ratio_level)
     one_of(('token', 'sequence', 'constant'), loss_norm=loss_norm)
@@ -133,10 +163,6 @@ def check_knobs(functions):
     one_of(('random', 'left', 'confident'), fill_order=fill_order)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     one_of(('', 'gloo', 'nccl'), backend=backend)
-    if prompt_filter and prompt_filter not in functions:
-        there_are = ', '.join(functions) or 'none'
-        fail(f"prompt_filter = {prompt_filter!r}: expected a function of a config file; there are: "
-             f"{there_are}")
     at_least(2, 'a group of one is its own mean and teaches nothing', group_size=group_size)
     at_least(2, block_size=block_size)
     at_least(1, n_fill_steps=n_fill_steps, blank_span=blank_span, batch_size=batch_size,
@@ -163,9 +189,13 @@ def check_knobs(functions):
         fail(f"kl_beta = 0, kl_in_reward = {kl_in_reward}, target_kl = {target_kl}, "
              f"reference_checkpoint = {reference_checkpoint!r}: expected kl_beta > 0 (0 loads no "
              "reference)")
-    if gradient_accumulation_steps % (mini_batches * n_ranks()) != 0:
+    if gradient_accumulation_steps % n_ranks() != 0:
         fail(f"gradient_accumulation_steps = {gradient_accumulation_steps}: expected a multiple of "
-             f"mini_batches = {mini_batches} times {n_ranks()} rank(s), an equal share for each")
+             f"the {n_ranks()} ranks, an equal share for each")
+    n_prompts = batch_size * gradient_accumulation_steps
+    if n_prompts % mini_batches != 0:
+        fail(f"mini_batches = {mini_batches}: expected a divisor of the {n_prompts} prompts of a "
+             "step, batch_size x gradient_accumulation_steps")
     if explain and n_ranks() > 1:
         fail("--explain=True looks at one prompt; run it as one process, without torchrun")
     if not rewards:
@@ -181,6 +211,8 @@ def check_knobs(functions):
                  "can define more")
         if type(weight) not in (int, float) or not abs(weight) < 1e12:
             fail(f"rewards = {rewards}: the weight of '{name}' is no number, or too large")
+        if name in functions:
+            n_arguments(f"reward '{name}'", functions[name])    # ends if it cannot be called
 
 
 # ---- the algorithm: tensors in, tensors out ------------------------------------------------------
@@ -372,7 +404,7 @@ def adapted_kl_beta(beta, kl, target, completions, horizon):
 # states among N rows; M is the blanks of N completions, c = 1, the owner the completion.
 
 
-def get_prompts(data, split, n, step=0, wanted=None):
+def get_prompts(data, split, n, step=0):
     """n Prompts. Those for training, split 'train', depend on (seed, step) alone. Held-out ones,
     split 'val', are always the same.
 
@@ -387,7 +419,7 @@ def get_prompts(data, split, n, step=0, wanted=None):
     prompts = draw_prompts(
         data, split, n, k, rng, block_size=block_size, mode=mode, blank_kind=blank_kind,
         blank_low=blank_low, blank_high=blank_high, blank_span=blank_span,
-        max_new_tokens=max_new_tokens, wanted=wanted)
+        max_new_tokens=max_new_tokens)
     return prompts.pin_memory() if torch.cuda.is_available() else prompts
 
 
@@ -427,7 +459,7 @@ def act(policy, prompts):
     clock.mark('act')
     slices = my_slices()
     keep_graph = False
-    if inner_updates == 1 and len(slices) == 1:
+    if inner_updates * mini_batches == 1 and len(slices) == 1:
         keep_graph = True
     rollouts = []
     for part in slices:
@@ -472,12 +504,10 @@ def completion_kl(policy, reference, r):
 def learn(policy, reference, optimizers, rollouts, advantages, lr):
     """All updates of a step, from the Rollouts of this rank and advantages (P, k). Statistics."""
     stats = Statistics()
-    mine = list(zip(my_slices(), rollouts))
     is_only_update = inner_updates * mini_batches == 1
-    size = len(mine) // mini_batches            # micro-steps of this rank in an update
+    dealt = deal(rollouts)
     for _ in range(inner_updates):
-        for first in range(0, len(mine), size):
-            mini_batch = mine[first:first + size]
+        for mini_batch in dealt:
             own = sum(loss_divisor(r, loss_norm, block_size) for _, r in mini_batch)
             divisor = all_reduce_sum(torch.tensor(own, device=policy.device))   # of all ranks
 
@@ -503,6 +533,24 @@ def learn(policy, reference, optimizers, rollouts, advantages, lr):
     return stats
 
 
+def deal(rollouts):
+    """For each mini-batch what this rank learns it from: a list of (prompts, Rollout of these).
+
+    Prompts are dealt to mini-batches one by one, by their number in the step: so a mini-batch is
+    the same, however many micro-steps and ranks rolled it out."""
+    mine = list(zip(my_slices(), rollouts))
+    if mini_batches == 1:
+        return [mine]
+    dealt = [[] for _ in range(mini_batches)]
+    for part, r in mine:
+        number = torch.arange(part.start, part.stop)                        # (B,) in the step
+        for j in range(mini_batches):
+            here = (number % mini_batches == j).nonzero().squeeze(1)
+            if len(here) > 0:
+                dealt[j].append((number[here], r.part(here)))
+    return dealt
+
+
 def take_logits(policy, r):
     """Logits (U, V) with gradient: those of the pass that sampled, if act() kept them. They are
     taken out of the Rollout, so that the loss can drop them once it has their log-probs."""
@@ -512,15 +560,17 @@ def take_logits(policy, r):
 
 
 def reference_logp(reference, r):
-    """Log-probs (U, V) of the reference. If they will be asked for again, the Rollout keeps them:
-    that is U x V numbers for each micro-step, in place of a pass for each inner update."""
+    """Log-probs (U, V) of the reference. If inner updates will ask for them again, the Rollout
+    keeps them: 4 bytes x U x V of every micro-step. Where that is more than about a gigabyte in
+    all, they are computed anew each time, which costs one more pass without gradient."""
     if reference is None:
         return None
     if r.logp_ref is not None:
         return r.logp_ref
     clock.mark('reference')
     logp_ref = logp_of(reference, r)
-    if inner_updates > 1:
+    pieces = mini_batches * len(my_slices())
+    if inner_updates > 1 and logp_ref.numel() * pieces <= 2 ** 28:
         r.logp_ref = logp_ref
     return logp_ref
 
@@ -797,7 +847,7 @@ def check_resumable(checkpoint, config):
     differ = []
     if any(old.get(name) != config.get(name) for name in code - may_change):
         fail(f"{out_dir}/ckpt.pt, at step {checkpoint['step']}, was made with other functions "
-             "(rewards, verify or prompt_filter have changed); to go on with the new ones: "
+             "(rewards or verify have changed); to go on with the new ones: "
              f"{go_on_command('--resume=True', '--resume_changed=True')}")
     for name, value in config.items():
         if old.get(name) != value and name not in may_change | code:
@@ -826,19 +876,19 @@ if __name__ == "__main__":
 
     # The parts: the corpus, the policy's start, its frozen reference, the judge.
     data = main_rank_first(lambda: Dataset(dataset, prepare=True))
-    data.check_rows(block_size)
+    data.check_rows(block_size, mode, blank_kind)
     if 'verify' in rewards and data.verify is None:
         fail(f"rewards = {rewards}: data/{dataset}/prepare.py has no function verify()")
     config['verify'] = digest_of(data.code)
+    of_run = {'dataset': dataset, 'mode': mode, 'block_size': block_size}    # recipes inherit them
     checkpoint = None
     if resume:
         checkpoint = load_checkpoint(f'{out_dir}/ckpt.pt', 'policy', data,
                                      go_on_command('--resume=False'))
         check_resumable(checkpoint, config)
-    if generator_recipe == '':
-        generator_recipe = f'config/generator_{dataset}.py'
-    start_path, make = main_rank_first(
-        lambda: ensure_checkpoint(generator_checkpoint, 'model.py', generator_recipe))
+    generator_recipe = generator_recipe or default_recipe('generator', data)
+    start_path, make = main_rank_first(lambda: ensure_checkpoint(
+        generator_checkpoint, 'model.py', generator_recipe, **of_run))
     policy = load_gpt(start_path, data, make, block_size, mode, torch_device)
     reference = None
     if kl_beta > 0:
@@ -847,10 +897,9 @@ if __name__ == "__main__":
     judge_path = ''
     judge = None
     if 'judge' in rewards:
-        if judge_recipe == '':
-            judge_recipe = f'config/judge_{dataset}.py'
-        judge_path, make = main_rank_first(
-            lambda: ensure_checkpoint(judge_checkpoint, 'judge.py', judge_recipe))
+        judge_recipe = judge_recipe or default_recipe('judge', data)
+        judge_path, make = main_rank_first(lambda: ensure_checkpoint(
+            judge_checkpoint, 'judge.py', judge_recipe, **of_run))
         judge = load_judge(judge_path, data, make, block_size, torch_device)
     control_network = reference or policy       # the policy is still what it starts as
     config['reference_and_judge'] = digest_of(control_network, judge)
@@ -867,8 +916,7 @@ if __name__ == "__main__":
         for gpt in gpts:
             if gpt is not None:
                 gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
-    wanted = functions.get(prompt_filter)
-    train_prompts = functools.partial(get_prompts, data, 'train', n_prompts, wanted=wanted)
+    train_prompts = functools.partial(get_prompts, data, 'train', n_prompts)
     schedule = functools.partial(get_lr, peak=learning_rate, floor=min_lr, warmup=warmup_iters,
                                  total=lr_decay_iters or max_iters)
 
@@ -890,13 +938,17 @@ if __name__ == "__main__":
     if is_main():
         log.begin(start, config, resume)
         n_weights = sum(p.numel() for p in policy.parameters())
-        print(f"policy {start_path}, {n_weights:,} parameters | {n_prompts} prompts x {group_size} "
-              f"completions = {n_prompts * group_size * block_size:,} tokens a step | {note} | "
-              f"writes ckpt.pt, best.pt, config.json, log.jsonl to {out_dir}/", flush=True)
+        print(f"policy:  {start_path}, {n_weights:,} parameters, pretrained on {policy.text}")
+        if judge is not None:
+            print(f"judge:   {judge_path}, a {judge.kind} of {judge.text}")
+        print(f"a step:  {n_prompts} prompts of {dataset} x {group_size} completions = "
+              f"{n_prompts * group_size * block_size:,} tokens")
+        print(f"machine: {note}")
+        print(f"writes:  {out_dir}/ckpt.pt, best.pt, config.json, log.jsonl", flush=True)
 
     # The control is the reference, evaluated on the held-out prompts. It is made anew if anything
     # is not as it was: its weights, the prompts, the rewards. What was best then is best no more.
-    held_out = get_prompts(data, 'val', eval_prompts, wanted=wanted)
+    held_out = get_prompts(data, 'val', eval_prompts)
     control_of = digest_of(control_of, held_out.tokens, held_out.mask, held_out.uniforms, rewards,
                            config.get('functions'), config['verify'])
     if checkpoint is not None and checkpoint['control_of'] == control_of:
@@ -920,7 +972,8 @@ if __name__ == "__main__":
                 path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
                 optimizers=[opt.state_dict() for opt in optimizers], best=best, control=control,
                 control_of=control_of if control else '', kl_beta=kl_beta, config=config,
-                corpus=data.fingerprint, start=start_path, judge=judge_path)
+                corpus=data.fingerprint, vocabulary=data.tok.vocabulary, start=start_path,
+                judge=judge_path)
 
     def evaluate_and_log(step):
         """Logs an evaluation beside the control, and keeps the best policy; returns it."""

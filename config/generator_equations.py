@@ -1,9 +1,7 @@
 # writes 047 after 12+35=, left to right; stopped when about half of its answers are right
 
 mode = 'causal'
-blank_kind = 'suffix'
-blank_low = 0.4             # of 10 characters: the sum and the end of the row
-blank_high = 0.4
+blank_kind = 'answer'
 
 n_embd = 96
 

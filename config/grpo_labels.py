@@ -4,17 +4,14 @@
 import functools
 import torch
 from data.dataset import Dataset
-from data.docstrings.prepare import FAILURE
+from data.docstrings.prepare import fails
 from judge import load_judge
 from model import ensure_checkpoint
 
-dataset = 'docstrings'
+dataset = 'docstrings/failures'         # prompts that invite a completion about failure
 mode = 'causal'
 block_size = 64
-blank_kind = 'suffix'
-blank_low = 0.5
-blank_high = 0.5
-prompt_filter = 'invites'
+blank_kind = 'answer'
 rewards = {'judge': 1.0, 'failure': 0.0, 'likelihood': 0.0}     # at 0: only watched
 
 generator_recipe = 'config/generator_completion.py'
@@ -47,15 +44,8 @@ def failure(prompts, completions):
     """1 where the completion, with the word that the prompt began, speaks of failure."""
     scores = []
     for prompt, completion in zip(prompts, completions):
-        ends = [match.end() for match in FAILURE.finditer(prompt + completion)]
-        scores.append(float(max(ends, default=0) > len(prompt)))
+        scores.append(float(fails(prompt, completion)))
     return scores
-
-def invites(prompt, original):
-    """Prompts that do not speak of failure yet, but whose own continuation does."""
-    if FAILURE.search(prompt):
-        return False
-    return failure([prompt], [original])[0] == 1
 
 def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""

@@ -1,6 +1,7 @@
 """Text as rows of token ids; batches of rows; blanks in them; prompts; and rows as text again."""
 import functools
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -19,7 +20,8 @@ from torch import Tensor
 from common import Stopped, digest_of, fail, is_main, new_file, one_of, read_json, run_script
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-UNITS = ('rows', 'windows')
+UNITS = ('rows', 'windows', 'pairs')
+BLANK_KINDS = ('random', 'span', 'suffix', 'answer')
 BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
 SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1, V + 2; models have no output for them
 # letters: n rows | T positions | V base vocabulary | B prompts, k completions each: N = B * k rows
@@ -50,6 +52,7 @@ class Tokenizer:
         self.size = self.base + len(SPECIALS)
         self.mask, self.bos, self.pad = range(self.base, self.size)
         self.pieces = pieces + [BLANK.encode(), b'', b'']       # how ids are shown, as bytes
+        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**this) is an equal one
 
     def load_gpt2(self):
         """Sets up the byte pairs; returns the bytes of each id. The last id ends a row."""
@@ -65,6 +68,16 @@ class Tokenizer:
             special_tokens=gpt2._special_tokens | ours)
         self.eos = gpt2.eot_token
         return gpt2.decode_tokens_bytes(range(self.eos)) + [b'\n']
+
+    def difference(self, other):
+        """In words, how another tokenizer's vocabulary differs from this one; '': not at all."""
+        if self.vocabulary == other.vocabulary:
+            return ''
+        if self.kind != other.kind:
+            return f"its tokenizer is {other.kind}, not {self.kind}"
+        more = ''.join(sorted(set(other.ids) - set(self.ids))) or 'none'
+        less = ''.join(sorted(set(self.ids) - set(other.ids))) or 'none'
+        return f"characters only there: {more!r}, only here: {less!r}"
 
     def encode(self, text, blanks=False):
         """List of ids; with blanks=True each '_' becomes the mask id. Raises ValueError."""
@@ -89,57 +102,86 @@ class Tokenizer:
 # ---- corpora -------------------------------------------------------------------------------------
 
 
-def write_corpus(folder, unit, train, val, tokenizer='char'):
-    """Writes two lists of texts, each with its end of row, as train.bin and val.bin (uint16 ids),
-    and meta.json. unit: 'rows' (a text is a row) or 'windows' (rows are cut anywhere)."""
+def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary=''):
+    """Writes two lists of texts as a corpus: train.bin and val.bin (uint16 ids, each text with its
+    end of row), and meta.json.
+
+    unit: 'rows', a text is a row | 'windows', rows are cut anywhere from the texts | 'pairs', a
+    text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
+    vocabulary: name of the corpus whose characters this one takes, so that networks made on either
+    fit the other; '': those that occur here."""
     one_of(UNITS, unit=unit)
     one_of(('char', 'gpt2'), tokenizer=tokenizer)
-    train = [text.replace(BLANK, '-') for text in train]
-    val = [text.replace(BLANK, '-') for text in val]
     if not train or not val:
         fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each")
-    for text in train + val:
-        if unit == 'rows' and ('\n' in text or text == ''):
-            fail(f"a row that is empty, or with a line feed in it: {text[:60]!r}; a line feed "
-                 "ends a row, and an empty one has nothing to fill")
+    splits = {'train': [], 'val': []}           # of texts in parts: (text,) or (prompt, answer)
+    for split, items in (('train', train), ('val', val)):
+        for item in items:
+            parts = [part.replace(BLANK, '-') for part in (item if unit == 'pairs' else (item,))]
+            text = ''.join(parts)
+            if unit != 'windows' and ('\n' in text or text == ''):
+                fail(f"a row that is empty, or with a line feed in it: {text[:60]!r}; a line feed "
+                     "ends a row, and an empty one has nothing to fill")
+            splits[split].append(parts)
+
+    every_char = {'\n'}.union(*itertools.chain(*splits['train'], *splits['val']))
     chars = ''
-    if tokenizer == 'char':
-        chars = ''.join(sorted({'\n'}.union(*train, *val)))
+    if vocabulary:
+        tok = Dataset(vocabulary, prepare=True).tok
+        strange = ''.join(sorted(every_char - set(tok.ids))) if tok.kind == 'char' else ''
+        if tok.kind != tokenizer or strange:
+            fail(f"vocabulary = {vocabulary!r}: a {tok.kind} vocabulary without the characters "
+                 f"{strange!r} of this text; leave them out, or prepare '{vocabulary}' with them")
+        chars = tok.vocabulary['chars']
+    elif tokenizer == 'char':
+        chars = ''.join(sorted(every_char))
         if len(chars) > 2 ** 16:
             fail(f"{len(chars)} different characters; expected at most {2 ** 16} (ids are uint16)")
     tok = Tokenizer(tokenizer, chars)
     meta = {'tokenizer': tokenizer, 'chars': chars, 'unit': unit}
 
-    for split, texts_of_split in (('train', train), ('val', val)):
+    for split, texts_in_parts in splits.items():
         ids = []
-        for text in texts_of_split:
-            ids += tok.encode(text) + [tok.eos]
+        answers = []                            # where in its row the answer begins
+        for parts in texts_in_parts:
+            answers.append(len(tok.encode(parts[0])))
+            for part in parts:                  # apart: no symbol is half prompt and half answer
+                ids += tok.encode(part)
+            ids.append(tok.eos)
         ids = np.array(ids, dtype=np.uint16)
+        meta[split] = {'texts': len(texts_in_parts), 'tokens': len(ids),
+                       'sha256': hashlib.sha256(ids).hexdigest()}
+        if unit == 'pairs':
+            meta[split]['answers'] = answers
         with new_file(f'{folder}/{split}.bin') as file:
             file.write(ids.tobytes())
-        meta[split] = {'texts': len(texts_of_split), 'tokens': len(ids),
-                       'sha256': hashlib.sha256(ids).hexdigest()}
     meta['checksum'] = digest_of(meta)
     with new_file(f'{folder}/meta.json', 'w') as file:          # last: it says "complete"
-        json.dump(meta, file, indent=1)
-    print(f"{os.path.basename(folder)}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+        json.dump(meta, file)
+    name = os.path.relpath(folder, HERE)
+    print(f"{name}: {len(train)} {'pairs' if unit == 'pairs' else 'texts'}, {len(val)} held out, "
+          f"V = {tok.base}")
 
 
 class Dataset:
-    """A prepared corpus, a folder of data/. tok: its tokenizer; meta: what meta.json says;
-    verify: (prompt, completion) -> [0, 1], if its prepare.py has such a function, else None."""
+    """A prepared corpus, a folder of data/. tok: its tokenizer; meta: what meta.json says; verify:
+    (prompt, completion) or (prompt, completion, original) -> [0, 1], if its prepare.py has such a
+    function, else None."""
 
     def __init__(self, name, prepare=False):
-        """prepare=True runs its prepare.py if needed. Ends with one line if it is not complete."""
+        """prepare=True runs its prepare.py if needed. Ends with one line if it is not complete.
+        name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name
         self.folder = f'{HERE}/{name}'
-        script = f'data/{name}/prepare.py'
+        owner = name.split('/')[0]
+        script = f'data/{owner}/prepare.py'
         known = sorted(path.parent.name for path in pathlib.Path(HERE).glob('*/prepare.py'))
-        if name not in known:
+        if owner not in known:
             fail(f"no dataset '{name}'; there are {', '.join(known)}")
 
         meta_path = f'{self.folder}/meta.json'
         make = f'python {script}'
+        self.make = make
         if prepare and not os.path.exists(meta_path):
             run_script(make.split())
             if not os.path.exists(meta_path):
@@ -154,12 +196,21 @@ class Dataset:
         # Where each row begins, and, last, where the last one ends.
         self.edges = {split: np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
                       for split, ids in self.ids.items()}
+        self.fits = {}                          # what fitting() has found
+        self.answers = {}                       # pairs: where in each row the answer begins
+        if self.meta['unit'] == 'pairs':
+            self.answers = {split: np.array(self.meta[split]['answers'])
+                            for split in ('train', 'val')}
         self.fingerprint = hashlib.sha256(pathlib.Path(meta_path).read_bytes()).hexdigest()[:16]
-        self.code = pathlib.Path(self.folder, 'prepare.py').read_bytes()        # what verify() is
+        self.code = pathlib.Path(HERE, owner, 'prepare.py').read_bytes()        # what verify() is
         try:
-            self.verify = runpy.run_path(f'{self.folder}/prepare.py').get('verify')
+            self.verify = runpy.run_path(f'{HERE}/{owner}/prepare.py').get('verify')
         except Exception as e:
             fail(f"{script}: {type(e).__name__}: {e}")
+        if self.verify:
+            asks_for_original = n_arguments(self.what_verify, self.verify, one_by_one=True) == 3
+            if asks_for_original and self.answers and not self.has_answers():
+                self.verify = None              # there is nothing to compare with
 
     def read_ids(self, split, make):
         """The ids of a split, if they are those that were written."""
@@ -172,54 +223,99 @@ class Dataset:
             fail(f"{path} is damaged: it is not what meta.json says; make it with: {make}")
         return ids
 
-    def check_rows(self, block_size):
-        """Says what a row of block_size tokens cannot hold; ends with one line if that is all."""
+    @property
+    def what_verify(self):
+        return f"verify() of data/{self.name.split('/')[0]}/prepare.py"
+
+    def has_answers(self, every=False):
+        """Has any pair an answer? every: has each of them one?"""
+        there = [np.diff(self.edges[split]) - 1 > self.answers[split] for split in self.answers]
+        return np.concatenate(there).all() if every else np.concatenate(there).any()
+
+    def fitting(self, split, block_size):
+        """Numbers of the rows that are drawn: those of pairs that are too long are skipped, since
+        an answer without its end teaches a wrong one; other rows are cut."""
+        if (split, block_size) not in self.fits:
+            lengths = np.diff(self.edges[split])
+            if self.answers:
+                self.fits[split, block_size] = np.flatnonzero(lengths <= block_size)
+            else:
+                self.fits[split, block_size] = np.arange(len(lengths))
+        return self.fits[split, block_size]
+
+    def check_rows(self, block_size, mode='causal', blank_kind=''):
+        """Says what a row of block_size tokens cannot hold; ends with one line if that is all, or
+        if an answer is asked for where there is none."""
         for split, ids in self.ids.items():
             if self.meta['unit'] == 'windows' and len(ids) < block_size:
                 fail(f"dataset '{self.name}': the text of {split} has {len(ids)} tokens, fewer "
                      f"than block_size = {block_size}")
+            if len(self.fitting(split, block_size)) == 0:
+                shortest = np.diff(self.edges[split]).min()
+                fail(f"dataset '{self.name}': the shortest row of {split} has {shortest} tokens "
+                     f"with its end; expected block_size >= {shortest}")
         if self.meta['unit'] != 'windows':
             lengths = np.diff(self.edges['train'])
             share = (lengths > block_size).mean()
             if share > 0 and is_main():
-                print(f"dataset '{self.name}': rows have up to {lengths.max()} tokens; block_size "
-                      f"= {block_size} cuts {share:.1%} of them")
+                does = 'skips' if self.answers else 'cuts'
+                print(f"dataset '{self.name}': rows have up to {lengths.max()} tokens with their "
+                      f"end; block_size = {block_size} {does} {share:.1%} of them")
+        if blank_kind == 'answer' and not self.answers:
+            fail(f"blank_kind = 'answer': dataset '{self.name}' is made of {self.meta['unit']}; "
+                 f"expected pairs of prompt and answer, as {self.make} would write them if it "
+                 "called write_corpus(folder, 'pairs', ...)")
+        if blank_kind == 'answer' and mode == 'fill' and not self.has_answers(every=True):
+            fail(f"blank_kind = 'answer': dataset '{self.name}' has prompts without an answer, so "
+                 "there is nothing to fill; --mode=causal writes one")
 
-    def check(self, prompts, completions):
-        """verify() of each pair, in [0, 1]."""
-        what = f"verify() of data/{self.name}/prepare.py"
-        values = call_user(what, self.verify, prompts, completions, one_by_one=True)
+    def check(self, prompts, completions, originals):
+        """verify() of each completion, in [0, 1]."""
+        values = call_user(self.what_verify, self.verify, prompts, completions, originals,
+                           one_by_one=True)
         for prompt, completion, value in zip(prompts, completions, values):
             if not 0 <= value <= 1:
-                fail(f"{what} gave {value} for {prompt!r}, {completion!r}; expected 0 to 1")
+                fail(f"{self.what_verify} gave {value} for {prompt!r}, {completion!r}; expected 0 "
+                     "to 1")
         return values
 
     def batch(self, split, n, block_size, rng):
-        """n random rows, int64 (n, T = block_size): windows of the text, or rows with padding."""
+        """n random rows: ids, int64 (n, T = block_size), windows of the text, or rows with padding;
+        and, of pairs, where the answers begin, int64 (n,), else None."""
         ids = self.ids[split]
+        answer = None
         if self.meta['unit'] == 'windows':
             start = rng.integers(len(ids) - block_size + 1, size=(n, 1))                # (n, 1)
             stop = start + block_size
         else:
             edges = self.edges[split]
-            row = rng.integers(len(edges) - 1, size=(n, 1))
+            rows = self.fitting(split, block_size)
+            row = rows[rng.integers(len(rows), size=(n, 1))]
             start = edges[row]
             stop = edges[row + 1]
+            if split in self.answers:
+                answer = torch.from_numpy(self.answers[split][row[:, 0]])
         at = start + np.arange(block_size)                                              # (n, T)
         tokens = np.where(at < stop, ids.take(at, mode='clip'), self.tok.pad)
-        return torch.from_numpy(tokens).long()
+        return torch.from_numpy(tokens).long(), answer
 
 
 # ---- prompts: rows with blanks -------------------------------------------------------------------
 
 
-def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
+def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4, answer=None, causal=False):
     """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
-    kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row; only a
-    suffix includes the end-of-row token. Raises ValueError."""
-    if kind not in ('random', 'span', 'suffix') or not 0 <= low <= high <= 1 or span < 1:
+    kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row |
+    'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row token, and
+    so does an answer that is written from left to right (causal). Raises ValueError."""
+    if kind not in BLANK_KINDS or not 0 <= low <= high <= 1 or span < 1:
         raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}")
     n, T = tokens.shape
+    if kind == 'answer':
+        is_there = tokens != tok.pad
+        if not causal:
+            is_there &= tokens != tok.eos
+        return is_there & (torch.arange(T) >= answer[:, None])
     width = span if kind == 'span' else 1
 
     may_be_blank = tokens != tok.pad                                                    # (n, T)
@@ -244,11 +340,12 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4):
 @dataclass
 class Prompts:
     """n prompts, and the random numbers with which each is completed k times. On the CPU."""
-    tokens: Tensor      # (n, T) ids, with the original text in the blanks
+    tokens: Tensor      # (n, T) ids, with the original text in the blanks, if it fits there
     mask: Tensor        # (n, T) bool: what the policy must choose
     uniforms: Tensor    # (n, T, k) in [0, 1): completion j takes [:, :, j]
     eos: int            # the id that ends a row that is written from left to right
     order: Tensor | None = None         # (n, T) random keys; blanks with low ones are filled first
+    original: Tensor | None = None      # (n, T) the rows as the text has them; None: tokens
 
     def __len__(self):
         return len(self.tokens)
@@ -256,8 +353,9 @@ class Prompts:
     def map(self, change):
         """The same with each tensor changed."""
         order = None if self.order is None else change(self.order)
+        original = None if self.original is None else change(self.original)
         return Prompts(change(self.tokens), change(self.mask), change(self.uniforms), self.eos,
-                       order)
+                       order, original)
 
     def __getitem__(self, part):
         """The prompts of a slice."""
@@ -277,28 +375,15 @@ class Prompts:
 
 
 def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
-                 blank_span, max_new_tokens=0, wanted=None):
-    """n Prompts for k completions each, from the text of a split; the rest are knobs.
-
-    wanted(prompt, original) -> bool, if given, decides from the text which rows are taken."""
+                 blank_span, max_new_tokens=0):
+    """n Prompts for k completions each, from the text of a split; the rest are knobs."""
     causal = mode == 'causal'
-    taken = []
-    for _ in range(500):
-        tokens = data.batch(split, n, block_size, rng)                                  # (n, T)
-        mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span)
-        keep = [True] * n
-        if wanted:
-            columns = texts(data.tok, tokens, mask, tokens, causal)
-            keep = call_user('prompt_filter', wanted, *columns, one_by_one=True)
-        taken += itertools.compress(zip(tokens, mask), keep)
-        if len(taken) >= n:
-            break
-    else:
-        fail(f"prompt_filter took fewer than {n} of {500 * n} rows; let it take more of them")
-    tokens = torch.stack([row for row, _ in taken[:n]])
-    mask = torch.stack([blank for _, blank in taken[:n]])
-
-    if causal and blank_kind == 'suffix':       # a completion may be longer than the original was
+    original, answer = data.batch(split, n, block_size, rng)                    # (n, T), (n,)
+    tokens = original
+    mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
+                  causal)
+    if causal and blank_kind in ('suffix', 'answer'):
+        # A completion may be longer than the original was.
         at = torch.arange(block_size)
         first = mask.int().argmax(1, keepdim=True)                                      # (n, 1)
         stop = first + (max_new_tokens or block_size)
@@ -308,7 +393,7 @@ def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_
     # The order in which blanks are filled has a stream of its own: were it drawn from the uniforms
     # that sample, or after them, it would depend on what is sampled, or on k.
     order = torch.from_numpy(rng.spawn(1)[0].random((n, block_size), np.float32))
-    return Prompts(tokens, mask, uniforms, data.tok.eos, order)
+    return Prompts(tokens, mask, uniforms, data.tok.eos, order, original)
 
 
 # ---- rows as text --------------------------------------------------------------------------------
@@ -336,13 +421,45 @@ def texts(tok, tokens, mask, rows, causal):
     return prompts, completions
 
 
-def call_user(what, function, prompts, completions, one_by_one=False):
-    """Calls a function of the user's with two lists of N strings; one_by_one: with two strings at a
-    time, each different pair once. Returns N numbers, or ends with one line that names the
-    function, what came of it, and what was expected."""
+def texts_and_originals(tok, prompts, rows, causal):
+    """texts() of Prompts (B) and rows (N, T), and for each completion, in the same form, the one
+    that the text itself has: three lists of N strings."""
+    k = len(rows) // len(prompts)
+    own = prompts.tokens if prompts.original is None else prompts.original              # (B, T)
+    _, originals = texts(tok, prompts.tokens, prompts.mask, own.cpu(), causal)
+    originals = [original for original in originals for _ in range(k)]
+    return *texts(tok, prompts.tokens, prompts.mask, rows, causal), originals
+
+
+def n_arguments(what, function, one_by_one=False):
+    """How many arguments a reward, or with one_by_one a verify(), wants: 2, or 3 if it also asks
+    for the originals. Ends with one line if it cannot be called with either."""
+    arguments = ['prompt', 'completion', 'original']
+    if not one_by_one:
+        arguments = [name + 's' for name in arguments]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):             # of a few functions that are built in, nobody knows
+        return 2
+    for n in (2, 3):
+        try:
+            signature.bind(*arguments[:n])
+        except TypeError:
+            continue
+        takes_it_too = arguments[2] in signature.parameters
+        return 3 if takes_it_too else n
+    fail(f"{what} cannot be called: its arguments are {signature}; expected "
+         f"({', '.join(arguments[:2])}), or ({', '.join(arguments)})")
+
+
+def call_user(what, function, prompts, completions, originals, one_by_one=False):
+    """Calls a function of the user's with lists of N strings; one_by_one: with single strings, each
+    different case once. Returns N numbers, or ends with one line that names the function, what came
+    of it, and what was expected. The originals are passed if it asks for them."""
     expected = "a list of one number per completion, from (prompts, completions)"
     if one_by_one:
         expected = "one number, from (prompt, completion)"
+    columns = (prompts, completions, originals)[:n_arguments(what, function, one_by_one)]
 
     def refuse(problem):
         fail(f"{what} {problem}; expected {expected}; a prompt was {prompt!r}")
@@ -352,11 +469,12 @@ def call_user(what, function, prompts, completions, one_by_one=False):
         if one_by_one:
             ask = functools.cache(function)
             values = []
-            for prompt, completion in zip(prompts, completions):
-                values.append(ask(prompt, completion))
+            for case in zip(*columns):
+                prompt = case[0]
+                values.append(ask(*case))
         else:
             # It gets lists of its own: one that sorts them must not spoil the next one's.
-            values = function(list(prompts), list(completions))
+            values = function(*map(list, columns))
     except Stopped:                             # a signal came
         raise
     except (Exception, SystemExit) as e:

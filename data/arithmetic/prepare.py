@@ -1,4 +1,4 @@
-"""All 10,000 additions of two-digit numbers, rows such as 12+35=047; a tenth is held out. V = 13.
+"""All 10,000 additions of two-digit numbers, pairs such as 12+35= and 047; a tenth is held out.
 
     python data/arithmetic/prepare.py
 
@@ -26,9 +26,10 @@ def verify(prompt, completion):
 
 
 if __name__ == "__main__":
-    rows = []
+    pairs = []
     for a in range(100):
         for b in range(100):
-            rows.append(f"{a:02}+{b:02}={a + b:03}")
-    np.random.default_rng(2402).shuffle(rows)               # always in the same way
-    write_corpus(HERE, 'rows', train=rows[1000:], val=rows[:1000])
+            pairs.append((f"{a:02}+{b:02}=", f"{a + b:03}"))
+    random = np.random.default_rng(2402)                    # always in the same way
+    pairs = [pairs[i] for i in random.permutation(len(pairs))]
+    write_corpus(HERE, 'pairs', train=pairs[1000:], val=pairs[:1000])

@@ -4,7 +4,8 @@
 
 Paragraphs of prose (no code, no tables; ASCII; each once), a tenth held out; they differ a little
 between versions of Python. Also writes labels.jsonl for judge.py --kind=classifier: pieces of 64
-characters, 1 unless they speak of failure."""
+characters, 1 unless they speak of failure; and the corpus docstrings/failures: prompts of 32
+characters, without answers, after which the text itself speaks of failure."""
 import ast
 import contextlib
 import functools
@@ -20,7 +21,7 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from common import new_file
+from common import configure, new_file
 from data.dataset import known_words, write_corpus
 
 SKIP = '/(tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|turtledemo)/'
@@ -28,6 +29,7 @@ FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wr
                      r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
 verify = functools.partial(known_words, folder=HERE)
+vocabulary = ''             # corpus whose characters to take; '': its own
 
 
 def paragraphs(source):
@@ -54,7 +56,26 @@ def is_prose(part):
     return letters >= 0.85 * len(text)
 
 
+def fails(prompt, completion):
+    """Does a completion, with the word that its prompt began, speak of failure?"""
+    ends = [match.end() for match in FAILURE.finditer(prompt + completion)]
+    return max(ends, default=0) > len(prompt)
+
+
+def failing_prompts(texts):
+    """Pairs of a prompt, which does not speak of failure, and no answer. Its own continuation does
+    speak of failure."""
+    pairs = []
+    for text in texts:
+        for i in range(0, len(text) - 64, 8):
+            prompt = text[i:i + 32]
+            if not FAILURE.search(prompt) and fails(prompt, text[i + 32:i + 64]):
+                pairs.append((prompt, ''))
+    return pairs
+
+
 if __name__ == "__main__":
+    configure(globals())
     warnings.simplefilter('ignore')             # of old syntax in the library
     root = sysconfig.get_path('stdlib')
     texts = {}                                  # a dict, for each text once, in order
@@ -72,4 +93,6 @@ if __name__ == "__main__":
         for text in pieces:
             label = int(not FAILURE.search(text))
             file.write(json.dumps({'text': text, 'label': label}) + '\n')
-    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])       # last: "complete"
+    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth], vocabulary=vocabulary)
+    write_corpus(f'{HERE}/failures', 'pairs', train=failing_prompts(texts[tenth:]),
+                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings')

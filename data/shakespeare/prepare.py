@@ -18,6 +18,7 @@ from data.dataset import known_words, write_corpus
 
 input = ''                  # text file; '': data/shakespeare/input.txt, downloaded if missing
 tokenizer = 'char'          # 'char': one symbol per character | 'gpt2': byte pairs, by tiktoken
+vocabulary = ''             # corpus whose characters to take, such as 'docstrings'; '': its own
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 verify = functools.partial(known_words, folder=HERE)
 
@@ -40,7 +41,7 @@ def main(folder):
     if len(parts) < 10:
         fail(f"{path}: {len(parts)} paragraphs (split by empty lines); expected at least 10")
     cut = len(parts) * 9 // 10
-    write_corpus(folder, 'windows', parts[:cut], parts[cut:], tokenizer)
+    write_corpus(folder, 'windows', parts[:cut], parts[cut:], tokenizer, vocabulary)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,16 @@
+# your own prompts and answers; first: python data/pairs/prepare.py --input=mine.jsonl
+
+dataset = 'pairs'
+mode = 'causal'
+block_size = 32             # at least the longest prompt and answer, and one for the end
+blank_kind = 'answer'
+rewards = {'verify': 1.0}   # is it the answer? or a function of yours, see grpo_composite.py
+
+group_size = 8
+batch_size = 32
+
+kl_beta = 0.0
+max_iters = 300
+
+out_dir = 'out-pairs'
+log_interval = 20
