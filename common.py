@@ -16,6 +16,7 @@ import json
 import os
 import re
 import runpy
+import secrets
 import shlex
 import signal
 import subprocess
@@ -179,8 +180,9 @@ def configure(namespace, argv=None, quiet=False):
     """Applies config files and --key=value flags, in the order given, to a script's globals().
 
     Files may also define functions, and helpers _like_this or LIKE_THIS. A script may have a table
-    ELSEWHERE {name: knob} of what others call its knobs, for the answer to a wrong name. Returns all knobs and the
-    functions, each {name: value}. Ends with one line if a name is unknown or a type is wrong."""
+    ELSEWHERE {name: knob} of what others call its knobs, for the answer to a wrong name. Returns
+    all knobs and the functions, each {name: value}. Ends with one line if a name is unknown or a
+    type is wrong."""
     defaults = knobs(namespace)
     functions = {}
     code = []                                   # what the files hold besides knobs
@@ -435,13 +437,14 @@ def init_device(device, dtype, backend=''):
     dtype = resolve_dtype(device.type, dtype)
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     torch.set_float32_matmul_precision('high')          # TF32 on CUDA
-    note = f"{device}, {dtype}"
+    note = f"{device}, products in {dtype}"
 
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     if device.type == 'cpu':
         keep_freed_memory()
-        note += f", {torch.get_num_threads()} threads, {choose_matmul_precision()}"
+        choose_matmul_precision()
+        note += f", {torch.get_num_threads()} thread(s)"
 
     if n_ranks() > 1:
         # Ranks wait for as long as it takes rank 0 to make what is missing.
@@ -699,13 +702,13 @@ class Statistics:
 
 
 class Log:
-    """What a run tells: one dict, three readers: log.jsonl in a folder, the console, which shows
-    some of its keys, and wandb if asked for. The folder is this run's alone."""
+    """What a run tells: log.jsonl in a folder, a JSON object a line; the same in words on the
+    console, and to wandb if asked for; and samples.jsonl. The folder is this run's alone."""
 
-    def __init__(self, folder, shown, resume=False, wandb_settings=None):
-        """shown: keys for the console. wandb_settings: arguments of wandb.init(), None: no wandb.
-        Ends with one line if the folder cannot be written, another run writes there, it holds
-        something else than a run, or there is nothing in it to resume."""
+    def __init__(self, folder, resume=False, wandb_settings=None):
+        """wandb_settings: arguments of wandb.init(), None: no wandb. Ends with one line if the
+        folder cannot be written, another run writes there, it holds something else than a run, or
+        there is nothing in it to resume."""
         is_run = os.path.exists(f'{folder}/config.json')
         if resume and not is_run:
             runs = [os.path.dirname(path) for path in sorted(glob.glob('*/log.jsonl'))]
@@ -719,55 +722,81 @@ class Log:
                      "--out_dir=DIR")
         self.folder = folder
         self.path = f'{folder}/log.jsonl'
-        self.shown = shown
         self.wandb_settings = wandb_settings
         self.wandb_run = None
         lock_folder(folder)
-        self.append('')
+        self.append('log.jsonl', [])
 
-    def append(self, text):
+    def append(self, name, lines):
+        """Adds objects to a file of the folder, one a line."""
+        path = f'{self.folder}/{name}'
         try:
-            with open(self.path, 'a', encoding='utf-8') as file:
-                file.write(text)
+            with open(path, 'a', encoding='utf-8') as file:
+                file.write(''.join(json.dumps(line, allow_nan=False) + '\n' for line in lines))
         except OSError as e:
-            fail(f"cannot write {self.path}: {e.strerror}; checkpoints are whole; make room, or "
-                 "choose another --out_dir=DIR")
+            fail(f"cannot write {path}: {e.strerror}; checkpoints are whole; make room, or choose "
+                 "another --out_dir=DIR")
 
     def begin(self, step, config, resume):
-        """Writes config.json. A run that is resumed goes on with its log, without what is later
-        than its step; another one moves aside what stands in the folder, if that is a run."""
+        """Writes config.json. A run that is resumed goes on with its log and samples, without what
+        is later than its step; another one moves aside what stands in the folder, if that is a run.
+        """
         for part in glob.glob(f'{glob.escape(self.folder)}/*.tmp'):     # of a run that was killed
             os.unlink(part)
-        lines = []
+        kept = {'log.jsonl': []}                # {file: lines}
         if resume:
-            lines = [line for line in read_json_lines(self.path) if line['step'] < step]
+            for name in ('log.jsonl', 'samples.jsonl'):
+                if os.path.exists(f'{self.folder}/{name}'):
+                    lines = read_json_lines(f'{self.folder}/{name}')
+                    kept[name] = [line for line in lines if line['step'] < step]
         elif os.path.getsize(self.path) > 0 or glob.glob(f'{self.folder}/*.pt'):
             move_aside(self.folder)
         with new_file(f'{self.folder}/config.json', 'w') as file:
             json.dump(config, file, indent=1)
-        with new_file(self.path, 'w') as file:
-            for line in lines:
-                file.write(json.dumps(line) + '\n')
-
-    def write(self, line, seconds_left=None):
-        """Writes the line, a dict with a step, of a step or of an evaluation."""
-        self.append(json.dumps(line, allow_nan=False) + '\n')
-        parts = [f"step {line['step']:5d}"]
-        for key in self.shown:
-            if line.get(key) is not None:
-                parts.append(f"{re.sub('mean_|eval/', '', key)} {line[key]:.4g}")
-        if seconds_left is not None:
-            parts.append(f"{seconds_left:.0f} s left")
-        print(' | '.join(parts), flush=True)
+        for name, lines in kept.items():
+            with new_file(f'{self.folder}/{name}', 'w') as file:
+                for line in lines:
+                    file.write(json.dumps(line) + '\n')
         if self.wandb_settings:
-            self.tell_wandb(line)
+            self.wandb_settings['id'] = self.wandb_id()
 
-    def tell_wandb(self, line):
+    def wandb_id(self):
+        """The name by which wandb knows this run; one that is resumed has it already."""
+        path = f'{self.folder}/wandb_id'
+        if not os.path.exists(path):
+            with new_file(path, 'w') as file:
+                file.write(secrets.token_hex(4))
+        with open(path, encoding='utf-8') as file:
+            return file.read()
+
+    def write(self, line, text):
+        """Writes the line, a dict with a step, of a step or of an evaluation; prints the text."""
+        self.append('log.jsonl', [line])
+        print(text, flush=True)
+        self.tell_wandb(line['step'], line)
+
+    def write_samples(self, samples):
+        """Writes completions to samples.jsonl: dicts with the same step and keys."""
+        self.append('samples.jsonl', samples)
+
+        def table(wandb):
+            columns = list(samples[0])
+            rows = [[sample[name] for name in columns] for sample in samples]
+            return wandb.Table(columns=columns, data=rows)
+
+        self.tell_wandb(samples[0]['step'], {f"samples/{samples[0]['split']}": table})
+
+    def tell_wandb(self, step, line):
+        """Logs a line, in which a function stands for what it makes of wandb."""
+        if self.wandb_settings is None:
+            return
         try:
             import wandb
             if self.wandb_run is None:
-                self.wandb_run = wandb.init(**self.wandb_settings, settings={'init_timeout': 30})
-            self.wandb_run.log(line, step=line['step'])
+                self.wandb_run = wandb.init(**self.wandb_settings, resume='allow',
+                                            settings={'init_timeout': 30})
+            line = {key: value(wandb) if callable(value) else value for key, value in line.items()}
+            self.wandb_run.log(line, step=step)
         except Exception as e:      # the first failure is told once, and ends wandb, not the run
             self.wandb_settings = None
             print(f"warning: no wandb ({repr(e)[:80]}); {self.path} has everything")

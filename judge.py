@@ -18,7 +18,7 @@ from torch import nn
 
 from data.dataset import (BLANK_KINDS, Dataset, call_user, draw_prompts, draws,
                           texts_and_originals)
-from model import (ELSEWHERE, GPT, complete, default_recipe, ensure_checkpoint, fit, load_checkpoint,
+from model import (GPT, complete, default_recipe, ensure_checkpoint, fit, load_checkpoint,
                    load_gpt)
 
 # knobs
@@ -50,6 +50,9 @@ compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
 # letters: N rows, k of each of B prompts | T positions | C channels | V base vocabulary
 
+# What others call these knobs.
+ELSEWHERE = {'lr': 'learning_rate', 'max_steps': 'max_iters', 'max_length': 'block_size',
+             'hidden_size': 'n_embd', 'reward_model': 'out', 'data': 'labels'}
 BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are functions of a config
 
 
@@ -330,4 +333,5 @@ if __name__ == "__main__":
         return source.look(judge, min(1024, 2 ** 16 // block_size))
 
     fit(judge, judge.gpt, loss_at, look, config, f"{kind} judge, {note}", kind='judge',
-        judge_kind=kind, corpus=data.fingerprint, vocabulary=data.tok.vocabulary)
+        judge_kind=kind, corpus=data.fingerprint, vocabulary=data.tok.vocabulary,
+        unit=data.meta['unit'])

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, Tokenizer, blanks, draws,
-                          texts_and_originals)
+                          prompts_of_texts, texts, texts_and_originals)
 
 # knobs of pretraining
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -446,6 +446,18 @@ def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, 
                    kept=kept, logits=None, causal=True)
 
 
+def complete_texts(model, strings, k=1, seed=0, **how):
+    """k completions of each text, a list of lists, by a model of load_gpt(): what complete() does,
+    from strings to strings. '_' is a blank; a causal model continues the texts. Raises ValueError.
+    """
+    prompts = prompts_of_texts(strings, model.tok, model.unit, k, draws(seed, 'texts'),
+                               block_size=model.block_size,
+                               mode='causal' if model.causal else 'fill')
+    rows = complete(model, prompts, **how).rows.cpu()
+    _, completions = texts(model.tok, prompts.tokens, prompts.mask, rows, model.causal)
+    return [completions[i:i + k] for i in range(0, len(completions), k)]
+
+
 def fill(model, prompts, keep_graph, greedy, **how):
     """complete(), all blanks at once: one pass over B rows serves the k completions of each."""
     mask = prompts.mask
@@ -531,9 +543,9 @@ def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy,
         actions, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
         rows[completion, position] = actions[point, j]
         turn[completion, position] = t
-        found.append({'pass': (states, at, different[:, 0]), 'owner': completion, 'actions': actions[point, j],
-                      'logp': logp[point, j], 'point': n_points + point, 'kept': kept,
-                      'logits': logits})
+        found.append({'pass': (states, at, different[:, 0]), 'owner': completion,
+                      'actions': actions[point, j], 'logp': logp[point, j],
+                      'point': n_points + point, 'kept': kept, 'logits': logits})
         n_points += len(logits)
 
     def joined(name):
@@ -756,12 +768,13 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
 
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
     """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has two attributes
-    more: tok, its Tokenizer, and text, the name of the corpus that it was trained on."""
+    more: tok, its Tokenizer, and of the corpus that it was trained on text, the name, and unit."""
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
     model = GPT(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
     model.tok = Tokenizer(**checkpoint['vocabulary'])
     model.text = checkpoint['config']['dataset']
+    model.unit = checkpoint['unit']
     return model.to(device)
 
 
@@ -945,4 +958,4 @@ if __name__ == "__main__":
 
     fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,
         f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint,
-        vocabulary=data.tok.vocabulary)
+        vocabulary=data.tok.vocabulary, unit=data.meta['unit'])

@@ -1,24 +1,31 @@
-"""Look at a run: the same blanks before and after GRPO, with scores; and its curves.
+"""Look at a run: the same blanks before and after GRPO, with scores; its curves; the way out.
 
     python sample.py --out_dir=out-grpo --prompt='1_+3_=__7' --k=16
-    python sample.py --out_dir=out-grpo,out-other --curves=True"""
+    python sample.py --out_dir=out-grpo,out-other --curves=True
+    python sample.py --checkpoint=out/generator_arithmetic.pt         # a generator, without a run
+    python sample.py --out_dir=out-causal --export=my-folder          # for Hugging Face"""
+import json
+import os
 import sys
 from collections import Counter
-from dataclasses import replace
 
-from common import (at_least, autocast, between, configure, digest_of, fail, init_device, new_file,
-                    read_json, read_json_lines)
+from common import (at_least, autocast, between, configure, digest_of, fail, init_device, knobs,
+                    new_file, read_json, read_json_lines)
 
 import torch
+import torch.nn.functional as F
 
-from data.dataset import Dataset, draw_prompts, draws, print_group, row_text
-from judge import Scorer, load_judge
-from model import complete, default_recipe, ensure_checkpoint, load_checkpoint, load_gpt
+import train_grpo
+from data.dataset import (SPECIALS, Dataset, draw_prompts, draws, print_group, prompts_of_texts,
+                          row_text)
+from judge import BUILT_IN, Scorer, load_judge
+from model import complete, default_recipe, ensure_checkpoint, load_checkpoint, load_gpt, norm
 
 # knobs
 out_dir = 'out-grpo'        # folder of a run; with --curves=True also several: A,B
-checkpoint = 'ckpt.pt'      # in that folder: 'ckpt.pt', the last, or 'best.pt'
+checkpoint = 'ckpt.pt'      # in it: ckpt.pt, best.pt, ckpt-000100.pt; or a file of its own
 prompt = ''                 # one of your own: '_' is a blank; causal: what to continue
+prompts = ''                # file of prompts of your own, one a line
 num_samples = 10            # held-out prompts to show
 k = 0                       # > 0: list so many completions of one prompt, with counts
 argmax = False              # True: show the likeliest completion; False: sampled ones
@@ -27,6 +34,7 @@ top_k = 0                   # sample from the k likeliest ids
 top_p = 0.0                 # sample from the fewest ids with this mass
 n_fill_steps = 0            # passes over a row, of reference and policy; 0: the run's own
 curves = False              # True: draw out_dir/curves.png (of several: compare.png in the first)
+export = ''                 # folder to write the model to, in the format of Hugging Face
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 seed = 0                    # of prompts, blanks and samples; 0: those of the run's evaluation
 # letters: B prompts | k completions of each | T positions
@@ -44,26 +52,41 @@ def check_knobs():
 # ---- completions, before and after ---------------------------------------------------------------
 
 
-def read_prompt(text, tok, unit, c):
-    """Tokens (1, T) and mask (1, T) of a prompt that the user wrote. c: the knobs of the run."""
-    causal = c['mode'] == 'causal'
-    T = c['block_size']
+def own_prompts():
+    """The texts of --prompt or --prompts, a list; [] if neither is given."""
+    if prompt or '--prompt=' in sys.argv:
+        return [prompt]
+    if prompts == '':
+        return []
     try:
-        ids = tok.encode(text, blanks=True)
-    except ValueError as e:
-        fail(f"--prompt={text!r}: {e}")
-    longest = T - 1 if causal else T
-    if not 1 <= len(ids) <= longest:
-        fail(f"--prompt={text!r}: {len(ids)} symbols; expected 1 to {longest}")
-    if not causal and tok.mask not in ids:
-        fail(f"--prompt={text!r}: there is nothing to fill; write '_' for a blank")
-    if causal:
-        ids += [tok.mask] * (c['max_new_tokens'] or T)
-    elif unit == 'rows':
-        ids += [tok.eos]
-    row = (ids + [tok.pad] * T)[:T]
-    tokens = torch.tensor([row])
-    return tokens, tokens == tok.mask
+        with open(prompts, encoding='utf-8-sig') as file:
+            strings = [line.rstrip('\n') for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as e:
+        fail(f"{prompts}: {getattr(e, 'strerror', None) or e}; expected a text file, one prompt a "
+             "line")
+    if not strings:
+        fail(f"{prompts}: no prompt in it; expected one a line")
+    return strings
+
+
+def draw_or_read_prompts(data, c):
+    """Prompts of the user's own, or those of the run's evaluation. c: the knobs of the run."""
+    n_samples = max(k, c['group_size'], 4)
+    rng = draws(seed, 'eval')
+    strings = own_prompts()
+    if strings:
+        try:
+            found = prompts_of_texts(strings, data.tok, data.meta['unit'], n_samples, rng,
+                                     block_size=c['block_size'], mode=c['mode'],
+                                     max_new_tokens=c['max_new_tokens'])
+        except ValueError as e:
+            fail(f"prompt {e}")
+        return found[:1] if k > 0 and not prompts else found
+    names = ('block_size', 'mode', 'blank_kind', 'blank_low', 'blank_high', 'blank_span',
+             'max_new_tokens')
+    found = draw_prompts(data, 'val', c['eval_prompts'], n_samples, rng,
+                         **{name: c[name] for name in names})
+    return found[:1] if k > 0 else found
 
 
 def sampling_knobs(c):
@@ -74,7 +97,8 @@ def sampling_knobs(c):
 
 
 def complete_and_score(model, prompts, greedy, c, scorer, names):
-    """Completions (B, k, T) of all prompts, on the CPU, and their scores {name: (B, k)}."""
+    """Completions (B, k, T) of all prompts, on the CPU, and their scores {name: (B, k)}; first, if
+    there are several rewards, their weighted sum."""
     rows = []
     scores = {name: [] for name in names}
     for part in prompts.split(c['batch_size']):
@@ -84,7 +108,11 @@ def complete_and_score(model, prompts, greedy, c, scorer, names):
         rows.append(r.rows.view(len(part), -1, c['block_size']).cpu())
         for name in names:
             scores[name].append(found[name].cpu())
-    return torch.cat(rows), {name: torch.cat(parts) for name, parts in scores.items()}
+    scores = {name: torch.cat(parts) for name, parts in scores.items()}
+    if len(c['rewards']) > 1 and set(c['rewards']) <= set(scores):
+        whole = sum(weight * scores[name] for name, weight in c['rewards'].items())
+        scores = {'reward': whole} | scores
+    return torch.cat(rows), scores
 
 
 def print_passes(label, model, prompts, c, tok):
@@ -101,22 +129,24 @@ def print_passes(label, model, prompts, c, tok):
             print(f'{count:7} x   {row_text(tok, torch.tensor(state), prompts.mask[0])}')
 
 
-def compare(reference, policy, prompts, greedy, c, scorer, names, shown):
-    """Prints the first `shown` prompts with their completions by reference and policy, from the
-    same random numbers, and the mean scores over all."""
-    before = complete_and_score(reference, prompts, greedy, c, scorer, names)
-    after = complete_and_score(policy, prompts, greedy, c, scorer, names)
+def compare(models, some, greedy, c, scorer, names, shown):
+    """Prints the first `shown` of some Prompts with their completions by each of the models {label:
+    GPT}, from the same random numbers, and the mean scores over all."""
+    found = {label: complete_and_score(model, some, greedy, c, scorer, names)
+             for label, model in models.items()}
+    names = list(next(iter(found.values()))[1])
     columns = [name for name in names if name != 'distinct']        # that one is about the group
-    for b in range(min(shown, len(prompts))):
+    for b in range(min(shown, len(some))):
         listed = k or 1
-        for label, (rows, scores) in (('reference', before), ('policy', after)):
-            print_group(scorer.data.tok, prompts.tokens[b], prompts.mask[b], rows[b, :listed],
-                        label, {name: scores[name][b, :listed] for name in columns or names})
+        for label, (rows, scores) in found.items():
+            print_group(scorer.data.tok, some.tokens[b], some.mask[b], rows[b, :listed], label,
+                        {name: scores[name][b, :listed] for name in columns or names})
     means = []
     for name in names:
-        means.append(f"{name} {before[1][name].mean():.3f} -> {after[1][name].mean():.3f}")
+        means.append(f"{name} " + ' -> '.join(f"{scores[name].mean():.3f}"
+                                              for _, scores in found.values()))
     how = 'likeliest' if greedy else 'sampled'
-    print(f"{how}, mean over {len(prompts)} prompt(s):   " + '   '.join(means))
+    print(f"{how}, mean over {len(some)} prompt(s):   " + '   '.join(means))
 
 
 # ---- curves --------------------------------------------------------------------------------------
@@ -183,59 +213,185 @@ def draw_curves(folders):
     print(f"wrote {path}")
 
 
+# ---- the way out: a folder for Hugging Face ------------------------------------------------------
+
+
+def qwen3_config(model):
+    """Our GPT in the words of Hugging Face: a Qwen3 whose norms are all ones. The gated network
+    relu(gate x) * (up x), with gate = up, is our relu(up x)^2."""
+    args = model.args
+    size = model.vocab_size + 3
+    return {
+        'architectures': ['Qwen3ForCausalLM'], 'model_type': 'qwen3', 'hidden_act': 'relu',
+        'vocab_size': size, 'hidden_size': args['n_embd'], 'intermediate_size': 4 * args['n_embd'],
+        'num_hidden_layers': args['n_layer'], 'num_attention_heads': args['n_head'],
+        'num_key_value_heads': args['n_head'], 'head_dim': args['n_embd'] // args['n_head'],
+        'max_position_embeddings': args['block_size'] + 1, 'rope_theta': 10000.0,
+        'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0},
+        'rms_norm_eps': torch.finfo(torch.float32).eps, 'attention_bias': False,
+        'tie_word_embeddings': False, 'dtype': 'float32', 'bos_token_id': model.bos_id,
+        'eos_token_id': model.tok.eos, 'pad_token_id': model.pad_id}
+
+
+def qwen3_weights(model):
+    """The weights under the names that Qwen3 has for them, float32."""
+    n_embd = model.args['n_embd']
+    ones = torch.ones(n_embd)
+    ones_of_head = torch.ones(n_embd // model.args['n_head'])
+    # The norm of the embedding has no weights, so it can be applied to the rows once.
+    weights = {'model.embed_tokens.weight': norm(model.embed.weight), 'model.norm.weight': ones,
+               'lm_head.weight': F.pad(model.head.weight, (0, 0, 0, 3))}    # no output: specials
+    for i, block in enumerate(model.blocks):
+        q, k, v = block.qkv.weight.view(3, n_embd, n_embd)
+        weights |= {f'model.layers.{i}.{name}.weight': value for name, value in {
+            'self_attn.q_proj': q, 'self_attn.k_proj': k, 'self_attn.v_proj': v,
+            'self_attn.o_proj': block.proj.weight, 'self_attn.q_norm': ones_of_head,
+            'self_attn.k_norm': ones_of_head, 'mlp.gate_proj': block.up.weight,
+            'mlp.up_proj': block.up.weight, 'mlp.down_proj': block.down.weight,
+            'input_layernorm': ones, 'post_attention_layernorm': ones}.items()}
+    return {name: value.detach().float().contiguous().clone() for name, value in weights.items()}
+
+
+def char_tokenizer(tok):
+    """tokenizer.json of characters: byte pairs without merges, and a BOS in front of every text."""
+    names = {f'<|{name}|>': tok.base + i for i, name in enumerate(SPECIALS)}
+    added = [{'id': i, 'content': name, 'special': True, 'normalized': False, 'lstrip': False,
+              'rstrip': False, 'single_word': False} for name, i in names.items()]
+    bos = {'id': '<|bos|>', 'type_id': 0}
+    return {
+        'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': added,
+        'normalizer': None, 'pre_tokenizer': None, 'decoder': {'type': 'Fuse'},
+        'post_processor': {
+            'type': 'TemplateProcessing',
+            'single': [{'SpecialToken': bos}, {'Sequence': {'id': 'A', 'type_id': 0}}],
+            'pair': [{'SpecialToken': bos}, {'Sequence': {'id': 'A', 'type_id': 0}},
+                     {'Sequence': {'id': 'B', 'type_id': 1}}],
+            'special_tokens': {'<|bos|>': {'id': '<|bos|>', 'ids': [tok.bos],
+                                           'tokens': ['<|bos|>']}}},
+        'model': {'type': 'BPE', 'dropout': None, 'unk_token': None,
+                  'continuing_subword_prefix': None, 'end_of_word_suffix': None,
+                  'fuse_unk': False, 'byte_fallback': False, 'ignore_merges': False,
+                  'vocab': tok.ids | names, 'merges': []}}
+
+
+def export_to(folder, model):
+    """Writes a folder that transformers loads; see qwen3_config()."""
+    try:
+        from safetensors.torch import save
+    except ImportError as e:
+        fail(f"no export: {e}; pip install safetensors")
+    tok = model.tok
+    special_ids = [tok.mask, tok.bos, tok.pad]
+    files = {
+        'config.json': qwen3_config(model),
+        'generation_config.json': {             # nobody has learned to say what the head was given
+            'bos_token_id': tok.bos, 'eos_token_id': tok.eos, 'pad_token_id': tok.pad,
+            'suppress_tokens': special_ids, 'do_sample': True}}
+    how = "a causal model: AutoModelForCausalLM.from_pretrained(folder).generate() continues a text"
+    if not model.causal:
+        how = ("a model that fills blanks: give it a 4-dimensional attention mask of 0, so that "
+               f"each position sees all, and id {tok.mask} in the blanks, without a BOS")
+    note = f"{how}.\n"
+    if tok.kind == 'char':
+        files['tokenizer.json'] = char_tokenizer(tok)
+        files['tokenizer_config.json'] = {
+            'tokenizer_class': 'PreTrainedTokenizerFast', 'bos_token': '<|bos|>',
+            'pad_token': '<|pad|>', 'mask_token': '<|mask|>', 'eos_token': '\n',
+            'clean_up_tokenization_spaces': False,
+            'model_input_names': ['input_ids', 'attention_mask']}
+    else:
+        note += ("Its tokenizer is GPT-2's own: AutoTokenizer.from_pretrained('gpt2'). Put the "
+                 f"BOS, id {tok.bos}, in front of a text.\n")
+    for name, content in files.items():
+        with new_file(f'{folder}/{name}', 'w') as file:
+            json.dump(content, file, indent=1, ensure_ascii=False)
+    with new_file(f'{folder}/README.md', 'w') as file:
+        file.write(f"Exported from a small GPT, {note}")
+    with new_file(f'{folder}/model.safetensors') as file:
+        file.write(save(qwen3_weights(model), metadata={'format': 'pt'}))
+    print(f"wrote {folder}: {', '.join(files)}, model.safetensors, README.md")
+
+
+# ---- a run, or a generator alone -----------------------------------------------------------------
+
+
+def functions_of(run, c):
+    """Reward functions {name: function} that the run's config files define; those of files that
+    are gone or do not fit any more are left out, and told."""
+    files = [path for path in run['config_files'] if os.path.isfile(path)]
+    config, functions = configure(dict(vars(train_grpo)), files, quiet=True)
+    if config.get('functions') != c.get('functions'):
+        print(f"warning: {', '.join(run['config_files'])}: the functions there are not those of "
+              "the run any more")
+    return {name: function for name, function in functions.items() if name in c['rewards']}
+
+
+def open_run():
+    """Of a run: its knobs, {label: GPT} of reference and policy, a Scorer, names of rewards."""
+    make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
+    data = Dataset(read_json(f'{out_dir}/config.json', {'dataset': str}, make)['dataset'])
+    make = f"python train_grpo.py --out_dir={out_dir}, with the config files of that run"
+    run = load_checkpoint(f'{out_dir}/{checkpoint}', 'policy', data, make)
+    c = run['config']
+    between(0, c['block_size'], n_fill_steps=n_fill_steps)
+    if n_fill_steps > 1 and c['mode'] == 'causal':
+        fail(f"n_fill_steps = {n_fill_steps}: {out_dir} writes from left to right, token by token")
+    torch_device, _ = init_device(device, c['dtype'])
+    ask = (c['block_size'], c['mode'], torch_device)
+    policy = load_gpt(f'{out_dir}/{checkpoint}', data, make, *ask)
+    of_run = {name: c[name] for name in ('dataset', 'mode', 'block_size')}
+    reference_path = c['reference_checkpoint'] or run['start']
+    recipe = c['generator_recipe'] or default_recipe('generator', data)
+    _, make = ensure_checkpoint(reference_path, 'model.py', recipe, **of_run)
+    reference = load_gpt(reference_path, data, make, *ask)
+    scorer = Scorer(data, functions=functions_of(run, c))
+    if run['judge']:
+        recipe = c['judge_recipe'] or default_recipe('judge', data)
+        _, make = ensure_checkpoint(run['judge'], 'judge.py', recipe, **of_run)
+        scorer.judge = load_judge(run['judge'], data, make, c['block_size'], torch_device)
+    if digest_of(reference, scorer.judge) != c['reference_and_judge']:
+        fail(f"{reference_path} or {run['judge'] or 'the judge'} is not the one that {out_dir} was "
+             "made with; bring the old one back, or start that run anew")
+    names = [name for name in c['rewards'] if name in BUILT_IN or name in scorer.functions]
+    return c, {'reference': reference, 'policy': policy}, scorer, names
+
+
+def open_generator():
+    """The same of a generator, or any policy, without a run and without a judge."""
+    saved = load_checkpoint(checkpoint, 'generator')
+    data = Dataset(saved['config']['dataset'])
+    c = knobs(vars(train_grpo))                 # its defaults
+    c |= {name: value for name, value in saved['config'].items() if name in c}
+    c |= {'mode': 'causal' if saved['model_args']['causal'] else 'fill',
+          'block_size': saved['model_args']['block_size']}
+    torch_device, _ = init_device(device, c['dtype'])
+    model = load_gpt(checkpoint, data, device=torch_device)
+    return c, {'generator': model}, Scorer(data), []
+
+
 if __name__ == "__main__":
     configure(globals(), quiet=True)
     check_knobs()
     if curves:
         draw_curves(out_dir.split(','))
         sys.exit()
-
-    # The run: its knobs, corpus, judge, and the two networks.
-    make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
-    data = Dataset(read_json(f'{out_dir}/config.json', {'dataset': str}, make)['dataset'])
-    make = f"python train_grpo.py --out_dir={out_dir}, with the config files of that run"
-    run = load_checkpoint(f'{out_dir}/{checkpoint}', 'policy', data, make)
-    c = run['config']                           # the run's knobs
-    between(0, c['block_size'], n_fill_steps=n_fill_steps)
-    if n_fill_steps > 1 and c['mode'] == 'causal':
-        fail(f"n_fill_steps = {n_fill_steps}: {out_dir} writes from left to right, token by token")
-    torch_device, _ = init_device(device, c['dtype'])
-    policy = load_gpt(f'{out_dir}/{checkpoint}', data, make, c['block_size'], c['mode'],
-                      torch_device)
-    reference_path = c['reference_checkpoint'] or run['start']
-    of_run = {name: c[name] for name in ('dataset', 'mode', 'block_size')}
-    _, make = ensure_checkpoint(reference_path, 'model.py',
-                                c['generator_recipe'] or default_recipe('generator', data),
-                                **of_run)
-    reference = load_gpt(reference_path, data, make, c['block_size'], c['mode'], torch_device)
-    scorer = Scorer(data)
-    names = []
-    if run['judge']:
-        _, make = ensure_checkpoint(run['judge'], 'judge.py',
-                                    c['judge_recipe'] or default_recipe('judge', data), **of_run)
-        scorer.judge = load_judge(run['judge'], data, make, c['block_size'], torch_device)
-        names.append('judge')
-    if digest_of(reference, scorer.judge) != c['reference_and_judge']:
-        fail(f"{reference_path} or {run['judge'] or 'the judge'} is not the one that {out_dir} was "
-             "made with; bring the old one back, or start that run anew")
-    if data.verify:
+    if os.path.isfile(checkpoint):
+        c, models, scorer, names = open_generator()
+    else:
+        c, models, scorer, names = open_run()
+    if export:
+        export_to(export, list(models.values())[-1].cpu())
+        sys.exit()
+    if scorer.data.verify and 'verify' not in names:
         names.append('verify')
-    names.append('distinct')
-
-    # The prompts: those of the run's evaluation, or one of the user's own.
-    prompts = draw_prompts(
-        data, 'val', c['eval_prompts'], max(k, c['group_size'], 4),
-        draws(seed, 'eval'), block_size=c['block_size'], mode=c['mode'],
-        blank_kind=c['blank_kind'], blank_low=c['blank_low'], blank_high=c['blank_high'],
-        blank_span=c['blank_span'], max_new_tokens=c['max_new_tokens'])
-    if prompt or '--prompt=' in sys.argv:
-        tokens, mask = read_prompt(prompt, data.tok, data.meta['unit'], c)
-        prompts = replace(prompts[:1], tokens=tokens, mask=mask)
-    if k > 0:
-        prompts = prompts[:1]
-    if len(prompts) == 1 and sampling_knobs(c)['n_fill_steps'] > 1:
-        for label, model in (('reference', reference), ('policy', policy)):
-            print_passes(label, model, prompts.for_k(k or 4), c, data.tok)
+    if 'distinct' not in names:
+        names.append('distinct')
+    some = draw_or_read_prompts(scorer.data, c)
+    if len(some) == 1 and sampling_knobs(c)['n_fill_steps'] > 1:
+        for label, model in models.items():
+            print_passes(label, model, some.for_k(k or 4), c, scorer.data.tok)
     for greedy in (False, True):
-        shown = num_samples if greedy == argmax else 0
-        compare(reference, policy, prompts.for_k(k or 4), greedy, c, scorer, names, shown)
+        shown = 0
+        if greedy == argmax:
+            shown = len(some) if prompts else num_samples
+        compare(models, some.for_k(k or 4), greedy, c, scorer, names, shown)

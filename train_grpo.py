@@ -23,8 +23,8 @@ from common import (Log, Statistics, StopSignal, above, all_reduce_gradients, al
 
 import torch
 
-from data.dataset import (BLANK_KINDS, Dataset, draw_prompts, draws, n_arguments,
-                          print_group)
+from data.dataset import (BLANK_KINDS, Dataset, draw_prompts, draws, n_arguments, print_group,
+                          texts)
 from judge import BUILT_IN, Scorer, auc, copies, load_judge
 from model import (at_decisions, complete, decision_logits, default_recipe, ensure_checkpoint,
                    freeze, get_lr, load_checkpoint, load_gpt, log_probs, log_probs_of,
@@ -83,14 +83,15 @@ beta1 = 0.9                 # AdamW
 beta2 = 0.95                # AdamW
 grad_clip = 1.0             # largest gradient norm; 0 switches it off
 # looking and keeping
-out_dir = 'out-grpo'        # ckpt.pt, best.pt, config.json, log.jsonl
+out_dir = 'out-grpo'        # ckpt.pt, best.pt, config.json, log.jsonl, samples.jsonl
 resume = False              # True: continue from out_dir/ckpt.pt, exactly
 resume_changed = False      # True: also if reward functions or verify have changed
 log_interval = 1            # steps between lines of the log
 eval_interval = 100         # steps between evaluations; 0: none
 eval_prompts = 512          # held-out prompts, with fixed blanks
 save_interval = 100         # steps between checkpoints; 0: at the end only
-sample_interval = 100       # steps between printed groups; 0: none
+keep_checkpoints = False    # True: each of them stays, as ckpt-000100.pt and so on
+sample_interval = 100       # steps between printed groups, also kept in samples.jsonl; 0: none
 wandb_log = False           # also log to Weights & Biases
 wandb_project = 'grpo'      # its project
 wandb_run_name = ''         # and run; '': out_dir
@@ -110,8 +111,8 @@ explain = False             # True: one group by hand, to be checked with a pock
 # Knobs that do not change what is learned, but for rounding (compile, device). All others must be
 # the same when a run is resumed.
 MAY_CHANGE = ('out_dir', 'resume', 'resume_changed', 'log_interval', 'eval_interval',
-              'eval_prompts', 'save_interval', 'sample_interval', 'wandb_log', 'wandb_project',
-              'wandb_run_name', 'device', 'compile', 'backend', 'gen_batch_size',
+              'eval_prompts', 'save_interval', 'keep_checkpoints', 'sample_interval', 'wandb_log',
+              'wandb_project', 'wandb_run_name', 'device', 'compile', 'backend', 'gen_batch_size',
               'generator_recipe', 'judge_recipe', 'benchmark', 'explain')
 
 # What other libraries call our knobs: whoever types one of these names is told ours.
@@ -143,12 +144,6 @@ ELSEWHERE = {
     'save_steps': 'save_interval', 'eval_steps': 'eval_interval', 'report_to': 'wandb_log',
     'use_wandb': 'wandb_log', 'bf16': 'dtype', 'torch_compile': 'compile',
     'resume_from_checkpoint': 'resume', 'diffusion_steps': 'n_fill_steps'}
-
-# Keys of the log that the console shows.
-SHOWN = ('mean_reward', 'mean_kl', 'entropy', 'dead_groups', 'distinct', 'grad_norm',
-         'completions_per_s', 'eval/verify', 'eval/verify_argmax', 'eval/ref_verify',
-         'eval/ref_verify_argmax', 'eval/pass@4', 'eval/ref_pass@4', 'eval/reward',
-         'eval/ref_reward', 'eval/kl', 'eval/distinct', 'eval/judge_auc')
 
 
 def check_knobs(functions):
@@ -623,6 +618,7 @@ def log_line(step, stats, scores, reward, advantages, lr, ms):
         line['mean_kl'] = None                  # there is nothing to compare with
     line['mean_reward'] = reward.mean().item()
     line['std_reward'] = reward.std().item()
+    line['group_std'] = reward.std(1).mean().item()     # within groups: what GRPO learns from
     for name, values in scores.items():
         line[f'reward/{name}'] = values.mean().item()
     line['mean_advantage'] = advantages.mean().item()
@@ -638,13 +634,29 @@ def log_line(step, stats, scores, reward, advantages, lr, ms):
     return line
 
 
+def step_text(line, seconds_left):
+    """The line of a step in words, for the console."""
+    parts = [f"step {line['step']:5}", f"reward {line['mean_reward']:.3f}"]
+    if len(rewards) > 1:
+        parts += [f"{name} {line[f'reward/{name}']:.3f}" for name in rewards]
+    if line['mean_kl'] is not None:
+        parts.append(f"KL {line['mean_kl']:.3f}")
+    parts.append(f"entropy {line['entropy']:.3f}")
+    parts.append(f"dead groups {line['dead_groups']:.0%}")
+    parts.append(f"distinct {line['distinct']:.0%}")
+    parts.append(f"{line['completions_per_s']:,.0f} completions/s")
+    parts.append(f"{seconds_left:.0f} s left")
+    return ' | '.join(parts)
+
+
 # ---- evaluation ----------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def evaluate(policy, prompts, scorer, reference=None, stop=None):
+def evaluate(policy, prompts, scorer, reference=None, stop=None, samples=None):
     """Means {name: number} over held-out prompts: four samples each, and the likeliest completion
-    (names that end in _argmax). KL and entropy are exact, in nats per decision.
+    (names that end in _argmax). KL and entropy are exact, in nats per decision. samples: a list
+    that takes the completions of the first prompts, see sample_lines().
     None if a StopSignal came: an evaluation can take minutes."""
     names = list(rewards)
     if 'verify' not in names and scorer.data.verify:
@@ -670,6 +682,8 @@ def evaluate(policy, prompts, scorer, reference=None, stop=None):
             if greedy:
                 del values['distinct']          # of one completion it says nothing
             else:
+                if samples == []:
+                    samples += sample_lines(r, scores, values['reward'], None, scorer.data.tok)
                 logp = logp_of(policy, r)                                   # (U, V)
                 values['entropy'] = at_decisions(exact_entropy(logp), r.point)      # (M,)
                 if reference is not None:
@@ -689,6 +703,48 @@ def evaluate(policy, prompts, scorer, reference=None, stop=None):
     return means
 
 
+def rewards_told(found):
+    """Names of what an evaluation says of rewards: verify, the weighted sum, and each reward apart,
+    but for what would be told twice."""
+    names = [name for name in found if name.startswith('reward') and not name.endswith('_argmax')]
+    names.sort(key=lambda name: name != 'reward')           # the sum comes first
+    if list(rewards) == ['verify']:
+        names = []
+    elif len(rewards) == 1:
+        names = ['reward']
+    return ['verify'] * ('verify' in found) + names
+
+
+def look_text(step, found, control):
+    """An evaluation in words, for the console: first what matters most, then the rest. control: the
+    same of the reference."""
+    goal = 'verify' if 'verify' in found else 'reward'
+
+    def number(name, value):
+        is_share = not name.startswith('reward') and name not in ('kl', 'entropy')
+        return f"{value:.1%}" if is_share else f"{value:.3f}"
+
+    was, best = [number(goal, control[name]) for name in (goal, f'{goal}_argmax')]
+    head = (f"step {step:5} | held-out {goal} {number(goal, found[goal])}, was {was} | likeliest "
+            f"completions {number(goal, found[f'{goal}_argmax'])}, the reference's {best}: the "
+            "line to beat")
+    rest = []
+    for name in rewards_told(found) + ['pass@4', 'distinct', 'kl', 'entropy', 'judge_auc']:
+        if name in found and name != goal:
+            rest.append(f"{name.removeprefix('reward/')} {number(name, found[name])}")
+    return f"{head}\n{'':10} | {' | '.join(rest)}"
+
+
+def end_text(found, control):
+    """What a run has come to, against the reference and its control: a line for each number."""
+    lines = []
+    for name in rewards_told(found):
+        was = f"{control[name]:.3f} (argmax {control[f'{name}_argmax']:.3f})"
+        now = f"{found[name]:.3f} (argmax {found[f'{name}_argmax']:.3f})"
+        lines.append(f"held-out {name.removeprefix('reward/')}: reference {was} -> policy {now}")
+    return '\n'.join(lines)
+
+
 def is_due(step, interval):
     """Every so many steps, and at the end; 0: never."""
     return interval > 0 and (step % interval == 0 or step == max_iters)
@@ -705,8 +761,24 @@ def print_groups(step, r, scores, reward, advantages, tok, groups=3, most=6):
         columns = {'reward': reward[p], 'advantage': advantages[p]}
         if len(scores) > 1:
             columns |= {name: values[p] for name, values in scores.items()}
+        note = f"   mean {reward[p].mean():.3f}, std {reward[p].std():.3f}"
         print_group(tok, r.prompts.tokens[p], r.prompts.mask[p], rows[p], f'step {step}', columns,
-                    most)
+                    most, note)
+
+
+def sample_lines(r, scores, reward, advantages, tok, groups=3):
+    """The first groups of a Rollout for samples.jsonl, a dict per completion: prompt, completion,
+    reward, advantage (None: an evaluation), and each score apart."""
+    prompts, completions = texts(tok, r.prompts.tokens, r.prompts.mask, r.rows, r.causal)
+    lines = []
+    for i in range(min(groups, len(r.prompts)) * r.k):
+        p, j = divmod(i, r.k)
+        line = {'prompt': prompts[i], 'completion': completions[i],
+                'reward': reward[p, j].item(),
+                'advantage': None if advantages is None else advantages[p, j].item()}
+        line |= {name: values[p, j].item() for name, values in scores.items()}
+        lines.append(line)
+    return lines
 
 
 @torch.no_grad()
@@ -720,20 +792,22 @@ def check_start(policy, reference, prompts, scorer, is_first_step):
     # Equal weights give equal numbers only if the shapes of all products are equal too. In causal
     # mode one token at a time is another shape than a whole row; bfloat16 shows that most.
     limit = 0.5 if resolve_dtype(policy.device.type, dtype) == 'bfloat16' else 1e-3
-    line = f"checks: the ratio is 1 (within {off:.0e})"
     if off > limit:                             # not if it is NaN: the first step will name that
-        fail(f"{line}: the policy does not learn from the distribution that it samples from")
+        fail(f"at the start the ratio is off 1 by {off:.0e}: the policy does not learn from the "
+             "distribution that it samples from")
+    line = f"checks: sampling and learning agree, the ratio is 1 within {off:.0e}"
     if reference is not None and is_first_step:
         kl = exact_kl(log_probs(logits, temperature), logp_of(reference, r)).max().item()
-        line += f" | KL to the reference {kl:.0e}"
         if kl > 1e-3 and reference_checkpoint == '':
-            fail(f"{line}: the reference is not the network that the policy starts as")
+            fail(f"at the start the KL is {kl:.0e}: the reference is not the network that the "
+                 "policy starts as")
+        line += f" | the KL starts at {kl:.0e}"
 
     with autocast(policy.device, dtype):
         reward = weighted_sum(scorer.score(list(rewards), r))
     line += f" | rewards differ in {(~dead_groups(reward)).sum()} of {batch_size} groups"
     if is_main():
-        print(line, flush=True)
+        print(f"{line} | fine", flush=True)
 
 
 def warn_if_nothing_to_learn(line):
@@ -859,6 +933,7 @@ def check_resumable(checkpoint, config):
 
 if __name__ == "__main__":
     config, functions = configure(globals())
+    config_files = [arg for arg in sys.argv[1:] if arg.endswith('.py')]     # for sample.py
     check_knobs(functions)
     if explain:                                 # one prompt, one update, at the full rate
         batch_size = 1
@@ -872,7 +947,7 @@ if __name__ == "__main__":
     if is_main() and not explain and not benchmark:     # these two write nothing
         wandb_settings = {'config': config, 'project': wandb_project,
                           'name': wandb_run_name or out_dir}
-        log = Log(out_dir, SHOWN, resume, wandb_settings if wandb_log else None)
+        log = Log(out_dir, resume, wandb_settings if wandb_log else None)
 
     # The parts: the corpus, the policy's start, its frozen reference, the judge.
     data = main_rank_first(lambda: Dataset(dataset, prepare=True))
@@ -944,7 +1019,8 @@ if __name__ == "__main__":
         print(f"a step:  {n_prompts} prompts of {dataset} x {group_size} completions = "
               f"{n_prompts * group_size * block_size:,} tokens")
         print(f"machine: {note}")
-        print(f"writes:  {out_dir}/ckpt.pt, best.pt, config.json, log.jsonl", flush=True)
+        print(f"writes:  {out_dir}/ckpt.pt, best.pt, config.json, log.jsonl, samples.jsonl",
+              flush=True)
 
     # The control is the reference, evaluated on the held-out prompts. It is made anew if anything
     # is not as it was: its weights, the prompts, the rewards. What was best then is best no more.
@@ -972,18 +1048,20 @@ if __name__ == "__main__":
                 path, kind='policy', model_args=policy.args, model=policy.state_dict(), step=step,
                 optimizers=[opt.state_dict() for opt in optimizers], best=best, control=control,
                 control_of=control_of if control else '', kl_beta=kl_beta, config=config,
-                corpus=data.fingerprint, vocabulary=data.tok.vocabulary, start=start_path,
-                judge=judge_path)
+                corpus=data.fingerprint, vocabulary=data.tok.vocabulary, unit=data.meta['unit'],
+                start=start_path, judge=judge_path, config_files=config_files)
 
     def evaluate_and_log(step):
         """Logs an evaluation beside the control, and keeps the best policy; returns it."""
         global best
-        found = evaluate(policy, held_out, scorer, reference, stop)
+        samples = []
+        found = evaluate(policy, held_out, scorer, reference, stop, samples)
         if found is not None:
             line = {'step': step} | {f'eval/{name}': value for name, value in found.items()}
             line |= {f'eval/ref_{name}': value for name, value in control.items()}
             stop_if_not_finite(step, line)
-            log.write(line)
+            log.write(line, look_text(step, found, control))
+            log.write_samples([{'step': step, 'split': 'val'} | sample for sample in samples])
             if found[goal] > best:
                 best = found[goal]
                 save_run('best.pt', step)
@@ -1003,6 +1081,8 @@ if __name__ == "__main__":
         is_over = step == max_iters or stop_code != 0
         if is_over or (is_due(step, save_interval) and step > start):
             save_run('ckpt.pt', step)
+            if keep_checkpoints:
+                save_run(f'ckpt-{step:06}.pt', step)
         if is_over:
             break
 
@@ -1019,20 +1099,21 @@ if __name__ == "__main__":
 
         if is_main() and step % log_interval == 0:
             seconds_per_step = (time.time() - began) / (step + 1 - start)
-            log.write(line, seconds_left=seconds_per_step * (max_iters - step - 1))
+            log.write(line, step_text(line, seconds_per_step * (max_iters - step - 1)))
         if is_main() and step == 0:
             warn_if_nothing_to_learn(line)
         if is_main() and is_due(step, sample_interval):
             print_groups(step, rollouts[0], scores, reward, advantages, data.tok)
+            samples = sample_lines(rollouts[0], scores, reward, advantages, data.tok)
+            log.write_samples([{'step': step, 'split': 'train'} | sample for sample in samples])
         prompts = next_prompts
 
     if is_main() and stop_code != 0:
         print(f"stopped before step {step}; continue with: {go_on_command('--resume=True')}")
     elif is_main() and eval_interval > 0:
-        was = f"{control[goal]:.3f} (argmax {control[f'{goal}_argmax']:.3f})"
-        now = f"{found[goal]:.3f} (argmax {found[f'{goal}_argmax']:.3f})"
-        print(f"held-out {goal}: reference {was} -> policy {now} | {out_dir}/ckpt.pt | look at it: "
-              f"python sample.py --out_dir={out_dir}")
+        print(end_text(found, control))
+        print(f"the policy is in {out_dir}/ckpt.pt; look at it: python sample.py "
+              f"--out_dir={out_dir}")
     if log is not None:
         log.end()
     leave(stop_code)

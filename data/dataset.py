@@ -396,6 +396,34 @@ def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_
     return Prompts(tokens, mask, uniforms, data.tok.eos, order, original)
 
 
+def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_tokens=0):
+    """Prompts of texts that a user wrote, for k completions each: '_' is a blank; in causal mode,
+    what to continue. unit: as of the corpus of the model. Raises ValueError, which names the text.
+    """
+    causal = mode == 'causal'
+    T = block_size
+    longest = T - 1 if causal else T
+    rows = []
+    for text in strings:
+        try:
+            ids = tok.encode(text, blanks=True)
+        except ValueError as e:
+            raise ValueError(f"{text!r}: {e}") from None
+        if not 1 <= len(ids) <= longest:
+            raise ValueError(f"{text!r}: {len(ids)} symbols; expected 1 to {longest}")
+        if not causal and tok.mask not in ids:
+            raise ValueError(f"{text!r}: there is nothing to fill; write '{BLANK}' for a blank")
+        if causal:
+            ids += [tok.mask] * (max_new_tokens or T)
+        elif unit != 'windows':
+            ids += [tok.eos]
+        rows.append((ids + [tok.pad] * T)[:T])
+    tokens = torch.tensor(rows)                                                         # (n, T)
+    uniforms = torch.from_numpy(rng.random((len(rows), T, k), np.float32))
+    order = torch.from_numpy(rng.spawn(1)[0].random((len(rows), T), np.float32))
+    return Prompts(tokens, tokens == tok.mask, uniforms, tok.eos, order)
+
+
 # ---- rows as text --------------------------------------------------------------------------------
 
 
@@ -497,12 +525,12 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
     return numbers
 
 
-def print_group(tok, tokens, mask, rows, label, columns, most=None):
+def print_group(tok, tokens, mask, rows, label, columns, most=None, note=''):
     """Prints a prompt, tokens and mask (T,), and its different completions among rows (k, T): how
     often each came, its values, its text. columns: {name: values (k,)}; highest first value first.
-    On a terminal what was blank is yellow."""
+    note: ends the line of the prompt. On a terminal what was blank is yellow."""
     names = ''.join(f'{name:>10}' for name in columns)
-    print(f'{label:9}{names}   {row_text(tok, tokens.masked_fill(mask, tok.mask), mask)}')
+    print(f'{label:9}{names}   {row_text(tok, tokens.masked_fill(mask, tok.mask), mask)}{note}')
 
     first_column = next(iter(columns.values()))
     found = {}                                  # {row: indices of the equal rows}
