@@ -21,6 +21,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 HOME = os.path.dirname(os.path.abspath(__file__))
@@ -198,6 +199,8 @@ def configure(namespace, argv=None, quiet=False):
         else:
             found, rest = read_config_file(arg, namespace)
             code.append(rest)
+            if not quiet and is_main():
+                print_promise(arg)
         for name, value in found.items():
             if name in defaults:
                 namespace[name] = checked_type(arg, name, value, defaults[name])
@@ -215,8 +218,17 @@ def configure(namespace, argv=None, quiet=False):
     changed = [f"{name}={value!r}" for name, value in knobs(namespace).items()
                if value != defaults[name]]
     if changed and not quiet and is_main():
-        print("overrides:", ', '.join(changed))
+        print(textwrap.fill(f"overrides: {', '.join(changed)}", 100, subsequent_indent='  '))
     return config, functions
+
+
+def print_promise(path):
+    """Prints the comment at the head of a config file: what it does, and what to expect of it."""
+    with open(path, encoding='utf-8-sig') as file:
+        for line in file:
+            if not line.startswith('#'):
+                break
+            print(line.lstrip('# ').rstrip())
 
 
 def read_flag(arg, defaults):

@@ -378,6 +378,7 @@ class Rollout:
                                         #     prompt's each state is (S,)
     turn: Tensor | None = None          # several passes: (N, T) the pass that wrote it, or -1
     logp_ref: Tensor | None = None      # (U, V) of the reference, if it is asked for more than once
+    all_old: Tensor | None = None       # (U, V) all log-probs that were chosen from, for dppo
 
     @property
     def k(self):
@@ -830,11 +831,11 @@ def recipe_digest(config):
     return digest_of(made_of, Dataset(config['dataset'], prepare=True).fingerprint)
 
 
-def ensure_checkpoint(path, script, recipe, **run):
+def ensure_checkpoint(path, script, recipe, why='', **run):
     """The path of a part of a run, and the command that makes it. '' is where the recipe's
     checkpoint lies; if it is missing there, the script makes it now, visibly. One that was made
     from something else, under the same name, is left alone: the new one gets a name of its own.
-    run: knobs such as dataset, mode and block_size, where the recipe does not set them."""
+    why: is printed before. run: knobs such as dataset, where the recipe does not set them."""
     words = recipe.split()
     if path == '' or os.path.isfile(words[0]):          # a part that is there needs no recipe
         words, config = whole_recipe(script, recipe, run)
@@ -849,6 +850,8 @@ def ensure_checkpoint(path, script, recipe, **run):
                 print(f"{path} was made from another recipe or text; this one is {new_path}")
             path = new_path
         if not os.path.exists(path):
+            if why:
+                print(f"\n{why}")
             run_script(command + [f'--out={path}'])
     if path != own_path:
         command.append(f'--out={path}')
@@ -896,13 +899,15 @@ def fit(model, gpt, loss_at, look, config, title, **content):
 
         interval = config['eval_interval']
         is_due = step == last or (interval > 0 and step % interval == 0)
-        if is_due or (sys.stdout.isatty() and time.time() - printed > 0.2):
+        is_terminal = sys.stdout.isatty()
+        if is_due or time.time() - printed > (0.2 if is_terminal else 5.0):     # a sign of life
             printed = time.time()
             seconds_left = (printed - began) / step * (last - step)
             line = f"step {step:5d} | loss {mean:.4f} | "
             if is_due:
                 line += f"{look()} | "
-            print(f"{line}{seconds_left:.0f} s left", end='\n' if is_due else ' \r', flush=True)
+            stays = is_due or not is_terminal
+            print(f"{line}{seconds_left:.0f} s left", end='\n' if stays else ' \r', flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,
                     made_of=made_of, **content)
     print(f"saved {path}")

@@ -151,45 +151,85 @@ def compare(models, some, greedy, c, scorer, names, shown):
 
 # ---- curves --------------------------------------------------------------------------------------
 
-# Panels: a title, and keys of the log with their styles. Of several runs the last key is drawn.
-PANELS = {
-    'verify, held-out': {'eval/ref_verify': 'C7', 'eval/ref_verify_argmax': 'C7--',
-                         'eval/verify_argmax': 'C0--', 'eval/verify': 'C0'},
-    'reward': {'mean_reward': 'C9', 'eval/reward': 'C0'},
-    'KL to the reference, nats per choice': {'mean_kl': 'C9', 'eval/kl': 'C0'},
-    'entropy, nats per choice': {'entropy': 'C9', 'eval/distinct': 'C1', 'eval/entropy': 'C0'},
-}
 
-
-def points(log, key):
+def points(log, key, factor=1.0):
     """Steps and values of a key of the log, two lists."""
     lines = [line for line in log if line.get(key) is not None]
-    return [line['step'] for line in lines], [line[key] for line in lines]
+    return [line['step'] for line in lines], [factor * line[key] for line in lines]
 
 
-def draw_one(axes, folder, log):
-    """Draws the curves of one run, all keys."""
-    for ax, (title, styles) in zip(axes, PANELS.items()):
-        for key, style in styles.items():
-            steps, values = points(log, key)
-            ax.plot(steps, values, style, label=key)
-        ax.set_title(title, loc='left')
-        ax.legend(frameon=False)
+def draw_line(ax, log, key, color, name='', style='-', factor=1.0):
+    """A curve with its name at its end; nothing if the log does not have the key."""
+    steps, values = points(log, key, factor)
+    if values:
+        ax.plot(steps, values, style, color=color, lw=1.8)
+        ax.annotate(name, (steps[-1], values[-1]), (5, 0), textcoords='offset points',
+                    color=color, va='center', fontsize=9)
 
 
-def draw_several(axes, logs):
-    """Draws of several runs {folder: log} what they did on held-out prompts."""
-    for ax, (title, styles) in zip(axes, PANELS.items()):
-        key = list(styles)[-1]
-        for i, (folder, log) in enumerate(logs.items()):
-            steps, values = points(log, key)
-            _, deviations = points(log, 'std_reward')
-            if key == 'eval/reward' and any(deviations[:1]):
-                # Judges differ in scale: the gain, in standard deviations of the first step.
-                values = [(value - values[0]) / deviations[0] for value in values]
-            ax.plot(steps, values, f'C{i}', label=folder)
-        ax.set_title(f'{title}, gain in std' if key == 'eval/reward' else title, loc='left')
-    axes[-1].legend(frameon=False)              # one legend serves all panels
+def panels(figure, logs):
+    """A large panel and three small ones {name: axes}, with their titles. The large one is about
+    the truth, if the logs know it, else about the reward."""
+    axes = figure.subplot_mosaic([['large', 'reward'], ['large', 'KL'], ['large', 'entropy']],
+                                 width_ratios=[1.7, 1], sharex=True)
+    goal, factor = 'verify', 100.0
+    axes['large'].set_title('held-out completions that are true, %', loc='left')
+    if not any('eval/verify' in line for log in logs for line in log):
+        goal, factor = 'reward', 1.0
+        axes['large'].set_title('reward of held-out completions', loc='left')
+    elif all(0 <= line.get('eval/verify', 0) <= 1 for log in logs for line in log):
+        axes['large'].set_ylim(0, 100)
+    axes['reward'].set_title('reward', loc='left', fontsize=10)
+    axes['KL'].set_title('KL to the reference, nats a choice', loc='left', fontsize=10)
+    axes['entropy'].set_title('entropy, nats a choice', loc='left', fontsize=10)
+    for ax in axes.values():
+        ax.spines[['top', 'right']].set_visible(False)
+    axes['large'].margins(x=0.02)
+    return axes, goal, factor
+
+
+def draw_one(figure, log):
+    """Draws the curves of one run, before and after beside each other."""
+    axes, goal, factor = panels(figure, [log])
+    large = axes['large']
+    draw_line(large, log, f'eval/{goal}', 'C0', 'policy', factor=factor)
+    draw_line(large, log, f'eval/{goal}_argmax', 'C0', '', '--', factor)
+    steps, values = points(log, f'eval/{goal}_argmax', factor)
+    if values:
+        middle = len(values) // 2
+        large.annotate("policy, likeliest", (steps[middle], values[middle]), (0, 9),
+                       textcoords='offset points', color='C0', fontsize=9, ha='center')
+    steps, values = points(log, f'eval/ref_{goal}_argmax', factor)
+    if values:
+        large.plot(steps, values, '--', color='0.45', lw=1.8)
+        large.annotate("reference, likeliest: the line to beat", (steps[-1], values[-1]), (0, -12),
+                       textcoords='offset points', color='0.35', fontsize=9, ha='right')
+    names = sorted({key for line in log for key in line if key.startswith('eval/reward/')
+                    and not key.endswith('_argmax')})
+    if len(names) > 1:                          # each reward under its own name
+        for i, key in enumerate(names):
+            draw_line(axes['reward'], log, key, f'C{i + 1}', key.removeprefix('eval/reward/'))
+    draw_line(axes['reward'], log, 'eval/reward', 'C0', 'sum' if len(names) > 1 else '')
+    draw_line(axes['KL'], log, 'eval/kl', 'C0')
+    draw_line(axes['entropy'], log, 'eval/entropy', 'C0')
+
+
+def draw_several(figure, logs):
+    """Draws several runs {folder: log}, a colour each."""
+    axes, goal, factor = panels(figure, logs.values())
+    axes['reward'].set_title('reward gained, in deviations of the start', loc='left', fontsize=10)
+    for i, (folder, log) in enumerate(logs.items()):
+        color = f'C{i}'
+        steps, values = points(log, f'eval/{goal}', factor)
+        axes['large'].plot(steps, values, color=color, lw=1.8, label=folder)
+        steps, values = points(log, 'eval/reward')
+        _, deviations = points(log, 'std_reward')
+        if any(deviations[:1]):                 # judges differ in scale
+            values = [(value - values[0]) / deviations[0] for value in values]
+        axes['reward'].plot(steps, values, color=color)
+        draw_line(axes['KL'], log, 'eval/kl', color)
+        draw_line(axes['entropy'], log, 'eval/entropy', color)
+    axes['large'].legend(frameon=False)
 
 
 def draw_curves(folders):
@@ -199,13 +239,12 @@ def draw_curves(folders):
     except ImportError as e:
         fail(f"no curves: {e}; pip install matplotlib")
     logs = {folder: read_json_lines(f'{folder}/log.jsonl') for folder in folders}
-    figure = Figure(figsize=(10, 6.4), layout='constrained')
-    axes = figure.subplots(2, 2, sharex=True).flatten()
+    figure = Figure(figsize=(10, 4.4), layout='constrained', facecolor='white')
     if len(folders) == 1:
-        draw_one(axes, folders[0], logs[folders[0]])
+        draw_one(figure, logs[folders[0]])
         path = f'{folders[0]}/curves.png'
     else:
-        draw_several(axes, logs)
+        draw_several(figure, logs)
         path = f'{folders[0]}/compare.png'
     figure.supxlabel('step')
     with new_file(path) as file:

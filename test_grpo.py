@@ -6001,6 +6001,235 @@ def test_long_two_first_runs_at_once_in_a_fresh_clone_both_end_well(clone):
     assert not list(repo.rglob('*.tmp'))
 
 
+# ---- variants, each one line: what it does to the gradient ---------------------------------------
+
+
+def pass_at(theta, right, n):
+    """P(at least one of n completions is right); theta (M, V), right (V^M,) 0 or 1."""
+    p = (joint(theta).exp() * right).sum()
+    return 1 - (1 - p) ** n
+
+
+@pytest.mark.parametrize('k', [2, 3, 4])
+def test_the_expected_gradient_of_maxrl_is_that_of_the_sum_of_pass_at_j_over_j(k):
+    theta = torch.randn(2, 3, generator=torch.Generator().manual_seed(k)).double()
+    right = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 0]).double()
+    z = theta.clone().requires_grad_()
+    whole = sum(pass_at(z, right, j) / j for j in range(1, k))
+    expected, = torch.autograd.grad(whole, z)
+    close(-expected_gradient(theta, right, k, 'mean'), expected, atol=1e-9, rtol=1e-9)
+
+
+def test_maxrl_divides_by_the_mean_and_refuses_a_reward_below_0():
+    reward = torch.tensor([[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    close(group_advantages(reward, 'mean'), torch.tensor(
+        [[-1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, -1.0, 3.0], [0.0, 0.0, 0.0, 0.0]]))
+    one_line(lambda: group_advantages(reward - 0.5, 'mean'), "adv_norm = 'mean'", '-0.5', '>= 0')
+
+
+def pass_at_m_rewards(right, m):
+    """Rewards (k,) that make mean(reward * grad log p) an unbiased gradient of pass@m: of a group
+    with c right ones, a right one is worth m / k, a wrong one m / k times the chance that m - 1
+    others have a right one among them (PKPO, arXiv:2505.15201)."""
+    k, c = len(right), int(right.sum())
+    wrong_others = max(0, k - 1 - c)
+    if_wrong = 1 - math.comb(wrong_others, m - 1) / math.comb(k - 1, m - 1)
+    return m / k * (right + (1 - right) * if_wrong)
+
+
+@pytest.mark.parametrize('m', [1, 2, 3, 4])
+def test_a_mean_baseline_leaves_of_pass_at_m_as_a_reward_the_share_1_minus_m_over_k(m):
+    """So pass@k with groups of k teaches exactly nothing: a lesson, not a knob."""
+    k = 4
+    theta = torch.randn(1, 3, generator=torch.Generator().manual_seed(1)).double()
+    right = torch.tensor([0, 1, 0]).double()
+    z = theta.clone().requires_grad_()
+    expected, = torch.autograd.grad(pass_at(z, right, m), z)
+    found = torch.zeros_like(theta)
+    for group in itertools.product(range(3), repeat=k):
+        z = theta.clone().requires_grad_()
+        logp = joint(z)[list(group)]
+        rewards_of_group = pass_at_m_rewards(right[list(group)], m)
+        centred = rewards_of_group - rewards_of_group.mean()
+        slope, = torch.autograd.grad((centred * logp).sum(), z)
+        found += logp.detach().sum().exp() * slope
+    close(found, (k - m) / k * expected, atol=1e-9, rtol=1e-9)
+    assert m < k or found.abs().max() < 1e-12
+
+
+def prompt_weight(pass_rate, k, rule):
+    """How much a prompt weighs: its expected gradient, over that of its pass rate. The reward is 0
+    or 1. rule: of group_advantages(), or 'pass@4': the gradient of that.
+
+    Of a right completion the mean gradient of log p is (slope of the pass rate) / pass_rate, of a
+    wrong one minus it / (1 - pass_rate)."""
+    weight = 0.0
+    for c in range(k + 1):
+        chance = math.comb(k, c) * pass_rate ** c * (1 - pass_rate) ** (k - c)
+        right = torch.tensor([1] * c + [0] * (k - c)).double()
+        if rule == 'pass@4':
+            advantages = k * pass_at_m_rewards(right, 4)    # their gradient is a sum, not a mean
+        else:
+            advantages = group_advantages(right[None], rule, eps=0.0)[0]
+        slopes = torch.where(right > 0, 1 / pass_rate, -1 / (1 - pass_rate))
+        weight += chance * (advantages * slopes).mean().item()
+    return weight
+
+
+PROMPT_WEIGHTS = {0.05: (.83, 1.96, 4.52, 3.43), 0.3: (.83, 1.70, 2.77, 1.37),
+                  0.5: (.83, 1.63, 1.94, .50), 0.9: (.83, 1.89, 1.11, .00)}
+
+
+@pytest.mark.parametrize('pass_rate', PROMPT_WEIGHTS)
+def test_how_much_a_prompt_weighs_by_its_pass_rate_is_what_the_table_says(pass_rate):
+    row = [prompt_weight(pass_rate, 6, rule) for rule in ('none', 'std', 'mean', 'pass@4')]
+    assert row == pytest.approx(PROMPT_WEIGHTS[pass_rate], abs=0.0051)
+    cells = ' | '.join(f'{value:.2f}' for value in row)
+    pages = ''.join(path.read_text() for path in (HERE / 'README.md', HERE / 'config/README.md')
+                    if path.exists())
+    assert f'| {pass_rate} | {cells} |' in pages
+
+
+def loss_of(objective, theta, actions, advantages, old=None, **how):
+    """Gradient (M, V) of the loss, and clip_frac, of points that are each an owner."""
+    z = theta.clone().requires_grad_()
+    given = {}
+    if old is not None:
+        logp_old = old.log_softmax(-1)
+        given = {'logp_old': logp_old.gather(1, actions)}
+        if objective == 'dppo':
+            given['all_old'] = logp_old
+    loss, sums = grpo_loss(z, actions, advantages, torch.arange(len(z)), objective=objective,
+                           **given, **how)
+    return torch.autograd.grad(loss, z)[0], sums['per_decision']['clip_frac'] / len(z)
+
+
+@pytest.mark.parametrize('given', [False, True])
+def test_before_the_policy_moves_all_three_objectives_have_one_gradient(given):
+    rng = torch.Generator().manual_seed(2)
+    theta = torch.randn(5, 4, generator=rng).double()
+    actions = torch.randint(4, (5, 3), generator=rng)
+    advantages = torch.randn(5, 3, generator=rng).double()
+    old = theta if given else None
+    ppo, _ = loss_of('ppo', theta, actions, advantages, old)
+    for objective in ('cispo', 'dppo'):
+        found, cut = loss_of(objective, theta, actions, advantages, old)
+        close(found, ppo, atol=1e-12, rtol=0)
+        assert cut == 0
+
+
+def moved(p_old, p_new):
+    """Logits (1, 3) of two policies under which id 0 has these probabilities, and id 2 a half."""
+    return [torch.tensor([[p, 0.5 - p, 0.5]], dtype=torch.float64).log() for p in (p_old, p_new)]
+
+
+@pytest.mark.parametrize('advantage, p_new, cut', [
+    (1.0, 0.23, {'ppo': False, 'dppo': False}), (1.0, 0.25, {'ppo': True, 'dppo': False}),
+    (1.0, 0.31, {'ppo': True, 'dppo': True}), (1.0, 0.05, {'ppo': False, 'dppo': False}),
+    (-1.0, 0.17, {'ppo': False, 'dppo': False}), (-1.0, 0.15, {'ppo': True, 'dppo': False}),
+    (-1.0, 0.09, {'ppo': True, 'dppo': True}), (-1.0, 0.45, {'ppo': False, 'dppo': False})])
+def test_on_both_sides_of_each_bound_the_gradient_is_what_it_is_by_hand(advantage, p_new, cut):
+    """The old probability is .2, all bounds are .2 of ppo and .1 of dppo: ppo cuts at .16 and .24,
+    dppo, whose total variation is |p_new - .2|, at .1 and .3; never on the way back."""
+    old, new = moved(0.2, p_new)
+    actions = torch.tensor([[0]])
+    advantages = torch.tensor([[advantage]], dtype=torch.float64)
+    ratio = p_new / 0.2
+    score = torch.tensor([[1 - p_new, -(0.5 - p_new), -0.5]], dtype=torch.float64)  # of log p
+    for objective, bound in (('ppo', 0.2), ('dppo', 0.1)):
+        found, share = loss_of(objective, new, actions, advantages, old, clip_low=bound,
+                               clip_high=bound)
+        expected = 0.0 if cut[objective] else -ratio * advantage
+        close(found, expected * score, atol=1e-12, rtol=1e-9)
+        assert share == cut[objective]
+    found, share = loss_of('cispo', new, actions, advantages, old)
+    close(found, -min(ratio, 1.2) * advantage * score, atol=1e-12, rtol=1e-9)
+    assert share == 0                           # a weight is cut, no gradient
+
+
+def test_the_divergence_of_dppo_is_the_largest_change_of_any_set_of_ids():
+    rng = torch.Generator().manual_seed(4)
+    logp, old = torch.randn(2, 6, 5, generator=rng).double().log_softmax(-1)
+    found = train_grpo.total_variation(logp, old)
+    for m in range(6):
+        change = (logp[m].exp() - old[m].exp()).tolist()
+        sets = itertools.chain.from_iterable(
+            itertools.combinations(change, n) for n in range(6))
+        assert found[m].item() == pytest.approx(max(abs(sum(some)) for some in sets), abs=1e-12)
+
+
+@pytest.mark.parametrize('mode, n_fill_steps', [('fill', 1), ('fill', 2), ('causal', 1)])
+def test_dppo_remembers_the_old_distribution_of_every_choice(mode, n_fill_steps, notebook):
+    n = notebook(mode, objective='dppo', inner_updates=2, mini_batches=2, top_k=4,
+                 n_fill_steps=n_fill_steps, dtype='float64')
+    rollouts = train_grpo.act(n.policy, n.prompts)
+    dealt = train_grpo.deal(rollouts)
+    train_grpo.remember_old(n.policy, dealt)
+    for batch in dealt:
+        for _, r in batch:
+            found = log_probs_of(r.actions, r.all_old, r.point).to(r.logp_old.dtype)
+            close(found, r.logp_old, atol=1e-6, rtol=0)
+    start = weights(n.policy)
+    step = n.step()
+    assert step.line['ratio_max'] > 1 and (weights(n.policy) - start).norm() > 1e-3
+
+
+def test_oversampling_learns_from_the_groups_that_differ_most_and_says_how_many_it_replaced(
+        notebook):
+    n = notebook('fill', oversample=3, batch_size=4, gradient_accumulation_steps=2)
+    prompts = train_grpo.get_prompts(n.data, 'train', 24)
+    n.prompts = prompts
+    rollouts = train_grpo.act(n.policy, prompts)
+    reward = train_grpo.judge_all(rollouts, n.policy, n.reference, n.scorer)['vowels']
+    assert reward.shape == (24, 4)
+    chosen = []
+    replaced = 0
+    for first in (0, 12):
+        by_spread = sorted(range(first, first + 12), key=lambda p: -reward[p].std().item())
+        if (reward[by_spread[3]].std() - reward[by_spread[4]].std()).abs() < 1e-6:
+            by_spread[:12] = sorted(by_spread, key=lambda p: (-round(reward[p].std().item(), 5), p))
+        chosen += sorted(by_spread[:4])
+        replaced += sum(p >= first + 4 for p in by_spread[:4])
+    step = n.step()
+    close(step.reward, reward[chosen])
+    assert step.line['replaced'] == pytest.approx(replaced / 8) and replaced > 0
+    tokens = torch.cat([r.prompts.tokens for r in step.rollouts])
+    assert torch.equal(tokens, prompts.tokens[chosen])
+    assert step.advantages.shape == (8, 4)
+    rows = torch.cat([r.rows for r in step.rollouts])
+    prompts_seen, completions = texts(n.data.tok, tokens, torch.cat(
+        [r.prompts.mask for r in step.rollouts]), rows, False)
+    close(step.reward.flatten(), torch.tensor(vowels(prompts_seen, completions)))
+
+
+def test_oversampling_takes_live_groups_before_dead_ones(set_knobs):
+    set_knobs(oversample=2, batch_size=2, gradient_accumulation_steps=1, group_size=2)
+    reward = torch.tensor([[1.0, 1.0], [0.0, 1e-3], [2.0, 2.0], [0.0, 5.0]])
+
+    class Fake:
+        def part(self, numbers):
+            return numbers.tolist()
+
+    found = train_grpo.most_telling([Fake()], {'a': reward * 2}, reward)
+    assert found[0] == [[1, 3]] and torch.equal(found[2], reward[[1, 3]])
+    assert torch.equal(found[1]['a'], 2 * reward[[1, 3]]) and found[3] == 0.5
+    set_knobs(oversample=1)
+    rollouts = [object()]
+    assert train_grpo.most_telling(rollouts, {}, reward)[0] is rollouts
+
+
+def test_two_ranks_that_oversample_take_the_step_of_one(toy):
+    flags = ['--oversample=2', '--gradient_accumulation_steps=2', '--max_iters=2',
+             '--eval_interval=0', '--dtype=float64']
+    alone, out = toy.new(), toy.new()
+    toy.train(alone, *flags).good()
+    process = torchrun(toy, 'config/toy.py', *flags, f'--out_dir={out}')
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    one, two = [checkpoint(folder)['model'] for folder in (alone, out)]
+    assert all(torch.allclose(one[name], two[name], atol=1e-10) for name in one)
+
+
 # ---- your own task: pairs, originals, one vocabulary for several texts ---------------------------
 
 PAIRS = [('ab=', 'ba'), ('b=', ''), ('abc=', 'cba'), ('', 'a'), ('cab=', 'bac')]

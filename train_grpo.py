@@ -51,6 +51,7 @@ judge_recipe = ''           # '': config/judge_<dataset>.py
 group_size = 16             # k, completions per prompt; the baseline is their mean reward
 batch_size = 64             # prompts per micro-step
 gradient_accumulation_steps = 1     # micro-steps per step, shared out among ranks
+oversample = 1              # prompts judged per prompt learned from: the most telling groups stay
 temperature = 1.0           # of the policy, while sampling and while learning
 top_k = 0                   # sample from the k likeliest ids; 0: all
 top_p = 1.0                 # sample from the fewest ids with this mass; 1: all
@@ -58,10 +59,11 @@ n_fill_steps = 1            # fill: passes over a row, each of which fills its s
 fill_order = 'random'       # of blanks: 'random', one order per prompt | 'left' | 'confident' first
 gen_batch_size = 0          # causal: rows sampled at a time; 0: all
 # learning
-adv_norm = 'none'           # 'none': r - mean | 'std': / group std | 'batch': / batch std | 'rloo'
+adv_norm = 'none'           # r - mean, over 'std' of the group | 'batch' std | 'mean' | or 'rloo'
 adv_eps = 1e-4              # added to that std; more makes nearly equal rewards count less
-clip_low = 0.2              # ratio is clipped at 1 - clip_low
-clip_high = 0.2             # and at 1 + clip_high
+objective = 'ppo'           # 'ppo' clips the ratio | 'cispo' its weight | 'dppo' bounds the change
+clip_low = 0.2              # ratio is clipped at 1 - clip_low; dppo: largest total variation, A < 0
+clip_high = 0.2             # and at 1 + clip_high; dppo: for A > 0
 ratio_level = 'token'       # 'token' | 'sequence': geometric mean over the completion (GSPO)
 loss_norm = 'token'         # mean over 'token' | 'sequence', then rows | 'constant' (Dr. GRPO)
 inner_updates = 1           # passes over the completions of a step
@@ -150,7 +152,8 @@ def check_knobs(functions):
     """Ends with one line if a knob has a value that cannot be meant. functions: of config files."""
     one_of(('fill', 'causal'), mode=mode)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
-    one_of(('none', 'std', 'batch', 'rloo'), adv_norm=adv_norm)
+    one_of(('none', 'std', 'batch', 'mean', 'rloo'), adv_norm=adv_norm)
+    one_of(('ppo', 'cispo', 'dppo'), objective=objective)
     one_of(('token', 'sequence'), ratio_level=ratio_level)
     one_of(('token', 'sequence', 'constant'), loss_norm=loss_norm)
     one_of(('exact', 'k1', 'k2', 'k3', 'k3_ratio'), kl_type=kl_type)
@@ -162,7 +165,7 @@ def check_knobs(functions):
     at_least(2, block_size=block_size)
     at_least(1, n_fill_steps=n_fill_steps, blank_span=blank_span, batch_size=batch_size,
              gradient_accumulation_steps=gradient_accumulation_steps, mini_batches=mini_batches,
-             inner_updates=inner_updates,
+             inner_updates=inner_updates, oversample=oversample,
              max_iters=max_iters, eval_prompts=eval_prompts, log_interval=log_interval)
     at_least(0, max_new_tokens=max_new_tokens, top_k=top_k, kl_beta=kl_beta, target_kl=target_kl,
              entropy_coef=entropy_coef, adv_eps=adv_eps, clip_high=clip_high, min_lr=min_lr,
@@ -219,6 +222,8 @@ def group_advantages(reward, adv_norm='none', eps=1e-4, tolerance=1e-6):
     none:  r - mean (Dr. GRPO, arXiv:2503.20783)
     std:   (r - mean) / (std of the group + eps), the std unbiased (GRPO, arXiv:2402.03300, eq. 10)
     batch: (r - mean) / (std of all rewards + eps)
+    mean:  (r - mean) / mean, for rewards >= 0 (MaxRL, arXiv:2602.02710): of a reward that is 0 or
+           1, hard prompts weigh more, as if pass@1 + pass@2 / 2 + ... were to be raised
     rloo:  r - mean of the others (arXiv:2402.14740)
 
     Groups whose rewards are equal within the tolerance get exactly 0."""
@@ -230,6 +235,11 @@ def group_advantages(reward, adv_norm='none', eps=1e-4, tolerance=1e-6):
         advantages = centred / (reward.std(1, keepdim=True) + eps)
     elif adv_norm == 'batch':
         advantages = centred / (reward.std() + eps)
+    elif adv_norm == 'mean':
+        if (reward < 0).any():
+            fail("adv_norm = 'mean' divides by the mean reward, but a reward is "
+                 f"{reward.min():.3g}; expected rewards >= 0, such as verify or a classifier's")
+        advantages = centred / reward.mean(1, keepdim=True)     # a mean of 0: a dead group
     elif adv_norm == 'rloo':
         advantages = centred * k / (k - 1)
     else:
@@ -282,14 +292,47 @@ def clipped_surrogate(ratio, advantages, clip_low, clip_high):
     return torch.min(ratio * advantages, clipped * advantages)
 
 
+def surrogate(objective, ratio, taken, advantages, clip_low, clip_high, divergence=None):
+    """What is to be maximised, per choice (M, c), and where it has no gradient, (M, c) bool.
+
+    ratio, taken, the log-probs of the choices, and advantages: (M, c). At ratio 1 all three have
+    the gradient of advantages * taken; they differ once the policy has moved.
+    ppo:   the clipped surrogate
+    cispo: REINFORCE with a clipped weight, so that no choice is silenced (arXiv:2506.13585, eq. 4)
+    dppo:  ratio * advantages, but where a step would take a distribution further away that has
+           moved beyond its bound already (arXiv:2602.04879). divergence: (M, 1) total variation
+           between the distributions of now and then, exact here; None: they have not moved"""
+    too_low = (advantages < 0) & (ratio < 1)
+    too_high = (advantages > 0) & (ratio > 1)
+    if objective == 'ppo':
+        is_cut = (too_low & (ratio < 1 - clip_low)) | (too_high & (ratio > 1 + clip_high))
+        return clipped_surrogate(ratio, advantages, clip_low, clip_high), is_cut
+    if objective == 'cispo':
+        weight = ratio.clamp(max=1 + clip_high).detach()
+        return weight * advantages * taken, torch.zeros_like(too_low)
+    if objective == 'dppo':
+        is_cut = torch.zeros_like(too_low)
+        if divergence is not None:
+            is_cut = (too_low & (divergence > clip_low)) | (too_high & (divergence > clip_high))
+        return (ratio * advantages).masked_fill(is_cut, 0.0), is_cut
+    raise ValueError(f"objective = {objective!r}")
+
+
+def total_variation(logp, logp_old):
+    """Total variation (M,) in [0, 1] between distributions, log-probs (M, V) both: the largest
+    change of the probability of any set of ids."""
+    return 0.5 * (logp.exp() - logp_old.exp()).abs().sum(-1)
+
+
 def sum_by_owner(values, owner, n_owners):
     """Sums (n_owners, c) of values (M, c) over the decisions of each owner, owner (M,)."""
     return values.new_zeros(n_owners, values.size(1)).index_add(0, owner, values)
 
 
 def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, kept=None,
-              point=None, n_owners=None, *, temperature=1.0, ratio_level='token', clip_low=0.2,
-              clip_high=0.2, loss_norm='token', kl_beta=0.0, kl_type='exact', entropy_coef=0.0):
+              point=None, n_owners=None, all_old=None, *, temperature=1.0, objective='ppo',
+              ratio_level='token', clip_low=0.2, clip_high=0.2, loss_norm='token', kl_beta=0.0,
+              kl_type='exact', entropy_coef=0.0):
     """Loss summed over decisions, and sums to report (arXiv:2402.03300, eq. 3 and 4).
 
     logits (U, V) of the policy, with gradient; actions (M, c) it chose and advantages (M, c) of
@@ -297,7 +340,8 @@ def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, 
     chosen, None: the policy has not moved since, the ratio is 1; logp_ref (U, V) of the reference,
     None: no KL; kept (U, V) bool: what top-k and top-p left when sampling, None: everything; point
     (M,): from which of the U distributions each decision was drawn, None: U = M, from its own;
-    n_owners: how many owners there are, None: at most M.
+    n_owners: how many owners there are, None: at most M; all_old (U, V): all of the log-probs under
+    which the actions were chosen, for objective 'dppo', None: the policy has not moved since.
 
     The ratio is of the distributions that sample: tempered, filtered. KL and entropy are of the
     unfiltered ones, at the same temperature. The caller divides: see loss_divisor()."""
@@ -322,7 +366,11 @@ def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, 
         ratio = (sum_by_owner(log_ratio, owner, n_owners)[owner] / length).exp()
 
     # Push up what beat its group.
-    pg = -clipped_surrogate(ratio, advantages, clip_low, clip_high).mean(1)         # (M,)
+    divergence = None
+    if all_old is not None:
+        divergence = at_decisions(total_variation(logp.detach(), all_old), point)[:, None]  # (M, 1)
+    gain, is_cut = surrogate(objective, ratio, taken, advantages, clip_low, clip_high, divergence)
+    pg = -gain.mean(1)                                                      # (M,)
 
     # Stay near the reference.
     if logp_ref is None:
@@ -342,8 +390,6 @@ def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, 
         weight = 1.0 / length[:, 0]
     loss = (weight * (pg + kl_beta * penalty - entropy_coef * entropy)).sum()
 
-    too_low = (ratio < 1 - clip_low) & (advantages < 0)
-    too_high = (ratio > 1 + clip_high) & (advantages > 0)
     with torch.no_grad():                       # sums, to be divided as the loss, or by M
         sums = {
             'as_the_loss': {
@@ -355,7 +401,7 @@ def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, 
                 'mean_kl': kl.sum(),
                 'mean_log_prob': taken.mean(1).sum(),
                 'entropy': entropy.sum(),
-                'clip_frac': (too_low | too_high).to(pg.dtype).mean(1).sum(),
+                'clip_frac': is_cut.to(pg.dtype).mean(1).sum(),
             },
             'ratio_max': ratio.max(),
         }
@@ -418,10 +464,12 @@ def get_prompts(data, split, n, step=0):
     return prompts.pin_memory() if torch.cuda.is_available() else prompts
 
 
-def my_slices():
-    """The micro-steps of this rank, as slices of the P prompts of a step."""
+def my_slices(drawn=1):
+    """The micro-steps of this rank, as slices of the P prompts of a step; drawn: how many times as
+    many there are, before some of them are chosen."""
     micro_steps = range(rank(), gradient_accumulation_steps, n_ranks())
-    return [slice(i * batch_size, (i + 1) * batch_size) for i in micro_steps]
+    size = batch_size * drawn
+    return [slice(i * size, (i + 1) * size) for i in micro_steps]
 
 
 def rollout(model, prompts, greedy=False, keep_graph=False):
@@ -452,14 +500,14 @@ def act(policy, prompts):
     kept with their graph, which saves a third of the policy's work. With more micro-steps there
     would be as many graphs in memory; causal mode samples token by token, without a graph."""
     clock.mark('act')
-    slices = my_slices()
+    slices = my_slices(oversample)
     keep_graph = False
-    if inner_updates * mini_batches == 1 and len(slices) == 1:
+    if inner_updates * mini_batches * oversample == 1 and len(slices) == 1:
         keep_graph = True
     rollouts = []
     for part in slices:
         r = rollout(policy, prompts[part], keep_graph=keep_graph)
-        assert r.rows.shape == (batch_size * group_size, block_size), r.rows.shape
+        assert r.rows.shape == (batch_size * oversample * group_size, block_size), r.rows.shape
         assert r.actions.shape == r.logp_old.shape and len(r.owner) == len(r.actions)
         rollouts.append(r)
     return rollouts
@@ -470,9 +518,9 @@ def judge_all(rollouts, policy, reference, scorer):
     names = list(rewards)
     if kl_in_reward:
         names.append('kl')
-    n_prompts = batch_size * gradient_accumulation_steps
+    n_prompts = batch_size * gradient_accumulation_steps * oversample
     scores = {name: torch.zeros(n_prompts, group_size, device=policy.device) for name in names}
-    for part, r in zip(my_slices(), rollouts):
+    for part, r in zip(my_slices(oversample), rollouts):
         clock.mark('judge')
         with autocast(policy.device, dtype):
             found = scorer.score(list(rewards), r)
@@ -496,11 +544,32 @@ def completion_kl(policy, reference, r):
     return sum_by_owner(k1, r.owner, len(r.where)).view(-1, group_size)
 
 
+def most_telling(rollouts, scores, reward):
+    """With oversample c > 1, of the c * B prompts of each micro-step the B whose rewards differ
+    most within their group: dead groups go first (dynamic sampling, DAPO, arXiv:2503.14476, which
+    draws anew until none is dead). A prompt then weighs 1 / P(its group is alive) times as much.
+    Returns rollouts, scores {name: (P, k)}, reward (P, k), and the share of prompts replaced."""
+    if oversample == 1:
+        return rollouts, scores, reward, 0.0
+    spread = reward.std(1).masked_fill(dead_groups(reward)[:, 0], -1.0)     # (c * P,)
+    groups = spread.view(gradient_accumulation_steps, -1)                   # (micro-steps, c * B)
+    chosen = groups.argsort(dim=1, descending=True, stable=True)[:, :batch_size].sort(1).values
+    chosen = chosen.cpu()
+    micro_steps = range(rank(), gradient_accumulation_steps, n_ranks())
+    rollouts = [r.part(chosen[i]) for i, r in zip(micro_steps, rollouts)]
+    first = torch.arange(gradient_accumulation_steps)[:, None] * batch_size * oversample
+    numbers = (first + chosen).flatten()                                    # (P,) of the c * P
+    scores = {name: values[numbers] for name, values in scores.items()}
+    return rollouts, scores, reward[numbers], (chosen >= batch_size).float().mean().item()
+
+
 def learn(policy, reference, optimizers, rollouts, advantages, lr):
     """All updates of a step, from the Rollouts of this rank and advantages (P, k). Statistics."""
     stats = Statistics()
     is_only_update = inner_updates * mini_batches == 1
     dealt = deal(rollouts)
+    if objective == 'dppo' and not is_only_update:
+        remember_old(policy, dealt)
     for _ in range(inner_updates):
         for mini_batch in dealt:
             own = sum(loss_divisor(r, loss_norm, block_size) for _, r in mini_batch)
@@ -512,7 +581,8 @@ def learn(policy, reference, optimizers, rollouts, advantages, lr):
                 loss, sums = grpo_loss(
                     take_logits(policy, r), r.actions, advantages_of(r, advantages[part]),
                     r.owner, logp_old=None if is_only_update else r.logp_old, logp_ref=logp_ref,
-                    kept=r.kept, point=r.point, n_owners=len(r.where), temperature=temperature,
+                    kept=r.kept, point=r.point, n_owners=len(r.where), all_old=r.all_old,
+                    temperature=temperature, objective=objective,
                     ratio_level=ratio_level, clip_low=clip_low, clip_high=clip_high,
                     loss_norm=loss_norm, kl_beta=0.0 if kl_in_reward else kl_beta,
                     kl_type=kl_type, entropy_coef=entropy_coef)
@@ -554,6 +624,15 @@ def take_logits(policy, r):
     return logits if logits is not None else logits_of(policy, r)
 
 
+@torch.no_grad()
+def remember_old(policy, dealt):
+    """Gives each Rollout of the mini-batches all log-probs (U, V) from which its actions were
+    chosen: one more pass, and 4 bytes x U x V."""
+    for mini_batch in dealt:
+        for _, r in mini_batch:
+            r.all_old = log_probs(logits_of(policy, r), temperature, r.kept)
+
+
 def reference_logp(reference, r):
     """Log-probs (U, V) of the reference. If inner updates will ask for them again, the Rollout
     keeps them: 4 bytes x U x V of every micro-step. Where that is more than about a gigabyte in
@@ -593,6 +672,7 @@ def take_step(policy, reference, optimizers, scorer, prompts, lr):
     reward = weighted_sum(scores)                                           # (P, k)
     if kl_in_reward:
         reward = reward - kl_beta * scores['kl']
+    rollouts, scores, reward, replaced = most_telling(rollouts, scores, reward)
 
     # 3. compare each completion with the others of its prompt: this is the "group relative"
     advantages = group_advantages(reward, adv_norm, adv_eps)                # (P, k)
@@ -603,6 +683,7 @@ def take_step(policy, reference, optimizers, scorer, prompts, lr):
         groups = r.rows.view(batch_size, group_size, -1)
         n_different = (1 / copies(groups)).sum()            # each row counts 1 / its copies
         stats.add(batch_size * group_size, distinct=n_different)
+    stats.add(1, replaced=replaced)
     return rollouts, scores, reward, advantages, stats
 
 
@@ -630,7 +711,7 @@ def log_line(step, stats, scores, reward, advantages, lr, ms):
     line['ms_rollout'] = ms['prompts'] + ms['act']
     line['ms_judge'] = ms['judge']
     line['ms_learn'] = whole - ms['prompts'] - ms['act'] - ms['judge']
-    line['completions_per_s'] = reward.numel() / whole * 1e3
+    line['completions_per_s'] = oversample * reward.numel() / whole * 1e3       # all judged
     return line
 
 
@@ -818,17 +899,20 @@ def warn_if_nothing_to_learn(line):
               "or a reward that gives partial credit may help", flush=True)
 
 
-def stop_if_not_finite(step, line, scores={}, prompts=None, tok=None):
+def stop_if_not_finite(step, line, scores={}, rollouts=(), tok=None):
     """Ends the run if a number is none, naming step, key and, if it is a reward, its prompt."""
     end = ("is not finite; no checkpoint was overwritten; try a smaller --learning_rate, or look "
            "at that reward")
     for name, values in scores.items():
         bad = (~values.isfinite()).any(1).nonzero()
         if len(bad) > 0:
-            p = int(bad[0])
-            text = tok.decode(prompts.tokens[p].masked_fill(prompts.mask[p], tok.mask).tolist())
-            text = text.removesuffix('\n')
-            fail(f"step {step}, prompt {text!r}: reward '{name}' {end}")
+            whose = "a prompt of another rank"
+            for part, r in zip(my_slices(), rollouts):
+                if part.start <= int(bad[0]) < part.stop:
+                    p = int(bad[0]) - part.start
+                    shown = r.prompts.tokens[p].masked_fill(r.prompts.mask[p], tok.mask)
+                    whose = f"prompt {tok.decode(shown.tolist()).removesuffix(chr(10))!r}"
+            fail(f"step {step}, {whose}: reward '{name}' {end}")
     for key, value in line.items():
         if value is not None and not math.isfinite(value):
             fail(f"step {step}: {key} {end}")
@@ -853,6 +937,8 @@ def explain_one_group(policy, reference, optimizers, scorer, prompts, lr):
     print(f"{group_size} completions: mean reward {reward.mean():.3f}, std {reward.std():.3f}; "
           f"adv_norm = '{adv_norm}'")
     terms = "-mean(ratio x advantage)"
+    if objective == 'cispo':
+        terms = "-mean(ratio x advantage x log p of each choice)"
     numbers = f"{round(line['pg_loss'], 4) + 0.0:.4f}"          # + 0.0: no -0.0000
     if reference is not None and not kl_in_reward:
         terms += f" + {kl_beta:g} x KL"
@@ -865,6 +951,8 @@ def explain_one_group(policy, reference, optimizers, scorer, prompts, lr):
     # Before an update every ratio is 1, under any rule for the advantages.
     if (advantages == 0).all():
         print("Every advantage is 0: the group teaches nothing.")
+    elif objective == 'cispo':
+        print("Every ratio is 1, and is taken as a number: the gradient is that of the log p.")
     elif abs(line['pg_loss']) < 5e-5:
         print("Every ratio is 1, so the first term is minus the mean advantage. They cancel: it is "
               "0,\nbut its gradient is not.")
@@ -892,7 +980,7 @@ def print_benchmark(policy, reference, optimizers, scorer, prompts_of, steps=20)
     found = found[5:]
     whole = [sum(ms.values()) for ms in found]
     middle = statistics.median_high(whole)
-    n_rows = batch_size * gradient_accumulation_steps * group_size
+    n_rows = batch_size * gradient_accumulation_steps * oversample * group_size
     print(f"{n_rows // group_size} prompts x {group_size} completions, {steps} steps: median "
           f"{middle:.1f} ms, min {min(whole):.1f}, max {max(whole):.1f}")
     for phase in ('prompts', 'act', 'judge', 'reference', 'learn', 'optimizer'):
@@ -938,6 +1026,7 @@ if __name__ == "__main__":
     if explain:                                 # one prompt, one update, at the full rate
         batch_size = 1
         gradient_accumulation_steps = 1
+        oversample = 1
         inner_updates = 1
         mini_batches = 1
         warmup_iters = 0
@@ -961,9 +1050,11 @@ if __name__ == "__main__":
         checkpoint = load_checkpoint(f'{out_dir}/ckpt.pt', 'policy', data,
                                      go_on_command('--resume=False'))
         check_resumable(checkpoint, config)
+    n_parts = 3 if 'judge' in rewards else 2
+    why = f"{{}} of {n_parts}: the {{}} is trained, once; the next run finds it (last comes GRPO)"
     generator_recipe = generator_recipe or default_recipe('generator', data)
     start_path, make = main_rank_first(lambda: ensure_checkpoint(
-        generator_checkpoint, 'model.py', generator_recipe, **of_run))
+        generator_checkpoint, 'model.py', generator_recipe, why.format(1, 'generator'), **of_run))
     policy = load_gpt(start_path, data, make, block_size, mode, torch_device)
     reference = None
     if kl_beta > 0:
@@ -974,7 +1065,7 @@ if __name__ == "__main__":
     if 'judge' in rewards:
         judge_recipe = judge_recipe or default_recipe('judge', data)
         judge_path, make = main_rank_first(lambda: ensure_checkpoint(
-            judge_checkpoint, 'judge.py', judge_recipe, **of_run))
+            judge_checkpoint, 'judge.py', judge_recipe, why.format(2, 'judge'), **of_run))
         judge = load_judge(judge_path, data, make, block_size, torch_device)
     control_network = reference or policy       # the policy is still what it starts as
     config['reference_and_judge'] = digest_of(control_network, judge)
@@ -991,7 +1082,7 @@ if __name__ == "__main__":
         for gpt in gpts:
             if gpt is not None:
                 gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
-    train_prompts = functools.partial(get_prompts, data, 'train', n_prompts)
+    train_prompts = functools.partial(get_prompts, data, 'train', n_prompts * oversample)
     schedule = functools.partial(get_lr, peak=learning_rate, floor=min_lr, warmup=warmup_iters,
                                  total=lr_decay_iters or max_iters)
 
@@ -1092,7 +1183,7 @@ if __name__ == "__main__":
         clock.mark('prompts')
         next_prompts = train_prompts(step=step + 1)  # while a GPU is still at work on this step
         line = log_line(step, stats, scores, reward, advantages, lr, clock.read())
-        stop_if_not_finite(step, line, scores, prompts, data.tok)
+        stop_if_not_finite(step, line, scores, rollouts, data.tok)
         if target_kl > 0:
             kl_beta = adapted_kl_beta(kl_beta, line['mean_kl'], target_kl, reward.numel(),
                                       kl_horizon)
