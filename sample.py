@@ -122,7 +122,7 @@ def print_passes(label, model, prompts, c, tok):
         r = complete(model, prompts, **sampling_knobs(c))
     rows = r.rows.cpu()                                             # (k, T)
     turn = r.turn.cpu()                                             # (k, T)
-    for t in range(int(turn.max()) + 1):
+    for t in sorted(set(turn[turn >= 0].tolist())):     # with few blanks some passes have none
         print(f'{label}, after pass {t + 1}')
         states = Counter(tuple(row) for row in rows.masked_fill(turn > t, tok.mask).tolist())
         for state, count in sorted(states.items()):

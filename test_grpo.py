@@ -6754,11 +6754,6 @@ def test_texts_are_completed_without_a_dataset_as_they_are_with_one(clone, monke
             complete_texts(policy, [text])
 
 
-def test_the_page_shows_how_to_complete_a_prompt_in_five_lines():
-    text = (HERE / 'README.md').read_text()
-    assert 'complete_texts(' in text and "load_gpt('out-grpo/ckpt.pt')" in text
-
-
 def qwen3(weights, config, ids, bias):
     """Logits (N, S, V) of a Qwen3, by its definition in slow loops over layers and heads."""
     eps, D, H = config['rms_norm_eps'], config['head_dim'], config['num_attention_heads']
@@ -6845,6 +6840,122 @@ def test_without_safetensors_an_export_says_what_to_install(monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, 'safetensors.torch', None)
     one_line(lambda: sample.export_to(str(tmp_path / 'folder'), None), 'pip install safetensors')
     assert not (tmp_path / 'folder').exists()
+
+
+# ---- the pages: every command runs as written ----------------------------------------------------
+
+PAGES = ('README.md', 'config/README.md', 'data/README.md')
+CREATED = {'config/mine.py', 'data/palindromes/prepare.py', 'config/topics.py'}     # by a page itself
+
+
+def blocks_of(page, kind):
+    return re.findall(rf'^```{kind}\n(.*?)^```', (HERE / page).read_text(), re.M | re.S)
+
+
+def commands_of(page):
+    """The commands of our scripts on a page, each a list of words."""
+    found = []
+    for block in blocks_of(page, 'sh'):
+        block = re.sub(r"<<'END'\n.*?\nEND\n", '\n', block, flags=re.S).replace('\\\n', ' ')
+        for line in block.splitlines():
+            for part in re.split(r'&&|;|\bdo\b', line):
+                words = shlex.split(part, comments=True)
+                while words and ('=' in words[0] or words[0] in ('torchrun', 'python')
+                                 or (words[0].startswith('--') and '.py' not in words[0])):
+                    words = words[1:]
+                if words and words[0].endswith('.py') and not words[0].startswith('assets'):
+                    found.append(words)
+    return found
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_command_of_a_page_names_files_and_knobs_that_exist(page):
+    commands = commands_of(page)
+    assert len(commands) >= 5
+    for script, *words in commands:
+        if script == 'test_grpo.py' or script in CREATED:
+            continue
+        assert (HERE / script).exists(), script
+        names = knobs(runpy.run_path(str(HERE / script)))
+        for word in words:
+            if word.startswith('--'):
+                assert word[2:].partition('=')[0] in names, (page, script, word)
+            else:
+                assert word in CREATED or (HERE / word).is_file(), (page, script, word)
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_and_anchors_of_a_page_lead_somewhere(page):
+    text = (HERE / page).read_text()
+    for target in re.findall(r'\]\(([^)]+)\)', text):
+        if target.startswith('http'):
+            continue
+        path, _, anchor = target.partition('#')
+        file = (HERE / page).parent / path if path else HERE / page
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r'^#+ (.*)', file.read_text(), re.M)
+            slugs = [re.sub(r'[^a-z0-9 -]', '', head.lower()).replace(' ', '-') for head in heads]
+            assert anchor in slugs, (target, slugs)
+    for name in re.findall(r'`(test_\w+)`', text):
+        assert name in globals() or name == 'test_grpo', name
+
+
+@pytest.fixture(scope='module')
+def page_repo(clone):
+    """A repository in which the default run has happened, at toy size."""
+    repo = clone.copy(clone.repo)
+    (repo / 'out').mkdir()
+    for part in ('generator', 'judge'):
+        saved = torch.load(repo / f'toy/{part}.pt', weights_only=True)
+        del saved['checksum'], saved['made_of']             # nobody knows what it was made of
+        save_checkpoint(repo / f'out/{part}_arithmetic.pt', **saved)
+    clone.run('train_grpo.py', 'config/grpo_config.py', '--max_iters=2', '--eval_prompts=16',
+              '--device=cpu', folder=repo).good()
+    return repo
+
+
+def test_the_quick_commands_of_the_front_page_run_as_written(page_repo, clone):
+    quick = [words for words in commands_of('README.md') if words[0] == 'sample.py'
+             and not any('export' in word or 'passes' in word for word in words)]
+    quick += [words for words in commands_of('README.md') if '--explain=True' in words]
+    assert len(quick) >= 4
+    for words in quick:
+        if '--curves=True' in words and importlib.util.find_spec('matplotlib') is None:
+            continue
+        clone.run(*words, folder=page_repo).good()
+
+
+def run_block(code, folder, shell=True):
+    command = ['bash', '-c', code] if shell else [sys.executable, '-c', code]
+    env = {**os.environ, 'PATH': f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    job = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    assert job.returncode == 0, job.stderr
+    return job.stdout
+
+
+def test_the_python_of_the_front_page_completes_prompts(page_repo):
+    code, = [block for block in blocks_of('README.md', 'python') if 'complete_texts' in block]
+    assert len(code.strip().splitlines()) <= 5
+    shown = run_block(code, page_repo, shell=False)
+    assert len(shown.splitlines()) == 2 and shown.count('=') >= 4
+
+
+def test_files_that_the_pages_write_are_good_ones(page_repo, clone):
+    page = '\n'.join(blocks_of('README.md', 'sh'))
+    heredocs = re.findall(r"(?:cat > (\S+)|python -) <<'END'\n(.*?)\nEND\n", page, re.S)
+    assert [name for name, _ in heredocs] == ['config/mine.py', '']
+    (page_repo / 'config/mine.py').write_text(heredocs[0][1])
+    run_block(heredocs[1][1], page_repo, shell=False)
+    clone.run('data/pairs/prepare.py', '--input=mine.jsonl', folder=page_repo).good()
+    clone.run('train_grpo.py', 'config/grpo_config.py', 'config/mine.py', '--max_iters=1',
+              '--eval_interval=0', f'--out_dir={clone.new()}', folder=page_repo).good()
+    page = '\n'.join(blocks_of('data/README.md', 'sh'))
+    palindromes = dict(re.findall(r"cat > (\S+) <<'END'\n(.*?)\nEND\n", page, re.S))
+    (page_repo / 'data/palindromes').mkdir()
+    for name, text in palindromes.items():
+        (page_repo / name).write_text(text)
+    clone.run('data/palindromes/prepare.py', folder=page_repo).good()
 
 
 # ---- damage is found -----------------------------------------------------------------------------

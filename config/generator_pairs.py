@@ -1,10 +1,7 @@
-# for pairs of prompt and answer: writes the answer, or with --mode=fill fills it; takes dataset,
-# mode and block_size from the run that needs it
+# for pairs of prompt and answer: writes the answer, or with --mode=fill fills it; stopped early, so
+# that something is left to learn from a reward; dataset, mode and block_size are the run's
 
 blank_kind = 'answer'
 
-n_layer = 4
-n_embd = 128
-
 batch_size = 64
-max_iters = 500
+max_iters = 130

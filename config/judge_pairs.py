@@ -1,5 +1,5 @@
-# for pairs of prompt and answer: a likelihood of whole rows; takes dataset and block_size from the
-# run that needs it
+# for pairs of prompt and answer: a likelihood of whole rows; dataset and block_size are those of
+# the run that needs it
 
 blank_kind = 'answer'
 
