@@ -799,7 +799,7 @@ def rewards_told(found):
 def look_text(step, found, control):
     """An evaluation in words, for the console: first what matters most, then the rest. control: the
     same of the reference."""
-    goal = 'verify' if 'verify' in found else 'reward'
+    goal = 'verify' if found.get('verify') or control.get('verify') else 'reward'
 
     def number(name, value):
         is_share = not name.startswith('reward') and name not in ('kl', 'entropy')
@@ -1095,7 +1095,7 @@ if __name__ == "__main__":
 
     # Where to begin: at the start, or exactly where the checkpoint was saved.
     start = 0
-    best = -math.inf
+    best = (-math.inf, -math.inf)               # verify and reward of best.pt
     control = None
     if checkpoint is not None:
         check_resumable(checkpoint, config)     # again: now reference and judge are known
@@ -1127,8 +1127,6 @@ if __name__ == "__main__":
         policy.load_state_dict(checkpoint['model'])
         for opt, state in zip(optimizers, checkpoint['optimizers']):
             opt.load_state_dict(state)
-    goal = 'verify' if data.verify else 'reward'            # by which best.pt is the best
-
     def save_run(file, step):
         """Saves all that a run needs to go on exactly from here."""
         path = f'{out_dir}/{file}'
@@ -1153,8 +1151,9 @@ if __name__ == "__main__":
             stop_if_not_finite(step, line)
             log.write(line, look_text(step, found, control))
             log.write_samples([{'step': step, 'split': 'val'} | sample for sample in samples])
-            if found[goal] > best:
-                best = found[goal]
+            score = (found.get('verify', 0.0), found['reward'])     # by which best.pt is the best
+            if score > best:
+                best = score
                 save_run('best.pt', step)
         clock.read()                            # this is no part of a step
         return found

@@ -24,7 +24,7 @@ def style(kl_beta):
 
 
 if __name__ == "__main__":
-    figure = Figure(figsize=(9, 3.6), layout='constrained', facecolor='white')
+    figure = Figure(figsize=(10.5, 3.6), layout='constrained', facecolor='white')
     left, right = figure.subplots(1, 2, sharex=True)
     for folder in sys.argv[1:]:
         config = read_json(f'{folder}/config.json', {'kl_beta': float}, 'python train_grpo.py')
@@ -53,6 +53,7 @@ if __name__ == "__main__":
     for ax in (left, right):
         ax.set_xlabel('step')
         ax.spines[['top', 'right']].set_visible(False)
-    right.legend(frameon=False, fontsize=9)
+    lines, labels = right.get_legend_handles_labels()
+    figure.legend(lines, labels, frameon=False, fontsize=9, loc='outside right center')
     figure.savefig(f'{HERE}/hacking.png', dpi=130)
     print('wrote assets/hacking.png')
