@@ -57,7 +57,7 @@ BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are f
 
 
 def check_knobs():
-    """Ends with one line if a knob has a value that cannot be meant."""
+    """Ends with one line if a knob has an invalid value."""
     one_of(('likelihood', 'classifier'), kind=kind)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
@@ -205,7 +205,7 @@ def read_labels(path, tok, block_size):
                 rows.append(ids + [tok.pad] * (block_size - len(ids)))
                 marks.append(label)
         if len(set(marks)) < 2 or len(marks) < 20:
-            raise ValueError("the end, too early; expected at least 20 texts, and both labels")
+            raise ValueError("the file ends too early; expected at least 20 texts, and both labels")
     except (OSError, ValueError, KeyError, TypeError) as e:
         fail(f'{path}, line {number}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
     return torch.tensor(rows), torch.tensor(marks)

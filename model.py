@@ -60,7 +60,7 @@ ELSEWHERE = {'lr': 'learning_rate', 'max_steps': 'max_iters', 'seq_len': 'block_
 
 
 def check_knobs():
-    """Ends with one line if a knob has a value that cannot be meant."""
+    """Ends with one line if a knob has an invalid value."""
     one_of(('fill', 'causal'), mode=mode)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
@@ -185,6 +185,8 @@ class GPT(nn.Module):
       causal, device, mask_id, bos_id, pad_id, vocab_size (V), block_size (longest row)
       parameters(), named_parameters(), state_dict(): as of any torch.nn.Module; names that contain
           'blocks.' are hidden matrices, for Muon
+      args: a dict, kept in checkpoints; text: name of its corpus; compiled, trunk(): only if it is
+          to be compiled
     and to write from left to right:
       cache = model.new_cache(), with cache.expand(copies), cache.select(rows), cache.reserve(more)
       model.next_logits(tokens, cache) -> logits (N, V) of what follows tokens (N, S), which follow
@@ -338,7 +340,7 @@ def draw(logp, uniforms):
     # Strictly inside the CDF, however u * top was rounded: no id of probability 0 is ever drawn.
     top = cdf[:, -1:] * (1 - 2 ** -22)                              # (M, 1), some bits below 1
     actions = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
-    return actions.clamp(max=logp.size(-1) - 1)     # NaN logits are told of later, with a name
+    return actions.clamp(max=logp.size(-1) - 1)     # NaN logits are reported later, by name
 
 
 def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
@@ -374,8 +376,8 @@ class Rollout:
     kept: Tensor | None     # (U, V) bool, what top-k and top-p left; None: everything
     logits: Tensor | None   # (U, V) with gradient, of the passes that chose; None: not kept
     causal: bool            # written from left to right?
-    passes: list | None = None          # several passes: of each states, where (S, T), and whose
-                                        #     prompt's each state is (S,)
+    passes: list | None = None          # several passes: of each a tuple (states (S, T), where
+                                        #     (S, T), number of each state's prompt (S,))
     turn: Tensor | None = None          # several passes: (N, T) the pass that wrote it, or -1
     logp_ref: Tensor | None = None      # (U, V) of the reference, if it is asked for more than once
     all_old: Tensor | None = None       # (U, V) all log-probs that were chosen from, for dppo
@@ -401,9 +403,10 @@ class Rollout:
         if self.passes is not None:
             passes = []
             points = []
+            new_prompt = is_mine.cumsum(0) - 1
             for states, where, prompt in self.passes:
                 mine = is_mine[prompt]                              # (S,)
-                passes.append((states[mine], where[mine], prompt[mine]))
+                passes.append((states[mine], where[mine], new_prompt[prompt[mine]]))
                 points.append(mine[:, None].expand_as(where)[where])
             points = torch.cat(points)
             point = (points.cumsum(0) - 1)[self.point[decisions]]
@@ -533,9 +536,9 @@ def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy,
 
         # Which distribution, and which of the k completions, does a decision belong to?
         number = at.flatten().cumsum(0).view_as(at) - 1             # (S, T) the row of the logits
-        n, position = where.nonzero(as_tuple=True)                  # (decisions,)
-        point = number[state_of[n], position]
-        completion = busy[n]
+        busy_row, position = where.nonzero(as_tuple=True)           # (decisions,)
+        point = number[state_of[busy_row], position]
+        completion = busy[busy_row]
         j = completion % k
         drawn = None
         if not greedy:
@@ -723,7 +726,7 @@ def save_checkpoint(path, **content):
 
 
 def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
-    """A checkpoint, checked before anything is computed; one line and the end if it does not fit.
+    """A checkpoint, checked before anything is computed; ends with one line if it does not fit.
     kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one.
     data: a Dataset with whose vocabulary it shall work; a policy also belongs to its text."""
     end = f"; make one with: {make}"
@@ -744,14 +747,14 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         fail(f"{path} is damaged, or holds more than tensors and plain values, so it was not "
              f"opened{end}")
     except Exception as e:
-        fail(f"{path} is damaged, or no checkpoint of ours ({type(e).__name__}){end}")
+        fail(f"{path} is damaged, or not a checkpoint of these scripts ({type(e).__name__}){end}")
 
     if found != kind and (kind, found) != ('generator', 'policy'):
         fail(f"{path} is a {found}, expected a {kind}{end}")
     if version != VERSION:
         fail(f"{path} is of version {version}, expected {VERSION}{end}")
     if checksum != digest_of(checkpoint):
-        fail(f"{path} is damaged: its checksum does not fit{end}")
+        fail(f"{path} is damaged: its checksum does not match{end}")
     if data and vocabulary != data.tok.vocabulary:
         difference = data.tok.difference(Tokenizer(**vocabulary))
         fail(f"{path} was made for the vocabulary of '{corpus_name}', not that of '{data.name}': "
@@ -768,8 +771,8 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
 
 
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
-    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has two attributes
-    more: tok, its Tokenizer, and of the corpus that it was trained on text, the name, and unit."""
+    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has three
+    attributes more: tok, its Tokenizer; text, the name of its corpus; unit, of that corpus."""
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
     model = GPT(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])

@@ -41,7 +41,7 @@ seed = 0                    # of prompts, blanks and samples; 0: those of the ru
 
 
 def check_knobs():
-    """Ends with one line if a knob has a value that cannot be meant."""
+    """Ends with one line if a knob has an invalid value."""
     at_least(1, num_samples=num_samples)
     at_least(0, k=k, top_k=top_k, n_fill_steps=n_fill_steps, seed=seed)
     if temperature != 0:
@@ -323,7 +323,7 @@ def export_to(folder, model):
     special_ids = [tok.mask, tok.bos, tok.pad]
     files = {
         'config.json': qwen3_config(model),
-        'generation_config.json': {             # nobody has learned to say what the head was given
+        'generation_config.json': {             # the special ids have no output that was learned
             'bos_token_id': tok.bos, 'eos_token_id': tok.eos, 'pad_token_id': tok.pad,
             'suppress_tokens': special_ids, 'do_sample': True}}
     how = "a causal model: AutoModelForCausalLM.from_pretrained(folder).generate() continues a text"

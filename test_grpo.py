@@ -3156,7 +3156,7 @@ def learn(set_knobs, policy, seed, steps=60, scorer=None, **changes):
             mask = torch.arange(T).expand(B, T) >= 3
         uniforms = torch.from_numpy(rng.random((B, T, k), dtype='float32'))
         prompts = Prompts(tokens, mask, uniforms, scorer.data.tok.eos)
-        _, _, reward, _, stats = take_step(policy, reference, optimizers, scorer, prompts, 1e-2)
+        _, _, reward, _, stats, _ = take_step(policy, reference, optimizers, scorer, prompts, 1e-2)
         history.append(reward.mean().item())
         kl = stats.read(policy.device)['mean_kl']
         assert step > 0 or kl == 0.0            # the start is its own reference, bit for bit
@@ -3907,9 +3907,9 @@ def test_rewards_are_names_that_are_known_with_numbers_as_weights(tmp_path):
     path.write_text("rewards = {'mine': 1, 'judge': 0.5}\ndef mine(prompts, completions): pass\n")
     checked('train_grpo.py', str(path))
     for rewards, says in (("{'mine': 1.0}", "no reward 'mine'; there are judge, verify"),
-                          ("{'judge': '1'}", "the weight of 'judge' is no number"),
-                          ("{'judge': True}", "the weight of 'judge' is no number"),
-                          ("{'judge': 1e999}", "the weight of 'judge' is no number")):
+                          ("{'judge': '1'}", "the weight of 'judge' is not a number"),
+                          ("{'judge': True}", "the weight of 'judge' is not a number"),
+                          ("{'judge': 1e999}", "the weight of 'judge' is not a number")):
         with pytest.raises(SystemExit, match=says):
             checked('train_grpo.py', f'--rewards={rewards}')
 
@@ -6212,7 +6212,7 @@ def test_oversampling_takes_live_groups_before_dead_ones(set_knobs):
 
     found = train_grpo.most_telling([Fake()], {'a': reward * 2}, reward)
     assert found[0] == [[1, 3]] and torch.equal(found[2], reward[[1, 3]])
-    assert torch.equal(found[1]['a'], 2 * reward[[1, 3]]) and found[3] == 0.5
+    assert torch.equal(found[1]['a'], 2 * reward[[1, 3]]) and found[3].tolist() == [1, 3]
     set_knobs(oversample=1)
     rollouts = [object()]
     assert train_grpo.most_telling(rollouts, {}, reward)[0] is rollouts
@@ -6506,6 +6506,18 @@ def test_a_part_of_a_rollout_is_the_rollout_of_these_prompts(mode, n_fill_steps,
     if part.turn is not None:
         assert torch.equal(part.turn, alone.turn)
     assert rollout_fields(part).keys() == rollout_fields(alone).keys()
+
+
+def test_a_part_of_a_part_is_the_part(notebook):
+    n = notebook('fill', n_fill_steps=3, dtype='float64')
+    whole = train_grpo.rollout(n.policy, n.prompts)
+    twice = whole.part(torch.tensor([1, 3, 4, 5])).part(torch.tensor([1, 3]))
+    once = whole.part(torch.tensor([3, 5]))
+    for name, value in rollout_fields(once).items():
+        assert torch.equal(getattr(twice, name), value), name
+    for one, two in zip(once.passes, twice.passes):
+        assert all(map(torch.equal, one, two))
+    assert len(once.passes) == len(twice.passes) == 3
 
 
 @pytest.mark.parametrize('mode, n_fill_steps', [('fill', 1), ('fill', 2), ('causal', 1)])

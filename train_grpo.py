@@ -51,7 +51,7 @@ judge_recipe = ''           # '': config/judge_<dataset>.py
 group_size = 16             # k, completions per prompt; the baseline is their mean reward
 batch_size = 64             # prompts per micro-step
 gradient_accumulation_steps = 1     # micro-steps per step, shared out among ranks
-oversample = 1              # prompts judged per prompt learned from: the most telling groups stay
+oversample = 1              # c: c times as many prompts are judged, the most telling groups learned
 temperature = 1.0           # of the policy, while sampling and while learning
 top_k = 0                   # sample from the k likeliest ids; 0: all
 top_p = 1.0                 # sample from the fewest ids with this mass; 1: all
@@ -59,7 +59,7 @@ n_fill_steps = 1            # fill: passes over a row, each of which fills its s
 fill_order = 'random'       # of blanks: 'random', one order per prompt | 'left' | 'confident' first
 gen_batch_size = 0          # causal: rows sampled at a time; 0: all
 # learning
-adv_norm = 'none'           # r - mean, over 'std' of the group | 'batch' std | 'mean' | or 'rloo'
+adv_norm = 'none'           # 'none': r - mean | that over 'std', 'batch' std or 'mean' | 'rloo'
 adv_eps = 1e-4              # added to that std; more makes nearly equal rewards count less
 objective = 'ppo'           # 'ppo' clips the ratio | 'cispo' its weight | 'dppo' bounds the change
 clip_low = 0.2              # ratio is clipped at 1 - clip_low; dppo: largest total variation, A < 0
@@ -149,7 +149,7 @@ ELSEWHERE = {
 
 
 def check_knobs(functions):
-    """Ends with one line if a knob has a value that cannot be meant. functions: of config files."""
+    """Ends with one line if a knob has an invalid value. functions: of config files."""
     one_of(('fill', 'causal'), mode=mode)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('none', 'std', 'batch', 'mean', 'rloo'), adv_norm=adv_norm)
@@ -208,7 +208,7 @@ def check_knobs(functions):
             fail(f"rewards = {rewards}: no reward '{name}'; there are {there_are}; config files "
                  "can define more")
         if type(weight) not in (int, float) or not abs(weight) < 1e12:
-            fail(f"rewards = {rewards}: the weight of '{name}' is no number, or too large")
+            fail(f"rewards = {rewards}: the weight of '{name}' is not a number, or is too large")
         if name in functions:
             n_arguments(f"reward '{name}'", functions[name])    # ends if it cannot be called
 
@@ -354,7 +354,9 @@ def grpo_loss(logits, actions, advantages, owner, logp_old=None, logp_ref=None, 
     # How much likelier is each choice than when it was made? Without logp_old the value is 1, but
     # the gradient is that of log-probability all the same.
     taken = log_probs_of(actions, logp, point)                              # (M, c)
-    log_ratio = taken - (taken.detach() if logp_old is None else logp_old)
+    if logp_old is None:
+        logp_old = taken.detach()
+    log_ratio = taken - logp_old
     token_ratio = log_ratio.exp()                                           # (M, c)
     if n_owners is None:
         n_owners = len(owner)
@@ -413,8 +415,10 @@ def loss_divisor(rollout, loss_norm, block_size):
 
     The loss of an update is divided once, by the sum of this over all its micro-steps on all ranks.
     Were each micro-step divided by its own count, a blank in a row with few would weigh more."""
-    n_owners = len(rollout.where)               # fill: prompts, since grpo_loss takes the mean over
-    if loss_norm == 'token':                    # their k completions; causal: completions
+    # Owners are prompts if one pass fills, since grpo_loss takes the mean over their k completions;
+    # else they are completions.
+    n_owners = len(rollout.where)
+    if loss_norm == 'token':
         return len(rollout.owner)               # every decision weighs the same
     if loss_norm == 'sequence':
         return n_owners                         # every completion weighs the same (the paper's)
@@ -465,8 +469,8 @@ def get_prompts(data, split, n, step=0):
 
 
 def my_slices(drawn=1):
-    """The micro-steps of this rank, as slices of the P prompts of a step; drawn: how many times as
-    many there are, before some of them are chosen."""
+    """The micro-steps of this rank, as slices of the P prompts of a step. drawn: `oversample`, for
+    slices of all prompts that were drawn, before most_telling() has chosen P of them."""
     micro_steps = range(rank(), gradient_accumulation_steps, n_ranks())
     size = batch_size * drawn
     return [slice(i * size, (i + 1) * size) for i in micro_steps]
@@ -481,7 +485,7 @@ def rollout(model, prompts, greedy=False, keep_graph=False):
 
 
 def logits_of(model, r):
-    """Logits (U, V) with which a model looks at the decisions of a Rollout."""
+    """Logits (U, V) of a model, any, at the decisions of a Rollout."""
     with autocast(model.device, dtype):
         return decision_logits(model, r)
 
@@ -514,7 +518,7 @@ def act(policy, prompts):
 
 
 def judge_all(rollouts, policy, reference, scorer):
-    """Scores {name: (P, k)} of each reward apart, on every rank. With kl_in_reward also 'kl'."""
+    """Scores {name: (P, k)} of each reward, on every rank. With kl_in_reward also 'kl'."""
     names = list(rewards)
     if kl_in_reward:
         names.append('kl')
@@ -548,9 +552,9 @@ def most_telling(rollouts, scores, reward):
     """With oversample c > 1, of the c * B prompts of each micro-step the B whose rewards differ
     most within their group: dead groups go first (dynamic sampling, DAPO, arXiv:2503.14476, which
     draws anew until none is dead). A prompt then weighs 1 / P(its group is alive) times as much.
-    Returns rollouts, scores {name: (P, k)}, reward (P, k), and the share of prompts replaced."""
+    Returns rollouts, scores {name: (P, k)}, reward (P, k), and the chosen prompts' numbers (P,)."""
     if oversample == 1:
-        return rollouts, scores, reward, 0.0
+        return rollouts, scores, reward, torch.arange(len(reward))
     spread = reward.std(1).masked_fill(dead_groups(reward)[:, 0], -1.0)     # (c * P,)
     groups = spread.view(gradient_accumulation_steps, -1)                   # (micro-steps, c * B)
     chosen = groups.argsort(dim=1, descending=True, stable=True)[:, :batch_size].sort(1).values
@@ -560,7 +564,7 @@ def most_telling(rollouts, scores, reward):
     first = torch.arange(gradient_accumulation_steps)[:, None] * batch_size * oversample
     numbers = (first + chosen).flatten()                                    # (P,) of the c * P
     scores = {name: values[numbers] for name, values in scores.items()}
-    return rollouts, scores, reward[numbers], (chosen >= batch_size).float().mean().item()
+    return rollouts, scores, reward[numbers], numbers
 
 
 def learn(policy, reference, optimizers, rollouts, advantages, lr):
@@ -660,7 +664,8 @@ def advantages_of(r, advantages):
 
 def take_step(policy, reference, optimizers, scorer, prompts, lr):
     """One step of GRPO from P prompts. Returns what it was made of: the Rollouts of this rank,
-    scores {name: (P, k)}, reward (P, k), advantages (P, k), and Statistics of learning.
+    scores {name: (P, k)}, reward (P, k), advantages (P, k), Statistics of learning, and the Prompts
+    that were learned from (with `oversample`, some of those given).
 
     policy, reference (or None): models; optimizers: of the policy; scorer: see judge.py. Rows:
     fill mode runs the policy on P of them, k completions each, and the judge on P * k."""
@@ -672,7 +677,7 @@ def take_step(policy, reference, optimizers, scorer, prompts, lr):
     reward = weighted_sum(scores)                                           # (P, k)
     if kl_in_reward:
         reward = reward - kl_beta * scores['kl']
-    rollouts, scores, reward, replaced = most_telling(rollouts, scores, reward)
+    rollouts, scores, reward, numbers = most_telling(rollouts, scores, reward)
 
     # 3. compare each completion with the others of its prompt: this is the "group relative"
     advantages = group_advantages(reward, adv_norm, adv_eps)                # (P, k)
@@ -683,8 +688,9 @@ def take_step(policy, reference, optimizers, scorer, prompts, lr):
         groups = r.rows.view(batch_size, group_size, -1)
         n_different = (1 / copies(groups)).sum()            # each row counts 1 / its copies
         stats.add(batch_size * group_size, distinct=n_different)
-    stats.add(1, replaced=replaced)
-    return rollouts, scores, reward, advantages, stats
+    replaced = numbers % (batch_size * oversample) >= batch_size
+    stats.add(len(numbers), replaced=replaced.sum())
+    return rollouts, scores, reward, advantages, stats, prompts[numbers]
 
 
 def weighted_sum(scores):
@@ -784,9 +790,9 @@ def evaluate(policy, prompts, scorer, reference=None, stop=None, samples=None):
     return means
 
 
-def rewards_told(found):
-    """Names of what an evaluation says of rewards: verify, the weighted sum, and each reward apart,
-    but for what would be told twice."""
+def reported_rewards(found):
+    """The keys of an evaluation that tell of rewards: verify, the weighted sum, and each reward,
+    but for those that would say the same twice."""
     names = [name for name in found if name.startswith('reward') and not name.endswith('_argmax')]
     names.sort(key=lambda name: name != 'reward')           # the sum comes first
     if list(rewards) == ['verify']:
@@ -807,10 +813,10 @@ def look_text(step, found, control):
 
     was, best = [number(goal, control[name]) for name in (goal, f'{goal}_argmax')]
     head = (f"step {step:5} | held-out {goal} {number(goal, found[goal])}, was {was} | likeliest "
-            f"completions {number(goal, found[f'{goal}_argmax'])}, the reference's {best}: the "
-            "line to beat")
+            f"completions {number(goal, found[f'{goal}_argmax'])} (reference {best}, the line "
+            "to beat)")
     rest = []
-    for name in rewards_told(found) + ['pass@4', 'distinct', 'kl', 'entropy', 'judge_auc']:
+    for name in reported_rewards(found) + ['pass@4', 'distinct', 'kl', 'entropy', 'judge_auc']:
         if name in found and name != goal:
             rest.append(f"{name.removeprefix('reward/')} {number(name, found[name])}")
     return f"{head}\n{'':10} | {' | '.join(rest)}"
@@ -819,7 +825,7 @@ def look_text(step, found, control):
 def end_text(found, control):
     """What a run has come to, against the reference and its control: a line for each number."""
     lines = []
-    for name in rewards_told(found):
+    for name in reported_rewards(found):
         was = f"{control[name]:.3f} (argmax {control[f'{name}_argmax']:.3f})"
         now = f"{found[name]:.3f} (argmax {found[f'{name}_argmax']:.3f})"
         lines.append(f"held-out {name.removeprefix('reward/')}: reference {was} -> policy {now}")
@@ -831,12 +837,12 @@ def is_due(step, interval):
     return interval > 0 and (step % interval == 0 or step == max_iters)
 
 
-# ---- a step seen from close ----------------------------------------------------------------------
+# ---- a step up close -----------------------------------------------------------------------------
 
 
 def print_groups(step, r, scores, reward, advantages, tok, groups=3, most=6):
     """Prints the first groups of a step with reward and advantage and, if there are several, each
-    score apart; of a group at most that many different completions, the best first."""
+    score by itself; of each group at most `most` different completions, the best first."""
     rows = r.rows.view(-1, group_size, block_size).cpu()
     for p in range(min(groups, len(rows))):
         columns = {'reward': reward[p], 'advantage': advantages[p]}
@@ -899,20 +905,17 @@ def warn_if_nothing_to_learn(line):
               "or a reward that gives partial credit may help", flush=True)
 
 
-def stop_if_not_finite(step, line, scores={}, rollouts=(), tok=None):
-    """Ends the run if a number is none, naming step, key and, if it is a reward, its prompt."""
+def stop_if_not_finite(step, line, scores={}, prompts=None, tok=None):
+    """Ends the run if a number is NaN or infinite, naming step, key, and a reward's prompt."""
     end = ("is not finite; no checkpoint was overwritten; try a smaller --learning_rate, or look "
            "at that reward")
     for name, values in scores.items():
         bad = (~values.isfinite()).any(1).nonzero()
         if len(bad) > 0:
-            whose = "a prompt of another rank"
-            for part, r in zip(my_slices(), rollouts):
-                if part.start <= int(bad[0]) < part.stop:
-                    p = int(bad[0]) - part.start
-                    shown = r.prompts.tokens[p].masked_fill(r.prompts.mask[p], tok.mask)
-                    whose = f"prompt {tok.decode(shown.tolist()).removesuffix(chr(10))!r}"
-            fail(f"step {step}, {whose}: reward '{name}' {end}")
+            p = int(bad[0])
+            text = tok.decode(prompts.tokens[p].masked_fill(prompts.mask[p], tok.mask).tolist())
+            text = text.removesuffix('\n')
+            fail(f"step {step}, prompt {text!r}: reward '{name}' {end}")
     for key, value in line.items():
         if value is not None and not math.isfinite(value):
             fail(f"step {step}: {key} {end}")
@@ -921,7 +924,7 @@ def stop_if_not_finite(step, line, scores={}, rollouts=(), tok=None):
 def explain_one_group(policy, reference, optimizers, scorer, prompts, lr):
     """One group by hand: what a step does to the k completions of a single prompt."""
     step = take_step(policy, reference, optimizers, scorer, prompts, lr)
-    rollouts, scores, reward, advantages, stats = step
+    rollouts, scores, reward, advantages, stats, _ = step
     r = rollouts[0]
     line = log_line(0, stats, scores, reward, advantages, lr, clock.read())
     with torch.no_grad():
@@ -974,7 +977,7 @@ def print_benchmark(policy, reference, optimizers, scorer, prompts_of, steps=20)
         clock.mark('prompts')
         prompts = prompts_of(step=step)
         # At rate 0 the policy stays at its start, and so does what a step costs.
-        _, _, _, _, stats = take_step(policy, reference, optimizers, scorer, prompts, lr=0.0)
+        *_, stats, _ = take_step(policy, reference, optimizers, scorer, prompts, lr=0.0)
         stats.read(policy.device)
         found.append(clock.read())
     found = found[5:]
@@ -1051,7 +1054,7 @@ if __name__ == "__main__":
                                      go_on_command('--resume=False'))
         check_resumable(checkpoint, config)
     n_parts = 3 if 'judge' in rewards else 2
-    why = f"{{}} of {n_parts}: the {{}} is trained, once; the next run finds it (last comes GRPO)"
+    why = f"{{}} of {n_parts}: training the {{}} (once; later runs use it again); GRPO comes last"
     generator_recipe = generator_recipe or default_recipe('generator', data)
     start_path, make = main_rank_first(lambda: ensure_checkpoint(
         generator_checkpoint, 'model.py', generator_recipe, why.format(1, 'generator'), **of_run))
@@ -1113,8 +1116,8 @@ if __name__ == "__main__":
         print(f"writes:  {out_dir}/ckpt.pt, best.pt, config.json, log.jsonl, samples.jsonl",
               flush=True)
 
-    # The control is the reference, evaluated on the held-out prompts. It is made anew if anything
-    # is not as it was: its weights, the prompts, the rewards. What was best then is best no more.
+    # The control is the reference, evaluated on the held-out prompts. It is computed again if
+    # anything has changed: its weights, the prompts, the rewards. The old best then does not count.
     held_out = get_prompts(data, 'val', eval_prompts)
     control_of = digest_of(control_of, held_out.tokens, held_out.mask, held_out.uniforms, rewards,
                            config.get('functions'), config['verify'])
@@ -1164,7 +1167,7 @@ if __name__ == "__main__":
     stop.listen()
     began = time.time()
     clock.read()
-    for step in range(start, max_iters + 1):    # one turn more: the end is evaluated and saved
+    for step in range(start, max_iters + 1):    # one extra turn: the end is evaluated and saved
         if is_main() and is_due(step, eval_interval):
             found = evaluate_and_log(step)
         stop_code = stop.agree(torch_device)
@@ -1177,12 +1180,12 @@ if __name__ == "__main__":
             break
 
         lr = schedule(step)
-        rollouts, scores, reward, advantages, stats = take_step(
+        rollouts, scores, reward, advantages, stats, learned_from = take_step(
             policy, reference, optimizers, scorer, prompts, lr)
         clock.mark('prompts')
         next_prompts = train_prompts(step=step + 1)  # while a GPU is still at work on this step
         line = log_line(step, stats, scores, reward, advantages, lr, clock.read())
-        stop_if_not_finite(step, line, scores, rollouts, data.tok)
+        stop_if_not_finite(step, line, scores, learned_from, data.tok)
         if target_kl > 0:
             kl_beta = adapted_kl_beta(kl_beta, line['mean_kl'], target_kl, reward.numel(),
                                       kl_horizon)

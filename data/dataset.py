@@ -190,7 +190,7 @@ class Dataset:
                 'checksum': str}
         self.meta = read_json(meta_path, keys, make)
         if self.meta.pop('checksum') != digest_of(self.meta):
-            fail(f"{meta_path} is damaged: its checksum does not fit; make it with: {make}")
+            fail(f"{meta_path} is damaged: its checksum does not match; make it with: {make}")
         self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
         self.ids = {split: self.read_ids(split, make) for split in ('train', 'val')}
         # Where each row begins, and, last, where the last one ends.
@@ -467,7 +467,7 @@ def n_arguments(what, function, one_by_one=False):
         arguments = [name + 's' for name in arguments]
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):             # of a few functions that are built in, nobody knows
+    except (TypeError, ValueError):             # some that are built in have no signature
         return 2
     for n in (2, 3):
         try:
