@@ -3874,7 +3874,7 @@ def test_knobs_that_may_change_when_a_run_goes_on_exist():
 
 
 @pytest.mark.parametrize('flag', [
-    'group_size=1', 'mode=both', 'adv_norm=mean', 'kl_type=k4', 'top_p=0.0', 'top_p=1.1',
+    'group_size=1', 'mode=both', 'adv_norm=median', 'kl_type=k4', 'top_p=0.0', 'top_p=1.1',
     'temperature=0.0', 'loss_norm=row', 'ratio_level=row', 'blank_low=0.8', 'blank_high=1.5',
     'batch_size=3 gradient_accumulation_steps=3 mini_batches=2', 'kl_beta=0.0 kl_in_reward=True',
     'kl_beta=0.0 target_kl=0.1', 'gen_batch_size=3', 'clip_low=1.5', 'max_iters=0', 'adv_eps=-1.0',
@@ -4959,9 +4959,8 @@ def test_a_full_disk_ends_a_run_with_a_line_and_the_previous_checkpoint_survives
     assert checkpoint(out)['step'] == 12
 
     out = toy.copy(stopped)                     # no room for a checkpoint, but for all the rest
-    room = (stopped / 'best.pt').stat().st_size + 4000
     whole = (stopped / 'ckpt.pt').read_bytes()
-    assert room < len(whole)
+    room = len(whole) - 1000
     job = toy.train(out, *resume, '--save_interval=1', most_bytes=room)
     job.refused('ckpt.pt', 'cannot write')
     assert files(out)['ckpt.pt'] == whole and not list(out.glob('*.tmp'))
@@ -5092,7 +5091,7 @@ BAD_KNOBS = [       # values of train_grpo.py that cannot be meant, and how the 
     (['--blank_low=0.9', '--blank_high=0.1'], 'blank_low = 0.9: expected 0 <= blank_low <= 0.1'),
     (['--blank_kind=zigzag'], "blank_kind = 'zigzag': expected one of 'random', 'span', 'suffix'"),
     (['--mode=diagonal'], "mode = 'diagonal': expected one of 'fill', 'causal'"),
-    (['--adv_norm=loud'], "adv_norm = 'loud': expected one of 'none', 'std', 'batch', 'rloo'"),
+    (['--adv_norm=loud'], "adv_norm = 'loud': expected one of 'none', 'std', 'batch', 'mean'"),
     (['--ratio_level=word'], "ratio_level = 'word': expected one of 'token', 'sequence'"),
     (['--loss_norm=word'], "loss_norm = 'word': expected one of 'token', 'sequence', 'constant'"),
     (['--optimizer=sgd'], "optimizer = 'sgd': expected one of 'muon', 'adamw'"),
@@ -6648,8 +6647,9 @@ def test_a_reward_of_ones_own_is_shown_by_its_name_wherever_numbers_are(two_rewa
     last = [line for line in lines_in(out) if 'eval/reward' in line][-1]
     steps = [line for line in console.splitlines() if re.match(r'step +\d+ \| reward', line)]
     assert len(steps) == 8 and all('| judge ' in line and '| wide ' in line for line in steps)
-    looks = [line for line in console.splitlines() if line.startswith('           | reward ')]
-    assert len(looks) == 3 and all('| judge ' in line and '| wide ' in line for line in looks)
+    looks = re.findall(r'^step +\d+ \| held-out .*\n {11}\|.*', console, re.M)
+    assert len(looks) == 3 and all(' reward ' in look for look in looks)
+    assert all('| judge ' in line and '| wide ' in line for line in looks)
     for name in ('verify', 'reward', 'judge', 'wide'):
         key = name if name in ('verify', 'reward') else f'reward/{name}'
         was, now = last[f'eval/ref_{key}'], last[f'eval/{key}']
