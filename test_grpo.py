@@ -2162,21 +2162,6 @@ compile = False
 """
 
 
-# Importing torch takes longer than such a run: it is done once, and each run is a fork.
-ONE_AFTER_ANOTHER = """
-import json, os, runpy, sys
-import torch, torch._dynamo
-for argv in json.loads(sys.argv[1]):
-    if os.fork() == 0:
-        sys.argv = argv
-        runpy.run_path(argv[0], run_name='__main__')
-        sys.exit()
-    _, status = os.wait()
-    if status != 0:
-        sys.exit(1)
-"""
-
-
 def bits_of(value):
     """Anything out of a checkpoint, in a form that is equal only if every bit is."""
     if isinstance(value, torch.Tensor):
@@ -2200,7 +2185,7 @@ def what_a_run_left(folder):
     return bits_of(found), lines
 
 
-def test_a_run_in_passes_with_several_updates_resumes_bit_for_bit(tmp_path):
+def test_a_run_in_passes_with_several_updates_resumes_bit_for_bit(clone, tmp_path):
     # a copy of the repository, with a corpus and a generator of its own
     for path in pathlib.Path(HOME).glob('*.py'):
         if not path.name.startswith('test'):
@@ -2221,10 +2206,8 @@ def test_a_run_in_passes_with_several_updates_resumes_bit_for_bit(tmp_path):
     (tmp_path / 'run.py').write_text(RUN_IN_PASSES)
 
     runs = [['straight'], ['resumed', '--max_iters=2'], ['resumed', '--resume=True']]
-    argvs = [['train_grpo.py', 'run.py', f'--out_dir={out}', *flags] for out, *flags in runs]
-    job = subprocess.run([sys.executable, '-c', ONE_AFTER_ANOTHER, json.dumps(argvs)], cwd=tmp_path,
-                         capture_output=True, text=True, timeout=200)
-    assert job.returncode == 0, job.stdout + job.stderr
+    for out, *flags in runs:
+        clone.run('train_grpo.py', 'run.py', f'--out_dir={out}', *flags, folder=tmp_path).good()
     weights_of_run, lines = what_a_run_left(tmp_path / 'straight')
     assert (weights_of_run, lines) == what_a_run_left(tmp_path / 'resumed')
     steps = [line for line in lines if 'loss' in line]
@@ -6222,9 +6205,8 @@ def test_two_ranks_that_oversample_take_the_step_of_one(toy):
              '--eval_interval=0', '--dtype=float64']
     alone, out = toy.new(), toy.new()
     toy.train(alone, *flags).good()
-    process = torchrun(toy, 'config/toy.py', *flags, f'--out_dir={out}')
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    for job in toy.ranks(out, *flags):
+        job.good()
     one, two = [checkpoint(folder)['model'] for folder in (alone, out)]
     assert all(torch.allclose(one[name], two[name], atol=1e-10) for name in one)
 
