@@ -6920,6 +6920,16 @@ def test_the_quick_commands_of_the_front_page_run_as_written(page_repo, clone):
         clone.run(*words, folder=page_repo).good()
 
 
+def test_no_line_of_the_default_run_is_wider_than_120_columns_and_nothing_is_coloured(
+        page_repo, clone):
+    job = clone.run('train_grpo.py', 'config/grpo_config.py', '--max_iters=1', '--device=cpu',
+                    '--eval_prompts=16', folder=page_repo).good()
+    lines = job.out.splitlines()
+    assert len(lines) > 20 and max(map(len, lines)) <= 120, max(lines, key=len)
+    assert '\033' not in job.out
+    assert 'held-out verify' in job.out and 'the line to beat' in job.out
+
+
 def run_block(code, folder, shell=True):
     command = ['bash', '-c', code] if shell else [sys.executable, '-c', code]
     env = {**os.environ, 'PATH': f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}

@@ -882,19 +882,19 @@ def check_start(policy, reference, prompts, scorer, is_first_step):
     if off > limit:                             # not if it is NaN: the first step will name that
         fail(f"at the start the ratio is off 1 by {off:.0e}: the policy does not learn from the "
              "distribution that it samples from")
-    line = f"checks: sampling and learning agree, the ratio is 1 within {off:.0e}"
+    line = f"checks: the ratio is 1 within {off:.0e}"
     if reference is not None and is_first_step:
         kl = exact_kl(log_probs(logits, temperature), logp_of(reference, r)).max().item()
         if kl > 1e-3 and reference_checkpoint == '':
             fail(f"at the start the KL is {kl:.0e}: the reference is not the network that the "
                  "policy starts as")
-        line += f" | the KL starts at {kl:.0e}"
+        line += f", the KL starts at {kl:.0e}"
 
     with autocast(policy.device, dtype):
         reward = weighted_sum(scorer.score(list(rewards), r))
-    line += f" | rewards differ in {(~dead_groups(reward)).sum()} of {batch_size} groups"
+    line += f", rewards differ in {(~dead_groups(reward)).sum()} of {batch_size} groups"
     if is_main():
-        print(f"{line} | fine", flush=True)
+        print(f"{line}: fine", flush=True)
 
 
 def warn_if_nothing_to_learn(line):
