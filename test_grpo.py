@@ -6839,7 +6839,8 @@ def test_without_safetensors_an_export_says_what_to_install(monkeypatch, tmp_pat
 # ---- the pages: every command runs as written ----------------------------------------------------
 
 PAGES = ('README.md', 'config/README.md', 'data/README.md')
-CREATED = {'config/mine.py', 'data/palindromes/prepare.py', 'config/topics.py'}     # by a page itself
+# Files that a page itself writes.
+CREATED = {'config/mine.py', 'data/palindromes/prepare.py', 'config/topics.py'}
 
 
 def blocks_of(page, kind):
@@ -7179,8 +7180,8 @@ def test_9_a_verify_that_gives_no_share_ends_the_run_with_its_name_and_a_clean_l
     path = small_corpus[0] / 'data/tiny/prepare.py'
     path.write_text(f"import sys\ndef verify(prompt, completion):\n    return {returned}\n")
     tiny = Dataset('tiny')
-    one_line(lambda: tiny.check(['ab__'], ['abca'], ['abab']), 'verify() of data/tiny/prepare.py', says,
-             "'ab__'")
+    one_line(lambda: tiny.check(['ab__'], ['abca'], ['abab']), 'verify() of data/tiny/prepare.py',
+             says, "'ab__'")
 
 
 def test_nothing_of_an_evaluation_is_logged_before_it_is_checked(clone):
