@@ -4,12 +4,13 @@ beat its group's mean more likely and the rest less, and stay near the start.
     python train_grpo.py config/grpo_config.py --group_size=16
     torchrun --standalone --nproc_per_node=2 train_grpo.py config/grpo_smoke.py
 
-Missing parts (data, generator, judge) are made first, and kept. Left out: a value network (the
+Missing parts (data, generator, judge) are made first, and kept. What the keys of the log mean, and
+what each experiment gave, stands in config/README.md. Left out: a value network (the
 group's mean takes its place), replayed or asynchronous rollouts (one network samples and learns,
 so there is nothing to correct), dropout, LoRA, sharding.
 
 From top to bottom: knobs and their checks; the algorithm, pure functions; the step: act, judge,
-compare, learn; evaluation; a step seen from close; set-up and the loop."""
+compare, learn; evaluation; a step up close; set-up and the loop."""
 import functools
 import math
 import statistics
