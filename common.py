@@ -181,7 +181,7 @@ def configure(namespace, argv=None, quiet=False):
     """Applies config files and --key=value flags, in the order given, to a script's globals().
 
     Files may also define functions, and helpers _like_this or LIKE_THIS. A script may have a table
-    ELSEWHERE {name: knob} of what others call its knobs, for the answer to a wrong name. Returns
+    ELSEWHERE {knob: 'names'} of what others call its knobs, for the answer to a wrong name. Returns
     all knobs and the functions, each {name: value}. Ends with one line if a name is unknown or a
     type is wrong."""
     defaults = knobs(namespace)
@@ -207,9 +207,10 @@ def configure(namespace, argv=None, quiet=False):
             elif callable(value):
                 functions[name] = value
             elif type(value) is not type(sys):              # modules that it imports are fine
-                elsewhere = namespace.get('ELSEWHERE', {})  # what others call our knobs
-                near = elsewhere.get(name.replace('-', '_'))
-                near = near or difflib.get_close_matches(name, defaults, 1, cutoff=0)[0]
+                near = difflib.get_close_matches(name, defaults, 1, cutoff=0)[0]
+                for knob, names in namespace.get('ELSEWHERE', {}).items():
+                    if name.replace('-', '_') in names.split():
+                        near = knob
                 fail(f"{arg}: unknown key '{name}'; did you mean '{near}'? (--help lists them all)")
 
     config = knobs(namespace)
@@ -440,7 +441,7 @@ def resolve_dtype(device_type, dtype):
 def autocast(device, dtype):
     """Context in which products are bfloat16, if they are to be; softmax stays float32."""
     is_bfloat16 = resolve_dtype(device.type, dtype) == 'bfloat16'
-    return torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16)
+    return torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16, cache_enabled=False)
 
 
 def init_device(device, dtype, backend=''):

@@ -9,17 +9,16 @@ classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It lea
 import json
 from dataclasses import dataclass
 
-from common import at_least, autocast, between, configure, fail, init_device, one_of
+from common import autocast, configure, fail, init_device, knobs, one_of
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.dataset import (BLANK_KINDS, Dataset, call_user, draw_prompts, draws,
-                          texts_and_originals)
-from model import (GPT, complete, default_recipe, ensure_checkpoint, fit, load_checkpoint,
-                   load_gpt)
+from data.dataset import Dataset, call_user, draw_prompts, draws, texts_and_originals
+from model import (ELSEWHERE, GPT, check_recipe, complete, default_recipe, ensure_checkpoint, fit,
+                   load_checkpoint, load_gpt)
 
 # knobs
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -50,25 +49,13 @@ compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
 # letters: N rows, k of each of B prompts | T positions | C channels | V base vocabulary
 
-# What others call these knobs.
-ELSEWHERE = {'lr': 'learning_rate', 'max_steps': 'max_iters', 'max_length': 'block_size',
-             'hidden_size': 'n_embd', 'reward_model': 'out', 'data': 'labels'}
 BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are functions of a config
 
 
 def check_knobs():
     """Ends with one line if a knob has an invalid value."""
     one_of(('likelihood', 'classifier'), kind=kind)
-    one_of(BLANK_KINDS, blank_kind=blank_kind)
-    one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
-    at_least(2, block_size=block_size)
-    at_least(1, n_layer=n_layer, n_head=n_head, n_embd=n_embd, blank_span=blank_span,
-             batch_size=batch_size, max_iters=max_iters)
-    at_least(0, eval_interval=eval_interval, learning_rate=learning_rate, seed=seed,
-             warmup_iters=warmup_iters, weight_decay=weight_decay, grad_clip=grad_clip)
-    between(0, blank_high, blank_low=blank_low)
-    between(0, 1, blank_high=blank_high)
-    between(0, 0.9999, beta1=beta1, beta2=beta2)
+    check_recipe(**knobs(globals()))
     if labels and kind != 'classifier':
         fail(f"labels = {labels!r}: expected kind = 'classifier'; a likelihood learns from text")
 
@@ -156,7 +143,7 @@ class Scorer:
             if name == 'judge':
                 values = self.judge.score(rows)                             # (N,)
             elif name == 'length':              # the share of the row that the policy wrote
-                values = (rollout.where.sum(1) / rows.size(1)).view(B, -1).expand(B, k)
+                values = torch.bincount(rollout.owner, minlength=len(rows)) / rows.size(1)
             elif name == 'distinct':            # 1 / how often the group has this completion
                 values = 1.0 / copies(rows.view(B, k, -1))                   # (B, k)
             else:

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from common import (HOME, at_least, autocast, between, configure, digest_of, fail, init_device,
-                    is_main, new_file, one_of, run_script)
+                    is_main, knobs, new_file, one_of, run_script)
 
 import torch
 import torch.nn.functional as F
@@ -51,17 +51,31 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
-# What others call these knobs.
-ELSEWHERE = {'lr': 'learning_rate', 'max_steps': 'max_iters', 'seq_len': 'block_size',
-             'max_length': 'block_size', 'd_model': 'n_embd', 'hidden_size': 'n_embd',
-             'n_layers': 'n_layer', 'n_heads': 'n_head', 'output': 'out'}
 # letters: N rows, k of each of B prompts | T positions | V base ids | C channels | H heads
 # D = C / H | M decisions, c choices at each, from U distributions
+
+# What others call these knobs, and those of judge.py.
+ELSEWHERE = {
+    'learning_rate': 'lr',
+    'max_iters': 'max_steps',
+    'block_size': 'seq_len max_length',
+    'n_embd': 'd_model hidden_size',
+    'n_layer': 'n_layers',
+    'n_head': 'n_heads',
+    'out': 'output',
+}
 
 
 def check_knobs():
     """Ends with one line if a knob has an invalid value."""
     one_of(('fill', 'causal'), mode=mode)
+    check_recipe(**knobs(globals()))
+
+
+def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, blank_high,
+                 blank_span, batch_size, max_iters, eval_interval, learning_rate, warmup_iters,
+                 weight_decay, beta1, beta2, grad_clip, dtype, seed, **others):
+    """The same for the knobs that model.py and judge.py share."""
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     at_least(2, block_size=block_size)
@@ -244,7 +258,7 @@ class GPT(nn.Module):
             cache.length = stop
         return norm(x)
 
-    def features(self, tokens, where=None, prefix=0, copies=1):
+    def features(self, tokens, where=None, copies=1):
         """Features (N, T, C) of rows (N, T), of what a choice of tokens[n, t] may see: all to its
         left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (M, C)
         of the positions where it holds. prefix, copies: see above. ValueError: T is too large."""
@@ -252,7 +266,7 @@ class GPT(nn.Module):
         if T > self.block_size:
             raise ValueError(f"rows of {T} tokens; block_size is {self.block_size}")
         if self.causal:
-            x = self.causal_features(tokens, prefix, copies)
+            x = self.causal_features(tokens, where, copies)
         else:
             x = self.fill_features(tokens, where)
         if where is None:
@@ -272,12 +286,13 @@ class GPT(nn.Module):
         trunk = self.compiled or self.trunk
         return trunk(inputs, pad=pad)                                                   # (N, T, C)
 
-    def causal_features(self, tokens, prefix, copies):
+    def causal_features(self, tokens, where, copies):
         inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)       # BOS, all but the last
         if copies == 1 or self.compiled:        # a compiled trunk wants rows of one shape
             trunk = self.compiled or self.trunk
             return trunk(inputs)                                                        # (N, T, C)
         # The copies of a prompt share their prefix: it is computed once, then each goes on alone.
+        prefix = int(where.int().argmax(1).min())
         cache = self.new_cache()
         shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
         cache.expand(copies)
@@ -289,9 +304,9 @@ class GPT(nn.Module):
         """Output layer: features (..., C) -> logits (..., V), float32 at least."""
         return self.head(x).to(torch.promote_types(x.dtype, torch.float32))
 
-    def forward(self, tokens, where=None, prefix=0, copies=1):
+    def forward(self, tokens, where=None, copies=1):
         """Logits that score tokens[n, t]: (N, T, V), or (M, V) at where (N, T); see features()."""
-        return self.logits(self.features(tokens, where, prefix, copies))
+        return self.logits(self.features(tokens, where, copies))
 
     def new_cache(self):
         return KVCache(len(self.blocks))
@@ -357,97 +372,105 @@ def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
 
 @dataclass
 class Rollout:
-    """k completions of each of B prompts, and all that is needed to score and to learn from them.
+    """k completions of each of B prompts, and every choice that was made on the way to them.
 
-    A decision is a place where the policy chooses an id, from one of U distributions.
-    Fill, one pass: the k completions of a prompt share its blanks and their distributions. So the M
-    decisions are the blanks of the B prompts, with c = k choices at each.
-    Fill, several passes, and causal: what a completion has chosen changes what it chooses next. So
-    each of the N completions has decisions of its own, with c = 1 choice."""
+    A choice is an id drawn from one of the U distributions model(states, where). In fill mode all
+    completions of a prompt that stand in one state share its distributions: in the first pass all k
+    do, so B rows serve all N = B * k completions. In causal mode each choice has one of its own."""
     prompts: Prompts        # B of them
     rows: Tensor            # (N, T) completed; row b * k + j is completion j of prompt b
-    where: Tensor           # bool, where decisions lie; fill, one pass: (B, T), the mask; else
-                            #     (N, T), in causal mode up to and including the end of the row
-    owner: Tensor           # (M,) the row of `where` that a decision lies in; fill, one pass: whose
-                            #     prompt's, in [0, B); else whose completion's, in [0, N)
-    actions: Tensor         # (M, c) ids chosen
-    logp_old: Tensor        # (M, c) their log-probs when they were chosen
-    point: Tensor | None    # (M,) which of the U distributions; None: U = M, each has its own
+    states: Tensor          # (S, T) what the policy saw, of all passes; causal: the rows
+    where: Tensor           # (S, T) bool, the U places where it was asked for a distribution
+    owner: Tensor           # (M,) which completion a choice belongs to, in [0, N)
+    position: Tensor        # (M,) and where in it, in [0, T)
+    point: Tensor           # (M,) which distribution it was drawn from, in [0, U)
+    actions: Tensor         # (M,) the id chosen
+    logp_old: Tensor        # (M,) its log-probability then
     kept: Tensor | None     # (U, V) bool, what top-k and top-p left; None: everything
-    logits: Tensor | None   # (U, V) with gradient, of the passes that chose; None: not kept
-    causal: bool            # written from left to right?
-    passes: list | None = None          # several passes: of each a tuple (states (S, T), where
-                                        #     (S, T), number of each state's prompt (S,))
-    turn: Tensor | None = None          # several passes: (N, T) the pass that wrote it, or -1
-    logp_ref: Tensor | None = None      # (U, V) of the reference, if it is asked for more than once
-    all_old: Tensor | None = None       # (U, V) all log-probs that were chosen from, for dppo
+    logits: Tensor | None = None        # (U, V) with gradient, if the passes that chose also learn
+    causal: bool = False    # written from left to right?
 
     @property
     def k(self):
         return len(self.rows) // len(self.prompts)
 
-    def part(self, numbers):
-        """The Rollout of some of its prompts, numbers (b,), without logits. A GPU is waited for."""
-        B = len(self.prompts)
-        is_mine = torch.zeros(B, dtype=torch.bool)
-        is_mine[numbers] = True
-        is_mine = is_mine.to(self.rows.device)                      # (B,)
-        owners = is_mine.repeat_interleave(len(self.where) // B)    # of prompts or completions
-        decisions = owners[self.owner]                              # (M,) bool
-        new_owner = owners.cumsum(0) - 1
-        rows = is_mine.repeat_interleave(self.k)                    # (N,) bool
-
-        points = decisions                                          # (U,) bool
-        point = None
-        passes = None
-        if self.passes is not None:
-            passes = []
-            points = []
-            new_prompt = is_mine.cumsum(0) - 1
-            for states, where, prompt in self.passes:
-                mine = is_mine[prompt]                              # (S,)
-                passes.append((states[mine], where[mine], new_prompt[prompt[mine]]))
-                points.append(mine[:, None].expand_as(where)[where])
-            points = torch.cat(points)
-            point = (points.cumsum(0) - 1)[self.point[decisions]]
-
-        def of_points(values):
-            return None if values is None else values[points]
-
-        where = self.where[owners.to(self.where.device)]
-        turn = None if self.turn is None else self.turn[rows]
-        return Rollout(
-            self.prompts[numbers], rows=self.rows[rows], where=where,
-            owner=new_owner[self.owner[decisions]], actions=self.actions[decisions],
-            logp_old=self.logp_old[decisions], point=point, kept=of_points(self.kept), logits=None,
-            causal=self.causal, passes=passes, turn=turn, logp_ref=of_points(self.logp_ref))
+    def logits_of(self, model):
+        """Logits (U, V) of a model, any, at the choices. In causal mode the completions of a prompt
+        agree in all that stands left of their choices, which may be computed once."""
+        return model(self.states, self.where, copies=self.k if self.causal else 1)
 
 
 def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, n_fill_steps=1,
              fill_order='random', keep_graph=False, prompts_at_a_time=0):
-    """Fills the blanks of Prompts: the one function that fills, for training, evaluation, sample.py
-    and the rest. Returns a Rollout.
+    """k completions of each of B Prompts, from their uniforms; greedy: one, the likeliest. Returns
+    a Rollout. keep_graph (fill): keep the logits, to learn from the passes that chose."""
+    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+    k = 1 if greedy else prompts.uniforms.size(2)
+    if model.causal:
+        return write(model, prompts, greedy, **how)
+    return fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
 
-    greedy: one completion of the likeliest ids; else one for each of the prompts' k uniforms.
-    n_fill_steps, fill_order: see fill_in_passes(). keep_graph (fill): keep the logits, to learn
-    from these very passes. prompts_at_a_time (causal): to save memory; 0: all. Prompts lie on the
-    CPU; a GPU is waited for in several passes, three times each, and in causal mode."""
-    how = {'greedy': greedy, 'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
-    if not model.causal and n_fill_steps == 1:
-        return fill(model, prompts, keep_graph, **how)
-    if not model.causal:
-        return fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, **how)
 
-    parts = [write(model, part, **how) for part in prompts.split(prompts_at_a_time or len(prompts))]
-    rows = torch.cat([rows for rows, _, _, _ in parts])             # (N, T)
-    where = torch.cat([where for _, where, _, _ in parts])          # (N, T)
-    logp = torch.cat([logp for _, _, logp, _ in parts])             # (N, T)
-    kept = None
-    if top_k > 0 or top_p < 1:
-        kept = torch.cat([kept[where] for _, where, _, kept in parts])      # (M, V)
-    return Rollout(prompts, rows=rows, where=where, owner=where.nonzero()[:, 0],
-                   actions=rows[where][:, None], logp_old=logp[where][:, None], point=None,
-                   kept=kept, logits=None, causal=True)
+def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how):
+    """Fills blanks in passes, each of which sees what the passes before it wrote. Pass t fills the
+    blanks of rank r, by `fill_order`, with r * n_fill_steps // blanks == t.
+
+    The order depends on nothing that is sampled. So the log-probability of a completion, given its
+    order, is exactly the sum of those of its choices."""
+    device = model.device
+    B, T = prompts.tokens.shape
+    mask = prompts.mask.to(device)
+    if fill_order == 'random' and n_fill_steps > 1:
+        key = prompts.order.to(device)                                  # (B, T)
+    else:
+        key = torch.arange(T, device=device).expand(B, T)
+    turn = turns(key, mask, n_fill_steps)                               # (B, T)
+    prompt_of = torch.arange(B, device=device).repeat_interleave(k)     # (N,)
+    rows = prompts.tokens.to(device).masked_fill(mask, model.mask_id)[prompt_of]        # (N, T)
+    if not greedy:                                                      # (N, T), one each
+        uniforms = prompts.uniforms.to(device).transpose(1, 2).flatten(0, 1)
+
+    passes = []
+    n_points = 0
+    for t in range(n_fill_steps):
+        # Completions of a prompt that stand in the same state share a look, as at first all k do.
+        if t == 0:
+            prompt, states, state_of = torch.arange(B, device=device), rows[::k].clone(), prompt_of
+        else:
+            seen = torch.cat((prompt_of[:, None], rows), 1)
+            seen, state_of = seen.unique(dim=0, return_inverse=True)    # (S, 1 + T), (N,)
+            prompt, states = seen[:, 0], seen[:, 1:]
+        where = turn[prompt] == t                                       # (S, T)
+        if not where.any():
+            continue
+        with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+            logits = model(states, where)                               # (U of this pass, V)
+
+        # Each completion draws from the distributions of its state, with uniforms of its own.
+        number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
+        owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
+        point = number[state_of[owner], position]
+        drawn = None
+        if not greedy:
+            drawn = uniforms.new_zeros(len(logits), k)
+            drawn[point, owner % k] = uniforms[owner, position]
+        ids, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
+        actions = ids[point, owner % k]
+        rows[owner, position] = actions
+        passes.append((states, where, owner, position, n_points + point, actions,
+                       logp[point, owner % k], kept, logits))
+        n_points += len(logits)
+    joined = [torch.cat(parts) if parts[0] is not None else None for parts in zip(*passes)]
+    if not keep_graph:
+        joined[-1] = None
+    return Rollout(prompts, rows, *joined)
+
+
+def turns(key, mask, n_fill_steps):
+    """The pass (B, T) in which each blank is filled, by rank of its key, lowest first; else -1."""
+    key = key.to(torch.float32).masked_fill(~mask, math.inf)
+    rank = key.argsort(dim=1, stable=True).argsort(dim=1)
+    return torch.where(mask, rank * n_fill_steps // mask.sum(1, keepdim=True).clamp(min=1), -1)
 
 
 def complete_texts(model, strings, k=1, seed=0, **how):
@@ -460,123 +483,6 @@ def complete_texts(model, strings, k=1, seed=0, **how):
     rows = complete(model, prompts, **how).rows.cpu()
     _, completions = texts(model.tok, prompts.tokens, prompts.mask, rows, model.causal)
     return [completions[i:i + k] for i in range(0, len(completions), k)]
-
-
-def fill(model, prompts, keep_graph, greedy, **how):
-    """complete(), all blanks at once: one pass over B rows serves the k completions of each."""
-    mask = prompts.mask
-    tokens = prompts.tokens.to(model.device, non_blocking=True)     # (B, T)
-    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
-        logits = model(tokens, where=mask)                          # (M, V)
-    uniforms = None
-    if not greedy:
-        uniforms = prompts.uniforms[mask].to(model.device, non_blocking=True)       # (M, k)
-    actions, logp, kept = choose(logits.detach(), uniforms, **how)  # (M, k), (M, k), (M, V)
-    b, t = [index.to(model.device, non_blocking=True) for index in mask.nonzero(as_tuple=True)]
-    rows = tokens[:, None].repeat(1, actions.size(1), 1)            # (B, k, T)
-    rows.transpose(1, 2)[b, t] = actions                            # blank m of all k completions
-    return Rollout(prompts, rows=rows.flatten(0, 1), where=mask, owner=b, actions=actions,
-                   logp_old=logp, point=None, kept=kept, logits=logits if keep_graph else None,
-                   causal=False)
-
-
-def fill_in_passes(model, prompts, n_fill_steps, fill_order, keep_graph, greedy, **how):
-    """complete(), in several passes: each fills its share of the blanks, and sees what the passes
-    before it wrote. Pass t fills the blanks of rank r with r * n_fill_steps // blanks == t.
-
-    fill_order: 'random', one order for all k completions of a prompt | 'left' to right |
-    'confident': the blanks whose distribution, given the state, is surest. The order does not
-    depend on the uniforms that sample, so the log-probability of a completion, given its order, is
-    exactly the sum of those of its choices. ValueError: there is no blank at all."""
-    if not prompts.mask.any():
-        raise ValueError("prompts without a blank")
-    device = model.device
-    k = 1 if greedy else prompts.uniforms.size(2)
-    mask = prompts.mask.repeat_interleave(k, 0).to(device)          # (N, T)
-    rows = prompts.tokens.repeat_interleave(k, 0).to(device)        # (N, T) states, as they grow
-    rows = rows.masked_fill(mask, model.mask_id)
-    T = rows.size(1)
-    prompt_of = torch.arange(len(rows), device=device) // k         # (N,)
-    if not greedy:
-        uniforms = prompts.uniforms.transpose(1, 2).flatten(0, 1).to(device)        # (N, T)
-    if fill_order == 'random':
-        if prompts.order is None:
-            raise ValueError("fill_order 'random' needs Prompts with an order")
-        key = prompts.order.repeat_interleave(k, 0).to(device)      # (N, T)
-    else:
-        key = torch.arange(T, dtype=torch.float32, device=device).expand(mask.shape)
-    rank = rank_among(key, mask)                                    # (N, T)
-    turn = torch.full_like(rows, -1)                                # (N, T)
-    n_blanks = prompts.mask.sum(1).repeat_interleave(k)             # (N,) on the CPU
-
-    found = []                                  # of each pass
-    n_points = 0
-    for t in range(n_fill_steps):
-        # The ranks of this pass, from `first` up to but excluding `last`; maybe none.
-        first = -(-t * n_blanks // n_fill_steps)                    # (N,) -(-a // b) rounds up
-        last = -(-(t + 1) * n_blanks // n_fill_steps)
-        busy = (first < last).nonzero().squeeze(1)                  # rows with a blank to fill now
-        if len(busy) == 0:
-            continue
-        busy = busy.to(device)
-        first = first[:, None].to(device)
-        last = last[:, None].to(device)
-        if fill_order == 'confident':
-            is_left = rows == model.mask_id
-            rank = first + rank_among(-confidence(model, rows, is_left), is_left)
-        where = (mask & (first <= rank) & (rank < last))[busy]      # (busy, T)
-
-        # Completions of a prompt that stand in one state share a pass, as all k do in the first.
-        both = torch.cat((prompt_of[busy, None], rows[busy], where), 1)
-        different, state_of = torch.unique(both, dim=0, return_inverse=True)
-        states = different[:, 1:1 + T]                              # (S, T)
-        at = different[:, 1 + T:].bool()                            # (S, T)
-        with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
-            logits = model(states, where=at)                        # (U of this pass, V)
-
-        # Which distribution, and which of the k completions, does a decision belong to?
-        number = at.flatten().cumsum(0).view_as(at) - 1             # (S, T) the row of the logits
-        busy_row, position = where.nonzero(as_tuple=True)           # (decisions,)
-        point = number[state_of[busy_row], position]
-        completion = busy[busy_row]
-        j = completion % k
-        drawn = None
-        if not greedy:
-            drawn = uniforms.new_zeros(len(logits), k)
-            drawn[point, j] = uniforms[completion, position]
-        actions, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
-        rows[completion, position] = actions[point, j]
-        turn[completion, position] = t
-        found.append({'pass': (states, at, different[:, 0]), 'owner': completion,
-                      'actions': actions[point, j], 'logp': logp[point, j],
-                      'point': n_points + point, 'kept': kept, 'logits': logits})
-        n_points += len(logits)
-
-    def joined(name):
-        return torch.cat([part[name] for part in found])
-
-    return Rollout(prompts, rows=rows, where=mask, owner=joined('owner'),
-                   actions=joined('actions')[:, None], logp_old=joined('logp')[:, None],
-                   point=joined('point'), kept=None if kept is None else joined('kept'),
-                   logits=joined('logits') if keep_graph else None, causal=False,
-                   passes=[part['pass'] for part in found], turn=turn)
-
-
-def rank_among(key, among):
-    """The rank (N, T) of each position by its key (N, T) float, lowest first, among those."""
-    return key.masked_fill(~among, math.inf).argsort(dim=1, stable=True).argsort(dim=1)
-
-
-@torch.no_grad()
-def confidence(model, rows, is_left):
-    """How sure the model is at each blank that is left: the log-probability of the likeliest id, in
-    rows (N, T), at temperature 1. Of the distribution, not of a sample: so the order does not
-    depend on samples. Rounded, so that places that are equal but for rounding go left to right."""
-    states, state_of = torch.unique(rows, dim=0, return_inverse=True)
-    at = states == model.mask_id                                    # (S, T)
-    sure = torch.full(states.shape, -math.inf, device=rows.device)
-    sure[at] = model(states, where=at).log_softmax(-1).amax(-1).to(sure.dtype)
-    return sure.round(decimals=4)[state_of]                         # (N, T)
 
 
 @torch.no_grad()
@@ -642,33 +548,10 @@ def write(model, prompts, greedy, **how):
         if (t - first) % 33 == 0:
             cache.reserve(min(33, model.block_size - t - 1))
         logits = model.next_logits(rows[live, t, None], cache)      # (live, V)
-    return rows, where, logp, kept
-
-
-def decision_logits(model, rollout):
-    """Logits (U, V) with which a model, any, looks at the decisions of a Rollout: in several passes
-    at the states that were met when it was made."""
-    if rollout.passes is not None:
-        return torch.cat([model(states, where=where) for states, where, _ in rollout.passes])
-    if not rollout.causal:
-        return model(rollout.prompts.tokens.to(model.device), where=rollout.where)
-    first_blank = int(rollout.prompts.mask.int().argmax(1).min())
-    return model(rollout.rows, where=rollout.where, prefix=first_blank, copies=rollout.k)
-
-
-def log_probs_of(actions, logp, point=None):
-    """Log-probs (M, c) of actions (M, c) under logp (U, V); point (M,): from which of the U
-    distributions a decision is drawn, None: U = M."""
-    if point is None:
-        return logp.gather(1, actions)
-    # By numbers, not logp[point], which would be (M, V): many decisions share a distribution.
-    index = point[:, None] * logp.size(1) + actions                 # (M, c)
-    return logp.flatten().index_select(0, index.flatten()).view_as(actions)
-
-
-def at_decisions(values, point=None):
-    """Values (U,) of distributions -> (M,) of the decisions drawn from them."""
-    return values if point is None else values.index_select(0, point)
+    owner, position = where.nonzero(as_tuple=True)
+    point = torch.arange(len(owner), device=device)
+    return Rollout(prompts, rows, rows, where, owner, position, point, rows[where], logp[where],
+                   None if kept is None else kept[where], causal=True)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

@@ -96,12 +96,12 @@ def sampling_knobs(c):
             'fill_order': c['fill_order']}
 
 
-def complete_and_score(model, prompts, greedy, c, scorer, names):
-    """Completions (B, k, T) of all prompts, on the CPU, and their scores {name: (B, k)}; first, if
+def complete_and_score(model, some, greedy, c, scorer, names):
+    """Completions (B, k, T) of some Prompts, on the CPU, and their scores {name: (B, k)}; first, if
     there are several rewards, their weighted sum."""
     rows = []
     scores = {name: [] for name in names}
-    for part in prompts.split(c['batch_size']):
+    for part in some.split(c['batch_size']):
         with autocast(model.device, c['dtype']):
             r = complete(model, part, greedy, **sampling_knobs(c))
             found = scorer.score(names, r)
@@ -115,18 +115,18 @@ def complete_and_score(model, prompts, greedy, c, scorer, names):
     return torch.cat(rows), scores
 
 
-def print_passes(label, model, prompts, c, tok):
+def print_passes(label, model, some, c, tok):
     """What stood in the completions of one prompt after each pass, and how often: from the second
     pass on, blanks fit what was written before."""
     with autocast(model.device, c['dtype']):
-        r = complete(model, prompts, **sampling_knobs(c))
+        r = complete(model, some, **sampling_knobs(c))
     rows = r.rows.cpu()                                             # (k, T)
     turn = r.turn.cpu()                                             # (k, T)
     for t in sorted(set(turn[turn >= 0].tolist())):     # with few blanks some passes have none
         print(f'{label}, after pass {t + 1}')
         states = Counter(tuple(row) for row in rows.masked_fill(turn > t, tok.mask).tolist())
         for state, count in sorted(states.items()):
-            print(f'{count:7} x   {row_text(tok, torch.tensor(state), prompts.mask[0])}')
+            print(f'{count:7} x   {row_text(tok, torch.tensor(state), some.mask[0])}')
 
 
 def compare(models, some, greedy, c, scorer, names, shown):

@@ -4130,6 +4130,8 @@ compile = False
 
 class Toy:
     """A copy of the repository with prepared data and tiny models, in which scripts are run."""
+    knobs = TOY
+    recipe = SMALL
 
     def __init__(self, scratch):
         self.scratch = scratch
@@ -4139,9 +4141,9 @@ class Toy:
         left_out = shutil.ignore_patterns('.*', 'venv', 'out*', '*.bin', 'meta.json', 'wandb',
                                           '__pycache__')        # a .venv may hold gigabytes
         shutil.copytree(HERE, self.repo, ignore=left_out)
-        (self.repo / 'config/toy.py').write_text(TOY)
+        (self.repo / 'config/toy.py').write_text(self.knobs)
         for name in ('generator_toy', 'judge_toy'):
-            (self.repo / f'config/{name}.py').write_text(SMALL)
+            (self.repo / f'config/{name}.py').write_text(self.recipe)
         self.run('data/arithmetic/prepare.py').good()
         jobs = [self.run('model.py', 'config/generator_toy.py', '--out=toy/generator.pt'),
                 self.run('model.py', 'config/generator_toy.py', '--out=toy/causal.pt',
@@ -5466,89 +5468,6 @@ def test_a_causal_policy_in_float64_completes_rows_with_its_own_log_probs():
 
 # ---- nothing silently wrong: processes in a clone ------------------------------------------------
 
-PLAY_CLONE = '''
-import atexit, os, resource, runpy, signal, sys
-os.setpgid(0, 0)                            # a group, for signals that children get too
-signal.signal(signal.SIGHUP, signal.SIG_DFL)    # nohup for the tests is not for the run
-for fd, path in ((1, out), (2, err)):
-    os.dup2(os.open(path, os.O_WRONLY), fd)
-sys.stdout.reconfigure(line_buffering=True)     # as on a terminal
-os.chdir(folder)
-sys.path[:] = [folder] + [path for path in sys.path if path != tested]
-sys.argv = argv
-if most_bytes:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-exec(sabotage)
-try:
-    runpy.run_path(argv[0], run_name='__main__')
-except Exception:
-    sys.excepthook(*sys.exc_info())
-    sys.exit(1)
-finally:
-    atexit._run_exitfuncs()                 # multiprocessing would not, here and above
-'''
-
-
-def wait_for(ready, what, seconds=60):
-    """Waits until ready() is true."""
-    end = time.time() + seconds
-    while time.time() < end:
-        if ready():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"waited {seconds} s for {what}")
-
-
-class CloneJob:
-    """A script running in a process of its own."""
-
-    def __init__(self, base, argv, folder, sabotage, most_bytes):
-        self.argv = [str(arg) for arg in argv]
-        self.paths = {name: f'{base}.{name}' for name in ('out', 'err')}
-        for path in self.paths.values():
-            pathlib.Path(path).touch()
-        given = {'argv': self.argv, 'folder': str(folder), 'tested': str(HERE),
-                 'sabotage': sabotage, 'most_bytes': most_bytes}
-        arguments = (PLAY_CLONE, given | self.paths)
-        self.process = FORKS.Process(target=exec, args=arguments, daemon=True)
-        self.process.start()
-        self.pid = self.process.pid
-
-    @property
-    def out(self):
-        return pathlib.Path(self.paths['out']).read_text()
-
-    @property
-    def err(self):
-        return pathlib.Path(self.paths['err']).read_text()
-
-    def send(self, number):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-        return self
-
-    def wait(self, seconds=60):
-        """The exit code, negative for a signal."""
-        self.process.join(seconds)
-        if self.process.exitcode is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            raise AssertionError(f"waited {seconds} s for the end of {self.argv}\n{self.err}")
-        return self.process.exitcode
-
-    def good(self):
-        assert self.wait() == 0, f"{self.argv}\n{self.out[-2000:]}\n{self.err[-4000:]}"
-        return self
-
-    def refused(self, *words):
-        """Waits; asserts the one clear line that a mistake ends with."""
-        code = self.wait()
-        lines = self.err.strip().splitlines()
-        assert code == 1 and len(lines) == 1 and lines[0].startswith('error: '), \
-            f"{self.argv} ended with {code}:\n{self.err}"
-        assert all(word in lines[0] for word in words), f"{words} not all in: {lines[0]}"
-        return self
-
-
 TOY_CLONE = '''
 generator_checkpoint = 'toy/generator.pt'
 judge_checkpoint = 'toy/judge.pt'
@@ -5578,50 +5497,17 @@ compile = False
 '''
 
 
-class Clone:
-    """A copy of the repository with prepared data and tiny models, in which scripts are run."""
-
-    def __init__(self, scratch):
-        self.scratch = scratch
-        self.repo = scratch / 'repo'
-        self.count = 0
-        left_out = shutil.ignore_patterns('.*', 'venv', 'out*', '*.bin', 'meta.json', '__pycache__')
-        shutil.copytree(HERE, self.repo, ignore=left_out)
-        (self.repo / 'config/toy.py').write_text(TOY_CLONE)
-        for name in ('generator_toy', 'judge_toy'):
-            (self.repo / f'config/{name}.py').write_text(SMALL_CLONE)
-        self.run('data/arithmetic/prepare.py').good()
-        self.run('model.py', 'config/generator_toy.py', '--out=toy/generator.pt').good()
-        self.run('judge.py', 'config/judge_toy.py', '--out=toy/judge.pt').good()
-
-    def run(self, *argv, folder=None, sabotage='', most_bytes=0):
-        """Starts a script. sabotage: code to run before it; most_bytes: of a file that it writes,
-        0: any."""
-        return CloneJob(self.new('job'), argv, folder or self.repo, sabotage, most_bytes)
-
-    def train(self, out, *flags, **how):
-        return self.run('train_grpo.py', 'config/toy.py', f'--out_dir={out}', *flags, **how)
-
-    def new(self, name='run'):
-        """A name that is not taken."""
-        self.count += 1
-        return self.scratch / f'{name}{self.count}'
-
-    def copy(self, folder):
-        path = self.new('copy')
-        shutil.copytree(folder, path)
-        return path
-
-    def config(self, text):
-        """A config file with this text."""
-        path = self.new('config').with_suffix('.py')
-        path.write_text(text)
-        return path
+class Clone(Toy):
+    """A toy repository with a larger learning rate, in which evaluations soon differ."""
+    knobs = TOY_CLONE
+    recipe = SMALL_CLONE
 
 
 @pytest.fixture(scope='module')
 def clone(tmp_path_factory):
-    return Clone(tmp_path_factory.mktemp('robust'))
+    clone = Clone(tmp_path_factory.mktemp('robust'))
+    yield clone
+    clone.close()
 
 
 @pytest.fixture(scope='module')
@@ -5632,24 +5518,10 @@ def finished(clone):
     return out
 
 
-def checkpoint_in(out, name='ckpt.pt'):
-    return torch.load(f'{out}/{name}', weights_only=True)
-
-
-def lines_in(out):
-    """The log without times."""
-    lines = []
-    for text in pathlib.Path(out, 'log.jsonl').read_text().splitlines():
-        line = json.loads(text)
-        lines.append({key: value for key, value in line.items()
-                      if not key.startswith('ms_') and key != 'completions_per_s'})
-    return lines
-
-
 def controls(out):
     """{step: what an evaluation says of the control} of a run."""
     found = {}
-    for line in lines_in(out):
+    for line in log_lines(out):
         if 'eval/reward' in line:
             found[line['step']] = {key: value for key, value in line.items() if '/ref_' in key}
     return found
@@ -5715,7 +5587,7 @@ def what_was_made(path):
 
 def test_1_with_other_held_out_prompts_the_control_and_the_best_are_made_anew(clone, finished):
     out, fresh = clone.copy(finished), clone.new()
-    content = checkpoint_in(out)
+    content = checkpoint(out)
     del content['checksum']
     save_checkpoint(f'{out}/ckpt.pt', **content | {'best': 0.99})       # on the few prompts
     more = '--eval_prompts=40'
@@ -5723,9 +5595,9 @@ def test_1_with_other_held_out_prompts_the_control_and_the_best_are_made_anew(cl
     clone.train(fresh, more, '--max_iters=1').good()
     found = controls(out)
     assert found[4] == found[8] == controls(fresh)[0] != found[0]
-    scores = [line['eval/verify'] for line in lines_in(out)
+    scores = [line['eval/verify'] for line in log_lines(out)
               if 'eval/verify' in line and line['step'] >= 4]
-    assert checkpoint_in(out)['best'][0] == max(scores) < 0.99
+    assert checkpoint(out)['best'][0] == max(scores) < 0.99
 
 
 def test_2_without_a_reference_the_control_is_the_start_though_it_was_not_evaluated_then(clone):
@@ -5735,7 +5607,7 @@ def test_2_without_a_reference_the_control_is_the_start_though_it_was_not_evalua
     clone.train(fresh, '--kl_beta=0', '--max_iters=1').good()
     control = controls(out)[4]
     assert control == controls(fresh)[0]
-    line = [line for line in lines_in(out) if 'eval/reward' in line][0]
+    line = [line for line in log_lines(out) if 'eval/reward' in line][0]
     assert line['eval/reward'] != line['eval/ref_reward']       # the policy has moved
 
 
@@ -5836,8 +5708,8 @@ def test_7_a_reward_that_has_changed_is_noticed_and_the_printed_command_goes_on(
     command = shlex.split(re.search('the new ones: python (.*)', job.err)[1])
     clone.run(*command).good()
     clone.train(out, *flags).good()                                       # they are the run's now
-    line = [line for line in lines_in(out) if line['step'] == 5][0]
-    assert line['mean_reward'] < 0 < lines_in(out)[0]['eval/ref_reward']
+    line = [line for line in log_lines(out) if line['step'] == 5][0]
+    assert line['mean_reward'] < 0 < log_lines(out)[0]['eval/ref_reward']
 
 
 def test_a_reward_that_is_imported_is_noticed_too_and_so_is_verify(clone):
@@ -5889,11 +5761,11 @@ def test_11_a_start_moves_the_trained_run_aside_and_when_killed_resumes_nothing_
     clone.train(out, '--resume=True').refused('no policy', f'{out}/ckpt.pt', '--resume=False')
 
     clone.train(out, '--group_size=2', '--max_iters=4').good()
-    assert checkpoint_in(out)['config']['group_size'] == 2
+    assert checkpoint(out)['config']['group_size'] == 2
     clone.train(f'{out}/', '--group_size=3', '--max_iters=0').refused('max_iters')
-    assert checkpoint_in(out)['config']['group_size'] == 2         # a refused start moves nothing
+    assert checkpoint(out)['config']['group_size'] == 2         # a refused start moves nothing
     clone.train(f'{out}/', '--group_size=3', '--max_iters=1').good()
-    assert [checkpoint_in(folder)['config']['group_size'] for folder in
+    assert [checkpoint(folder)['config']['group_size'] for folder in
             (out, f'{out}-1', f'{out}-2')] == [3, 4, 2]
     clone.train(f'{out}-1', '--resume=True', '--max_iters=5').good()      # it is whole
 
@@ -5954,7 +5826,7 @@ def test_12_two_that_make_the_same_file_at_once_leave_it_whole_at_every_moment(c
     path = clone.new('shared') / 'part.pt'
     jobs = [clone.run('writer.py', path, who) for who in ('one', 'two')]
     seen = set()
-    while any(job.process.exitcode is None for job in jobs):
+    while any(not job.ended() for job in jobs):
         if path.exists():
             content = torch.load(path, weights_only=True)
             assert content.pop('checksum') == common.digest_of(content)
@@ -5979,7 +5851,7 @@ def test_long_two_first_runs_at_once_in_a_fresh_clone_both_end_well(clone):
     for job in jobs:
         job.wait(300)
         job.good()
-    assert lines_in(outs[0]) == lines_in(outs[1])
+    assert log_lines(outs[0]) == log_lines(outs[1])
     assert not list(repo.rglob('*.tmp'))
 
 
@@ -6393,7 +6265,7 @@ def test_from_a_file_of_pairs_to_a_run_that_learns_its_answers(clone, tmp_path):
     assert f'$ python model.py config/generator_small.py {flags}' in job.out
     assert (repo / 'out/generator_small-dataset=pairs-mode=causal-block_size=9.pt').exists()
     assert 'held-out verify: reference ' in job.out
-    last = [line for line in lines_in(out) if 'eval/verify' in line][-1]
+    last = [line for line in log_lines(out) if 'eval/verify' in line][-1]
     shown = clone.run('sample.py', f'--out_dir={out}', '--device=cpu', folder=repo).good().out
     for key in ('verify', 'verify_argmax'):
         means = f"verify {last[f'eval/ref_{key}']:.3f} -> {last[f'eval/{key}']:.3f}"
@@ -6448,8 +6320,8 @@ def test_a_name_from_elsewhere_is_answered_with_our_knob():
     for script in (train_grpo, model_script, judge):
         table = script.ELSEWHERE
         ours = knobs(vars(script))
-        for theirs, knob in table.items():
-            assert knob in ours and theirs not in ours, theirs
+        for knob, names in table.items():
+            assert knob in ours and not set(names.split()) & set(ours), knob
     for theirs, ours in (
             ('num_generations', 'group_size'), ('num_completions_per_prompt', 'group_size'),
             ('normalize_advantages', 'adv_norm'), ('kl_penalty_coef', 'kl_beta'),
@@ -6616,9 +6488,9 @@ def test_kept_checkpoints_are_what_the_run_was_then_and_can_be_looked_at(two_rew
     out, _ = two_rewards
     names = sorted(path.name for path in out.glob('ckpt-*.pt'))
     assert names == [f'ckpt-00000{step}.pt' for step in (2, 4, 6, 8)]
-    last, kept = checkpoint_in(out), checkpoint_in(out, 'ckpt-000008.pt')
+    last, kept = checkpoint(out), checkpoint(out, 'ckpt-000008.pt')
     assert kept.pop('checksum') and last.pop('checksum') and digest_of(kept) == digest_of(last)
-    assert checkpoint_in(out, 'ckpt-000004.pt')['step'] == 4
+    assert checkpoint(out, 'ckpt-000004.pt')['step'] == 4
     shown = [clone.run('sample.py', f'--out_dir={out}', f'--checkpoint={name}', '--device=cpu',
                        '--num_samples=2').good().out for name in ('ckpt-000002.pt', 'ckpt.pt')]
     assert shown[0] != shown[1] and 'policy' in shown[0]
@@ -6626,7 +6498,7 @@ def test_kept_checkpoints_are_what_the_run_was_then_and_can_be_looked_at(two_rew
 
 def test_a_reward_of_ones_own_is_shown_by_its_name_wherever_numbers_are(two_rewards, clone):
     out, console = two_rewards
-    last = [line for line in lines_in(out) if 'eval/reward' in line][-1]
+    last = [line for line in log_lines(out) if 'eval/reward' in line][-1]
     steps = [line for line in console.splitlines() if re.match(r'step +\d+ \| reward', line)]
     assert len(steps) == 8 and all('| judge ' in line and '| wide ' in line for line in steps)
     looks = re.findall(r'^step +\d+ \| held-out .*\n {11}\|.*', console, re.M)
@@ -7060,7 +6932,7 @@ def test_garbage_within_a_log_is_told_of_left_out_and_neither_stops_curves_nor_a
     clone.run('sample.py', f'--out_dir={out}', '--curves=True').good()
     job = clone.train(out, '--max_iters=4', '--resume=True').good()
     assert f'{path}, line 3: ' in job.out and '8 such line(s)' in job.out
-    assert lines_in(out) == lines_in(finished)
+    assert log_lines(out) == log_lines(finished)
     assert read_json_lines(str(path)) == [json.loads(line) for line in path.open()]
 
 
@@ -7399,7 +7271,7 @@ def test_a_signal_in_a_long_evaluation_is_answered_at_once_and_the_command_goes_
     out = clone.new()
     config, calls = slow_config(clone, quick)
     job = clone.train(out, config, '--eval_prompts=100', '--max_iters=2')
-    wait_for(lambda: calls() > quick + 1, 'the evaluation')
+    until(lambda: calls() > quick + 1, 60, 'the evaluation')
     began = time.time()
     job.send(number)
     assert job.wait() == 128 + number and time.time() - began < 12      # of 25 s
@@ -7407,15 +7279,15 @@ def test_a_signal_in_a_long_evaluation_is_answered_at_once_and_the_command_goes_
     command = re.search(r'(?:again|continue) with: python (.*)', job.out)[1]
     words = shlex.split(command)
     assert words == job.argv + ['--resume=True'] * (quick > 0)
-    assert not [line for line in lines_in(out) if 'eval/reward' in line]
+    assert not [line for line in log_lines(out) if 'eval/reward' in line]
     clone.run(*words, '--eval_interval=0').good()
-    assert checkpoint_in(out)['step'] == 2
+    assert checkpoint(out)['step'] == 2
 
 
 def test_a_signal_in_a_benchmark_ends_it(clone):
     config, calls = slow_config(clone)
     job = clone.train(clone.new(), config, '--benchmark=True')
-    wait_for(lambda: calls() > 2, 'the benchmark')
+    until(lambda: calls() > 2, 60, 'the benchmark')
     began = time.time()
     assert job.send(signal.SIGHUP).wait() == 129 and time.time() - began < 8        # of 12 s
     assert 'again with: python train_grpo.py' in job.out and job.err == ''
@@ -7426,23 +7298,23 @@ def test_under_nohup_a_closed_terminal_does_not_end_a_run(clone):
     ignore = 'import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n'
     out = clone.new()
     job = clone.train(out, config, '--eval_interval=0', '--max_iters=3', sabotage=ignore)
-    wait_for(lambda: calls() > 1, 'the first step')
+    until(lambda: calls() > 1, 60, 'the first step')
     job.send(signal.SIGHUP).good()
-    assert checkpoint_in(out)['step'] == 3
+    assert checkpoint(out)['step'] == 3
 
 
 def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(clone, finished):
     closed = 'reader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 1)\n'
     out = clone.new()
     clone.train(out, '--max_iters=4', '--sample_interval=1', sabotage=closed).good()
-    assert lines_in(out) == lines_in(finished)
+    assert log_lines(out) == log_lines(finished)
 
 
 def test_letters_that_a_terminal_does_not_have_are_no_error(clone, finished):
     ascii_only = "sys.stdout.reconfigure(encoding='ascii')\n"
     out = clone.new()
     clone.train(out, '--max_iters=4', '--sample_interval=1', sabotage=ascii_only).good()
-    assert lines_in(out) == lines_in(finished)
+    assert log_lines(out) == log_lines(finished)
 
 
 def test_the_command_to_go_on_is_the_one_that_was_used(monkeypatch):

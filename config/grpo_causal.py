@@ -3,7 +3,7 @@
 
 mode = 'causal'
 blank_kind = 'answer'
-rewards = {'verify': 1.0}
+rewards = {"verify": 1.0}
 
 generator_recipe = 'config/generator_equations.py'
 

@@ -26,7 +26,6 @@ out_dir = 'out-composite'
 log_interval = 5
 eval_interval = 25
 eval_prompts = 128
-sample_interval = 25
 
 def safety(prompts, completions):
     """1 unless the completion speaks of failure."""

@@ -35,7 +35,6 @@ out_dir = 'out-labels'
 log_interval = 5
 eval_interval = 20
 eval_prompts = 128
-sample_interval = 50
 
 _dataset = functools.cache(Dataset)         # likelihood() asks at every step
 _judge = functools.cache(load_judge)

@@ -16,5 +16,3 @@ out_dir = 'out-smoke'
 log_interval = 5
 eval_interval = 15
 eval_prompts = 64
-save_interval = 15
-sample_interval = 15
