@@ -519,6 +519,12 @@ def run_script(command):
         sys.exit(code if code > 0 else 128 - code)
 
 
+def run_missing(commands):
+    for path, command in commands.items():
+        if not os.path.exists(path):
+            run_script(command)
+
+
 @contextlib.contextmanager
 def new_file(path, mode='wb'):
     """Opens a file that takes its name only once it is whole and on the disk. If anything goes

@@ -6,19 +6,19 @@
 likelihood (default): a causal GPT of the corpus; score = mean log-probability per token, in nats.
 classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It learns from JSON lines
 {"text": ..., "label": 0..1}, or to tell real rows (1) from what a generator filled (0)."""
+import functools
 import json
 from dataclasses import dataclass
-
-from common import autocast, configure, fail, init_device, knobs, one_of
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from common import (autocast, configure, fail, init_device, knobs, main_rank_first, one_of,
+                    run_missing)
 from data.dataset import Dataset, call_user, draw_prompts, draws, texts_and_originals
-from model import (ELSEWHERE, GPT, check_recipe, complete, default_recipe, ensure_checkpoint, fit,
-                   load_checkpoint, load_gpt)
+from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
 # knobs
 out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
@@ -49,15 +49,7 @@ compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
 # letters: N rows, k of each of B prompts | T positions | C channels | V base vocabulary
 
-BUILT_IN = ('judge', 'verify', 'distinct', 'length')     # rewards; others are functions of a config
-
-
-def check_knobs():
-    """Ends with one line if a knob has an invalid value."""
-    one_of(('likelihood', 'classifier'), kind=kind)
-    check_recipe(**knobs(globals()))
-    if labels and kind != 'classifier':
-        fail(f"labels = {labels!r}: expected kind = 'classifier'; a likelihood learns from text")
+BUILT_IN = ('judge', 'verify', 'distinct', 'length', 'kl')      # rewards; others: of a config file
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -93,32 +85,28 @@ class Judge(nn.Module):
         rows = tokens
         if not self.gpt.compiled:               # a compiled trunk wants rows of one number
             rows, which = torch.unique(tokens, dim=0, return_inverse=True)
-        scores = torch.cat([self.raw(part) for part in rows.split(self.rows_at_a_time(rows))])
-        if not self.gpt.compiled:
-            scores = scores[which]
-        if self.kind == 'classifier':
-            scores = scores.sigmoid()
-        return scores.float()
-
-    def rows_at_a_time(self, rows):
-        """As many as keep the widest intermediate result within a CPU's cache, or a GPU's memory;
-        a compiled trunk fuses operations, and needs less of it."""
+        # As many at a time as keep the widest intermediate result in a CPU's cache, or a GPU's
+        # memory; a compiled trunk fuses operations, and needs less of it.
         widest = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.vocab_size)
         numbers = 2 ** 19
         if rows.device.type != 'cpu':
             numbers = 2 ** 28
         elif self.gpt.compiled:
             numbers = 2 ** 21
-        return max(1, numbers // widest)
+        scores = torch.cat([self.raw(few) for few in rows.split(max(1, numbers // widest))])
+        if not self.gpt.compiled:
+            scores = scores[which]
+        if self.kind == 'classifier':
+            scores = scores.sigmoid()
+        return scores.float()
 
 
-def load_judge(path, data, make, block_size=1, device='cpu'):
-    """A frozen judge in eval mode; see load_checkpoint() for what is checked."""
+def load_judge(path, data, make='python judge.py', block_size=1, device='cpu'):
+    """The judge of a checkpoint, frozen; see load_checkpoint() for what is checked."""
     checkpoint = load_checkpoint(path, 'judge', data, make, block_size)
     judge = Judge(checkpoint['judge_kind'], **checkpoint['model_args'])
     judge.load_state_dict(checkpoint['model'])
-    judge.text = checkpoint['config']['dataset']        # the corpus that it was trained on
-    return judge.to(device).eval().requires_grad_(False)
+    return judge.to(device).requires_grad_(False)
 
 
 # ---- rewards by name -----------------------------------------------------------------------------
@@ -131,12 +119,19 @@ class Scorer:
     judge: Judge | None = None      # frozen; needed if the reward 'judge' is asked for
     functions: dict | None = None   # {name: (prompts, completions[, originals]) -> a number each}
 
+    @property
+    def about_group(self):
+        """Names of the rewards that compare the completions of a prompt, and so say nothing of a
+        single one: 'distinct', and functions with an attribute about_group."""
+        marked = {name for name, function in (self.functions or {}).items()
+                  if getattr(function, 'about_group', False)}
+        return {'distinct'} | marked
+
     def score(self, names, rollout):
         """Scores {name: (B, k) float32} of the completions of a Rollout, each reward apart. A
         reward that needs more than text, such as log-probs, can take it from the Rollout here."""
         rows = rollout.rows                                                 # (N, T)
         B = len(rollout.prompts)
-        k = rollout.k
         strings = None
         scores = {}
         for name in names:
@@ -145,23 +140,18 @@ class Scorer:
             elif name == 'length':              # the share of the row that the policy wrote
                 values = torch.bincount(rollout.owner, minlength=len(rows)) / rows.size(1)
             elif name == 'distinct':            # 1 / how often the group has this completion
-                values = 1.0 / copies(rows.view(B, k, -1))                   # (B, k)
+                groups = rows.view(B, rollout.k, -1)                        # (B, k, T)
+                values = 1 / (groups[:, :, None] == groups[:, None]).all(3).sum(2)      # (B, k)
             else:
-                if strings is None:
-                    strings = texts_and_originals(self.data.tok, rollout.prompts, rows,
-                                                  rollout.causal)
+                strings = strings or texts_and_originals(self.data.tok, rollout.prompts, rows,
+                                                         rollout.causal)
                 if name == 'verify':
                     values = self.data.check(*strings)                      # (N,)
                 else:
                     values = call_user(f"reward '{name}'", self.functions[name], *strings)
             values = torch.as_tensor(values, dtype=torch.float32, device=rows.device)
-            scores[name] = values.reshape(B, k)
+            scores[name] = values.reshape(B, rollout.k)
         return scores
-
-
-def copies(rows):
-    """How many of the rows of its group (B, k, T) equal each of them: (B, k)."""
-    return (rows[:, :, None] == rows[:, None]).all(3).sum(2)
 
 
 def auc(scores, labels):
@@ -176,8 +166,8 @@ def auc(scores, labels):
 # ---- training ------------------------------------------------------------------------------------
 
 
-def read_labels(path, tok, block_size):
-    """Rows (N, T) and labels (N,) of a file of JSON lines; long texts are cut to the row."""
+def read_labels(path, tok):
+    """Rows (n, T) and labels (n,) of a file of JSON lines; long texts are cut to the row."""
     rows = []
     marks = []
     number = 0
@@ -198,87 +188,40 @@ def read_labels(path, tok, block_size):
     return torch.tensor(rows), torch.tensor(marks)
 
 
-class LabelledTexts:
-    """What a classifier learns from: texts of a file, a tenth of them held out."""
-
-    def __init__(self, path, tok):
-        rows, marks = read_labels(path, tok, block_size)
-        order = draws(0, 'labels').permutation(len(rows))
-        tenth = len(rows) // 10
-        self.rows = rows
-        self.marks = marks
-        self.held_out = order[:tenth]
-        self.train = order[tenth:]
-
-    def examples(self, split, n, rng):
-        """Rows (n, T) and labels (n,); all there are of those held out."""
-        if split == 'val':
-            pick = self.held_out
-        else:
-            pick = self.train[rng.integers(len(self.train), size=n)]
-        return self.rows[pick], self.marks[pick]
-
-    def look(self, judge, n):
-        rows, marks = self.examples('val', n, None)
-        p = judge.score(rows.to(judge.gpt.device)).cpu().numpy()
-        label = marks.numpy()
-        accuracy = ((p > 0.5) == (label > 0.5)).mean()
-        # Expected calibration error: how far off the mean of p is in each of 10 bins of p.
-        bins = (10 * p).astype(int).clip(max=9)
-        calibration_error = abs(np.bincount(bins, p - label)).sum() / len(p)
-        return (f"held-out AUC {auc(p, label > 0.5):.3f}, accuracy {accuracy:.3f}, calibration "
-                f"error {calibration_error:.3f} ({len(label)} texts)")
+def labelled_examples(rows, marks, split, n, rng):
+    """n of the rows (n, T) of a file and their labels (n,); of those held out, a tenth, all."""
+    order = draws(0, 'labels').permutation(len(rows))
+    tenth = len(rows) // 10
+    pick = order[:tenth]
+    if split == 'train':
+        pick = order[tenth:][rng.integers(len(rows) - tenth, size=n)]
+    return rows[pick], marks[pick]
 
 
-class RealOrFilled:
-    """Real rows (1) against the same rows with blanks filled (0): by a generator or, without one,
-    by what other rows have there."""
-
-    def __init__(self, data, generator):
-        self.data = data
-        self.generator = generator
-
-    def pairs(self, split, n, rng):
-        """Prompts: n real rows with blanks, and (n, T) these rows as they were filled."""
-        prompts = draw_prompts(self.data, split, n, 1, rng, block_size=block_size, mode='fill',
-                               blank_kind=blank_kind, blank_low=blank_low, blank_high=blank_high,
-                               blank_span=blank_span)
-        if self.generator is None:
-            others = prompts.tokens.roll(1, 0)
-            return prompts, prompts.tokens.where(~prompts.mask, others)
-        return prompts, complete(self.generator, prompts).rows.cpu()
-
-    def examples(self, split, n, rng):
-        """Rows (n, T) and labels (n,)."""
-        prompts, filled = self.pairs(split, n // 2 or 1, rng)
-        return torch.cat((prompts.tokens, filled)), torch.tensor([1.0, 0.0]).repeat_interleave(
-            len(filled))
-
-    def look(self, judge, n):
-        prompts, filled = self.pairs('val', n, draws(0, 'look'))
-        real_scores = judge.score(prompts.tokens.to(judge.gpt.device)).tolist()
-        filled_scores = judge.score(filled.to(judge.gpt.device)).tolist()
-        if self.data.verify:
-            strings = texts_and_originals(self.data.tok, prompts, filled, causal=False)
-            is_true = self.data.check(*strings)
-            if set(is_true) == {0.0, 1.0}:
-                return f"AUC {auc(filled_scores, is_true):.4f} of true against false completions"
-        found = auc(real_scores + filled_scores, [True] * n + [False] * n)
-        return f"AUC {found:.3f} of real rows against completions"
+def real_or_filled(data, generator, split, n, rng):
+    """Rows (n, T) and labels (n,): half of them real (1), then the same with their blanks filled
+    (0): by a generator or, without one, by what other rows have there."""
+    prompts = draw_prompts(data, split, n // 2, 1, rng, block_size=block_size, mode='fill',
+                           blank_kind=blank_kind, blank_low=blank_low, blank_high=blank_high,
+                           blank_span=blank_span)
+    if generator is None:
+        filled = prompts.tokens.where(~prompts.mask, prompts.tokens.roll(1, 0))
+    else:
+        filled = complete(generator, prompts).rows.cpu()
+    return torch.cat((prompts.tokens, filled)), torch.tensor([1.0, 0.0]).repeat_interleave(n // 2)
 
 
 def likelihood_loss(judge, data, rng):
     """Nats per token of a batch of rows."""
-    tokens, _ = data.batch('train', batch_size, block_size, rng)
-    tokens = tokens.to(judge.gpt.device)                                    # (N, T)
+    tokens, _ = data.batch('train', batch_size, block_size, rng)            # (N, T)
     where = tokens != data.tok.pad
-    with autocast(tokens.device, dtype):
-        return F.cross_entropy(judge.gpt(tokens, where=where), tokens[where])
+    with autocast(judge.gpt.device, dtype):
+        logits = judge.gpt(tokens.to(judge.gpt.device), where)              # (U, V)
+        return F.cross_entropy(logits, tokens[where].to(judge.gpt.device))
 
 
-def classifier_loss(judge, source, rng):
-    """Binary cross-entropy of a batch of rows and labels, in nats."""
-    rows, marks = source.examples('train', batch_size, rng)
+def classifier_loss(judge, rows, marks):
+    """Binary cross-entropy of rows (N, T) and labels (N,), in nats."""
     device = judge.gpt.device
     with autocast(device, dtype):
         return F.binary_cross_entropy_with_logits(judge.raw(rows.to(device)), marks.to(device))
@@ -286,38 +229,38 @@ def classifier_loss(judge, source, rng):
 
 if __name__ == "__main__":
     config, _ = configure(globals())
-    check_knobs()
+    one_of(('likelihood', 'classifier'), kind=kind)
+    check_recipe(**knobs(globals()))
+    if labels and kind != 'classifier':
+        fail(f"labels = {labels!r}: expected kind = 'classifier'; a likelihood learns from text")
     data = Dataset(dataset)
     data.check_rows(block_size, 'fill', blank_kind)
     torch_device, note = init_device(device, dtype)
-
+    generator = None
+    if kind == 'classifier' and labels == '':
+        path, make = find_generator(config, data)
+        main_rank_first(lambda: run_missing({path: make}))
+        generator = load_gpt(path, data, ' '.join(make), block_size, device=torch_device)
+    examples = functools.partial(real_or_filled, data, generator)
     if labels:
-        source = LabelledTexts(labels, data.tok)
-    else:
-        generator = None
-        if generator_checkpoint or kind == 'classifier':
-            path, make = ensure_checkpoint(
-                generator_checkpoint, 'model.py', default_recipe('generator', data),
-                dataset=dataset, mode='fill', block_size=block_size)
-            generator = load_gpt(path, data, make, block_size, device=torch_device)
-        source = RealOrFilled(data, generator)
+        examples = functools.partial(labelled_examples, *read_labels(labels, data.tok))
 
     torch.manual_seed(seed)
-    try:
-        judge = Judge(kind, vocab_size=data.tok.base, block_size=block_size, n_layer=n_layer,
-                      n_head=n_head, n_embd=n_embd, causal=kind == 'likelihood')
-    except ValueError as e:
-        fail(e)
+    judge = Judge(kind, vocab_size=data.tok.base, block_size=block_size, n_layer=n_layer,
+                  n_head=n_head, n_embd=n_embd, causal=kind == 'likelihood')
     judge.to(torch_device)
 
     def loss_at(step):
         rng = draws(seed, 'judge', step)
         if kind == 'likelihood':
             return likelihood_loss(judge, data, rng)
-        return classifier_loss(judge, source, rng)
+        return classifier_loss(judge, *examples('train', batch_size, rng))
 
     def look():
-        return source.look(judge, min(1024, 2 ** 16 // block_size))
+        """Text: how well the judge tells held-out rows with label 1 from those with 0."""
+        rows, marks = examples('val', min(2048, 2 ** 17 // block_size), draws(0, 'look'))
+        scores = judge.score(rows.to(torch_device)).cpu()
+        return f"held-out AUC {auc(scores, marks > 0.5):.4f} of {len(marks)} rows"
 
     fit(judge, judge.gpt, loss_at, look, config, f"{kind} judge, {note}", kind='judge',
         judge_kind=kind, corpus=data.fingerprint, vocabulary=data.tok.vocabulary,

@@ -1,35 +1,39 @@
-"""The generator: a GPT that fills blanks, and the script that pretrains it.
+"""The generator: a GPT that fills blanks, or writes from left to right; and the script that
+pretrains it.
 
     python model.py config/generator_docstrings.py --max_iters=2000
 
-One class serves as generator (bidirectional: fills all blanks in one pass; causal: writes from left
-to right), as trunk of a classifier and as likelihood judge. There is no dropout: sampling and
-learning must see one and the same network."""
+One class serves as generator, as trunk of a classifier and as likelihood judge. There is no
+dropout: sampling and learning must see one and the same network.
+
+From top to bottom: knobs; the network; sampling, where one distribution samples, scores and enters
+the ratio; optimizers; checkpoints and the recipes they are made by; the loop of pretraining."""
+import ast
 import functools
+import importlib
+import inspect
 import math
 import os
 import pathlib
-import pickle
-import re
-import runpy
+import shlex
 import sys
 import time
+import zipfile
 from dataclasses import dataclass
-
-from common import (HOME, at_least, autocast, between, configure, digest_of, fail, init_device,
-                    is_main, knobs, new_file, one_of, run_script)
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.dataset import (BLANK_KINDS, Dataset, Prompts, Tokenizer, blanks, draws,
+from common import (at_least, autocast, between, configure, digest_of, fail, init_device, knobs,
+                    new_file, one_of)
+from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
                           prompts_of_texts, texts, texts_and_originals)
 
 # knobs of pretraining
-out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
+out = ''                    # checkpoint to write; '': out/<config file>-<digest of the recipe>.pt
 dataset = 'arithmetic'      # a folder of data/
-mode = 'fill'               # 'fill': bidirectional, all blanks at once | 'causal': left to right
+mode = 'fill'               # 'fill' blanks | 'causal': left to right
 block_size = 10             # T, tokens in a row
 n_layer = 3                 # blocks
 n_head = 4                  # H, heads per block
@@ -46,46 +50,25 @@ warmup_iters = 50           # steps of linear warm-up
 weight_decay = 0.01         # of all weights
 beta1 = 0.9                 # AdamW
 beta2 = 0.95                # AdamW
-grad_clip = 1.0             # largest gradient norm; 0 switches it off
+grad_clip = 1.0             # largest gradient norm; 0: off
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
 # letters: N rows, k of each of B prompts | T positions | V base ids | C channels | H heads
-# D = C / H | M decisions, c choices at each, from U distributions
-
-# What others call these knobs, and those of judge.py.
-ELSEWHERE = {
-    'learning_rate': 'lr',
-    'max_iters': 'max_steps',
-    'block_size': 'seq_len max_length',
-    'n_embd': 'd_model hidden_size',
-    'n_layer': 'n_layers',
-    'n_head': 'n_heads',
-    'out': 'output',
-}
-
-
-def check_knobs():
-    """Ends with one line if a knob has an invalid value."""
-    one_of(('fill', 'causal'), mode=mode)
-    check_recipe(**knobs(globals()))
+# D = C / H | M choices, drawn from U distributions | S states
 
 
 def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, blank_high,
-                 blank_span, batch_size, max_iters, eval_interval, learning_rate, warmup_iters,
-                 weight_decay, beta1, beta2, grad_clip, dtype, seed, **others):
-    """The same for the knobs that model.py and judge.py share."""
+                 batch_size, max_iters, **others):
+    """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
     one_of(BLANK_KINDS, blank_kind=blank_kind)
-    one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     at_least(2, block_size=block_size)
-    at_least(1, n_layer=n_layer, n_head=n_head, n_embd=n_embd, blank_span=blank_span,
-             batch_size=batch_size, max_iters=max_iters)
-    at_least(0, eval_interval=eval_interval, learning_rate=learning_rate, seed=seed,
-             warmup_iters=warmup_iters, weight_decay=weight_decay, grad_clip=grad_clip)
-    between(0, blank_high, blank_low=blank_low)
+    at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters)
     between(0, 1, blank_high=blank_high)
-    between(0, 0.9999, beta1=beta1, beta2=beta2)
+    between(0, blank_high, blank_low=blank_low)
+    if n_embd < 1 or n_embd % (2 * n_head) != 0:
+        fail(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -110,45 +93,27 @@ def attention(q, k, v, bias, causal):
 
 
 class KVCache:
-    """Keys and values of the tokens that a causal model has seen: of each block two tensors
-    (N, H, width, D). The first `length` positions are in use, the rest is room for more."""
+    """Keys and values (N, H, length, D) of the tokens that a causal model has seen, of each block.
+    Appending copies them, which costs no more than looking at them does."""
 
     def __init__(self, n_layer):
+        self.length = 0                         # GPT.trunk() advances it after the last block
         self.keys = [None] * n_layer
         self.values = [None] * n_layer
-        self.length = 0
-
-    @property
-    def width(self):
-        return 0 if self.keys[0] is None else self.keys[0].size(2)
 
     def append(self, layer, k, v):
-        """Writes k, v (N, H, S, D) of the next S tokens; returns all, room included: a product with
-        a slice of them would copy it first. GPT.trunk() advances `length` after the last block."""
-        if self.keys[layer] is None:
-            self.keys[layer] = k
-            self.values[layer] = v
-        else:
-            stop = self.length + k.size(2)
-            self.keys[layer][:, :, self.length:stop] = k            # gradients pass through this
-            self.values[layer][:, :, self.length:stop] = v
-        return self.keys[layer], self.values[layer]
-
-    def change(self, function):
-        self.keys = [function(t) for t in self.keys]
-        self.values = [function(t) for t in self.values]
-
-    def reserve(self, more):
-        """Room for `more` tokens behind what is there."""
-        self.change(lambda t: F.pad(t, (0, 0, 0, more)))
+        """Takes in k, v (N, H, S, D) of the next S tokens; returns all there are."""
+        if self.keys[layer] is not None:
+            k = torch.cat((self.keys[layer], k), 2)
+            v = torch.cat((self.values[layer], v), 2)
+        self.keys[layer] = k
+        self.values[layer] = v
+        return k, v
 
     def expand(self, copies):
         """Each row becomes `copies` neighbouring rows."""
-        self.change(lambda t: t.repeat_interleave(copies, 0))
-
-    def select(self, rows):
-        """Only these rows, (N,) bool, go on."""
-        self.change(lambda t: t[rows])
+        self.keys = [k.repeat_interleave(copies, 0) for k in self.keys]
+        self.values = [v.repeat_interleave(copies, 0) for v in self.values]
 
 
 class Block(nn.Module):
@@ -192,24 +157,22 @@ class GPT(nn.Module):
     function has to ban the others.
 
     What GRPO needs of a model, so that another one can take this one's place:
-      model(tokens, where, prefix, copies) -> logits (M, V), float32, that score tokens[n, t] where
-          `where` (N, T) holds, row by row. A fill model must not see the tokens there, a causal one
-          nothing but what stands to the left. Causal: each `copies` neighbouring rows agree in
-          their first `prefix` tokens, which may be computed once; it is a hint.
+      model(tokens, where, copies) -> logits (U, V), float32, that score tokens[n, t] where `where`
+          (N, T) holds, row by row. A fill model must not see the tokens there, a causal one nothing
+          but what stands to the left. `where` lies on the CPU: no GPU is waited for. Causal: each
+          `copies` neighbouring rows agree in all that is left of their first choice, which may be
+          computed once; it is a hint.
       causal, device, mask_id, bos_id, pad_id, vocab_size (V), block_size (longest row)
-      parameters(), named_parameters(), state_dict(): as of any torch.nn.Module; names that contain
-          'blocks.' are hidden matrices, for Muon
-      args: a dict, kept in checkpoints; text: name of its corpus; compiled, trunk(): only if it is
-          to be compiled
+      parameters(), named_parameters(), state_dict(): as of any torch.nn.Module; matrices whose
+          names contain 'blocks.' are hidden ones, for Muon
+      args: a dict, kept in checkpoints; compiled, trunk(): only if it is to be compiled
     and to write from left to right:
-      cache = model.new_cache(), with cache.expand(copies), cache.select(rows), cache.reserve(more)
+      cache = model.new_cache(), with cache.expand(copies)
       model.next_logits(tokens, cache) -> logits (N, V) of what follows tokens (N, S), which follow
           what the cache holds, and enter it."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
         super().__init__()
-        if n_embd % (2 * n_head):
-            raise ValueError(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
                      'n_head': n_head, 'n_embd': n_embd, 'causal': causal}
         self.vocab_size = vocab_size
@@ -230,8 +193,6 @@ class GPT(nn.Module):
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
         self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
         self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
-        future = torch.full((block_size, block_size), -math.inf).triu(1)    # (T, T)
-        self.future = nn.Buffer(future, persistent=False)
 
     @property
     def device(self):
@@ -243,9 +204,9 @@ class GPT(nn.Module):
         start = cache.length if cache is not None else 0
         stop = start + inputs.size(1)
         bias = None
-        if self.causal:
-            width = cache.width if start > 0 else stop
-            bias = self.future[start:stop, :width]                          # (S, keys)
+        if self.causal and stop - start > 1:
+            future = torch.full((stop - start, stop), -math.inf, device=self.device)
+            bias = future.triu(start + 1)                                   # (S, keys)
         elif pad is not None:
             bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
 
@@ -260,52 +221,48 @@ class GPT(nn.Module):
 
     def features(self, tokens, where=None, copies=1):
         """Features (N, T, C) of rows (N, T), of what a choice of tokens[n, t] may see: all to its
-        left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (M, C)
-        of the positions where it holds. prefix, copies: see above. ValueError: T is too large."""
-        T = tokens.size(1)
-        if T > self.block_size:
-            raise ValueError(f"rows of {T} tokens; block_size is {self.block_size}")
+        left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (U, C)
+        of the positions where it holds. Raises ValueError if the rows are too long."""
+        if tokens.size(1) > self.block_size:
+            raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
         if self.causal:
-            x = self.causal_features(tokens, where, copies)
+            x = self.causal_features(tokens, where, copies)                 # (N, T, C)
         else:
-            x = self.fill_features(tokens, where)
+            x = self.fill_features(tokens, where)                           # (N, T, C)
         if where is None:
             return x
-        # A `where` that lies on the CPU spares a GPU the wait for the number of its positions.
-        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (M,)
-        return x.flatten(0, 1).index_select(0, index)                                   # (M, C)
+        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (U,)
+        return x.flatten(0, 1).index_select(0, index)                       # (U, C)
 
     def fill_features(self, tokens, where):
         inputs = tokens
         if where is not None:
-            inputs = tokens.masked_fill(where.to(tokens.device), self.mask_id)
-        pad = tokens == self.pad_id                                                     # (N, T)
+            inputs = tokens.masked_fill(where.to(self.device, non_blocking=True), self.mask_id)
+        pad = tokens == self.pad_id                                         # (N, T)
         # Without padding the attention needs no bias. A GPU would have to be waited for to know.
         if self.compiled is None and tokens.device.type == 'cpu' and not pad.any():
             pad = None
-        trunk = self.compiled or self.trunk
-        return trunk(inputs, pad=pad)                                                   # (N, T, C)
+        return (self.compiled or self.trunk)(inputs, pad=pad)
 
     def causal_features(self, tokens, where, copies):
-        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)       # BOS, all but the last
+        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)           # BOS, all but the last
         if copies == 1 or self.compiled:        # a compiled trunk wants rows of one shape
-            trunk = self.compiled or self.trunk
-            return trunk(inputs)                                                        # (N, T, C)
-        # The copies of a prompt share their prefix: it is computed once, then each goes on alone.
-        prefix = int(where.int().argmax(1).min())
+            return (self.compiled or self.trunk)(inputs)
+        # The copies of a prompt share what is left of the first choice of all: it is computed once,
+        # then each goes on alone.
+        prefix = first_choice(where)
         cache = self.new_cache()
-        shared = self.trunk(inputs[::copies, :prefix + 1], cache)       # (B, prefix + 1, C)
+        shared = self.trunk(inputs[::copies, :prefix + 1], cache)           # (B, prefix + 1, C)
         cache.expand(copies)
-        cache.reserve(tokens.size(1) - prefix - 1)
         own = self.trunk(inputs[:, prefix + 1:], cache)
-        return torch.cat((shared.repeat_interleave(copies, 0), own), 1)                 # (N, T, C)
+        return torch.cat((shared.repeat_interleave(copies, 0), own), 1)
 
     def logits(self, x):
         """Output layer: features (..., C) -> logits (..., V), float32 at least."""
         return self.head(x).to(torch.promote_types(x.dtype, torch.float32))
 
     def forward(self, tokens, where=None, copies=1):
-        """Logits that score tokens[n, t]: (N, T, V), or (M, V) at where (N, T); see features()."""
+        """Logits that score tokens[n, t]: (N, T, V), or (U, V) at where (N, T); see features()."""
         return self.logits(self.features(tokens, where, copies))
 
     def new_cache(self):
@@ -316,19 +273,24 @@ class GPT(nn.Module):
         return self.logits(self.trunk(tokens, cache)[:, -1])
 
 
+def hidden_matrices(network):
+    """The parameters that are matrices of blocks: all but embedding, head, and norms."""
+    return [p for name, p in network.named_parameters() if 'blocks.' in name and p.ndim == 2]
+
+
 def freeze(network, dtype):
-    """Makes a network one that is not trained: its blocks are cast once, not at every product."""
+    """Makes a network one that is not trained: its hidden matrices are cast once, not at every
+    product."""
     network.requires_grad_(False)
-    for module in network.modules():
-        if isinstance(module, Block):
-            module.to(dtype)
+    for matrix in hidden_matrices(network):
+        matrix.data = matrix.to(dtype)
 
 
 # ---- sampling: one distribution samples, scores, and enters the ratio ----------------------------
 
 
 def log_probs(logits, temperature=1.0, kept=None):
-    """Log-probs (M, V), nats, of softmax(logits / temperature) over the ids kept (M, V) bool."""
+    """Log-probs (U, V), nats, of softmax(logits / temperature) over the ids kept (U, V) bool."""
     if temperature != 1:                        # with a large V every copy counts
         logits = logits / temperature
     if kept is not None:
@@ -338,7 +300,7 @@ def log_probs(logits, temperature=1.0, kept=None):
 
 
 def kept_set(logp, top_k=0, top_p=1.0):
-    """The ids (M, V) bool that filters leave. top_k: that many of the likeliest, 0 is off; top_p:
+    """The ids (U, V) bool that filters leave. top_k: that many of the likeliest, 0 is off; top_p:
     the fewest whose mass reaches it, 1 is off (nucleus sampling, arXiv:1904.09751)."""
     ranked, order = logp.sort(-1, descending=True)
     mass_before = ranked.exp().cumsum(-1) - ranked.exp()
@@ -350,41 +312,42 @@ def kept_set(logp, top_k=0, top_p=1.0):
 
 
 def draw(logp, uniforms):
-    """Actions (M, c) of log-probs (M, V), by inverse CDF from uniforms (M, c) in [0, 1)."""
-    cdf = logp.exp().cumsum_(-1)                                    # (M, V)
+    """Ids (U, k) of log-probs (U, V), by inverse CDF from uniforms (U, k) in [0, 1)."""
+    cdf = logp.exp().cumsum_(-1)                                    # (U, V)
     # Strictly inside the CDF, however u * top was rounded: no id of probability 0 is ever drawn.
-    top = cdf[:, -1:] * (1 - 2 ** -22)                              # (M, 1), some bits below 1
-    actions = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
-    return actions.clamp(max=logp.size(-1) - 1)     # NaN logits are reported later, by name
+    top = cdf[:, -1:] * (1 - 2 ** -22)                              # (U, 1), some bits below 1
+    ids = torch.searchsorted(cdf, torch.minimum(uniforms * top, top), right=True)
+    return ids.clamp(max=logp.size(-1) - 1)     # NaN logits are reported later, by name
 
 
 def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
-    """Logits (M, V), uniforms (M, c), or None: the likeliest id -> actions, their log-probs (M, c),
-    and the kept set (M, V) bool, None if nothing is filtered."""
-    logp = log_probs(logits, temperature)                           # (M, V)
+    """Logits (U, V), uniforms (U, k), or None: the likeliest id -> ids, their log-probs (U, k), and
+    the kept set (U, V) bool, None if nothing is filtered."""
+    logp = log_probs(logits, temperature)                           # (U, V)
     kept = None
     if top_k > 0 or top_p < 1:
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
-    actions = logp.argmax(-1, keepdim=True) if uniforms is None else draw(logp, uniforms)
-    return actions, logp.gather(1, actions), kept
+    ids = logp.argmax(-1, keepdim=True) if uniforms is None else draw(logp, uniforms)
+    return ids, logp.gather(1, ids), kept
 
 
 @dataclass
 class Rollout:
     """k completions of each of B prompts, and every choice that was made on the way to them.
 
-    A choice is an id drawn from one of the U distributions model(states, where). In fill mode all
-    completions of a prompt that stand in one state share its distributions: in the first pass all k
-    do, so B rows serve all N = B * k completions. In causal mode each choice has one of its own."""
+    A choice is an id that one completion took at one position, drawn from one of the U
+    distributions model(states, where). In fill mode all completions of a prompt that stand in one
+    state share its distributions: in the first pass all k do, so that B rows serve all N = B * k
+    completions. In causal mode each choice has a distribution of its own."""
     prompts: Prompts        # B of them
     rows: Tensor            # (N, T) completed; row b * k + j is completion j of prompt b
     states: Tensor          # (S, T) what the policy saw, of all passes; causal: the rows
-    where: Tensor           # (S, T) bool, the U places where it was asked for a distribution
+    where: Tensor           # (S, T) bool, on the CPU: the U places where it gave a distribution
     owner: Tensor           # (M,) which completion a choice belongs to, in [0, N)
     position: Tensor        # (M,) and where in it, in [0, T)
     point: Tensor           # (M,) which distribution it was drawn from, in [0, U)
-    actions: Tensor         # (M,) the id chosen
+    actions: Tensor         # (M,) the id taken
     logp_old: Tensor        # (M,) its log-probability then
     kept: Tensor | None     # (U, V) bool, what top-k and top-p left; None: everything
     logits: Tensor | None = None        # (U, V) with gradient, if the passes that chose also learn
@@ -401,76 +364,167 @@ class Rollout:
 
 
 def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, n_fill_steps=1,
-             fill_order='random', keep_graph=False, prompts_at_a_time=0):
-    """k completions of each of B Prompts, from their uniforms; greedy: one, the likeliest. Returns
-    a Rollout. keep_graph (fill): keep the logits, to learn from the passes that chose."""
-    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+             fill_order='random', keep_graph=False):
+    """k completions of each of B Prompts, one for each of their uniforms; greedy: one, of the
+    likeliest ids. Returns a Rollout. This one function completes, in training, evaluation and
+    sample.py. keep_graph (fill): keep the logits, to learn from the very passes that chose."""
     k = 1 if greedy else prompts.uniforms.size(2)
+    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
     if model.causal:
-        return write(model, prompts, greedy, **how)
+        return write(model, prompts, k, greedy, **how)
     return fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
 
 
 def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how):
-    """Fills blanks in passes, each of which sees what the passes before it wrote. Pass t fills the
-    blanks of rank r, by `fill_order`, with r * n_fill_steps // blanks == t.
+    """Fills the blanks in passes, each of which sees what the passes before it wrote. The blanks of
+    a row are ranked; pass t fills those of rank r with r * n_fill_steps // blanks == t.
 
-    The order depends on nothing that is sampled. So the log-probability of a completion, given its
-    order, is exactly the sum of those of its choices."""
+    fill_order: 'random', one order for all k completions of a prompt | 'left' to right |
+    'confident': where the policy, given the state, is surest. The order does not depend on the
+    uniforms that sample, so the log-probability of a completion, given its order, is exactly the
+    sum of those of its choices.
+
+    Who chooses what is worked out on the CPU, where prompts lie, so that a GPU is waited for only
+    to learn what an earlier pass wrote. Two prompts, k = 2, in the second of two passes:
+
+        rows    7 4 _   7 5 _   | 2 _ _ _   2 _ _ _     completions 0, 1 of prompt 0; 2, 3 of 1
+        states  7 4 _   7 5 _   | 2 _ _ _               completions 2 and 3 still share a state
+        where       x       x   |     x x               U = 4 distributions, numbered from 0
+        owner       0       1   |     2 2 3 3           M = 6 choices
+        point       0       1   |     2 3 2 3           which of the 4 each is drawn from"""
     device = model.device
     B, T = prompts.tokens.shape
-    mask = prompts.mask.to(device)
+    prompt_of = torch.arange(B).repeat_interleave(k)                    # (N,)
+    n_blanks = prompts.mask.sum(1, keepdim=True)                        # (B, 1)
+    key = torch.arange(T).expand(B, T)
     if fill_order == 'random' and n_fill_steps > 1:
-        key = prompts.order.to(device)                                  # (B, T)
-    else:
-        key = torch.arange(T, device=device).expand(B, T)
-    turn = turns(key, mask, n_fill_steps)                               # (B, T)
-    prompt_of = torch.arange(B, device=device).repeat_interleave(k)     # (N,)
-    rows = prompts.tokens.to(device).masked_fill(mask, model.mask_id)[prompt_of]        # (N, T)
+        key = prompts.order                                             # (B, T)
     if not greedy:                                                      # (N, T), one each
-        uniforms = prompts.uniforms.to(device).transpose(1, 2).flatten(0, 1)
+        uniforms = prompts.uniforms.transpose(1, 2).flatten(0, 1)
+    blank = prompts.tokens.masked_fill(prompts.mask, model.mask_id)     # (B, T)
+    rows = blank.to(device, non_blocking=True).repeat_interleave(k, 0)  # (N, T)
 
     passes = []
     n_points = 0
     for t in range(n_fill_steps):
-        # Completions of a prompt that stand in the same state share a look, as at first all k do.
+        # Completions of a prompt that stand in one state share its row, as at first all k do.
         if t == 0:
-            prompt, states, state_of = torch.arange(B, device=device), rows[::k].clone(), prompt_of
+            states = blank
+            state_of = prompt_of                                        # (N,)
+            prompt = torch.arange(B)                                    # (S,)
         else:
-            seen = torch.cat((prompt_of[:, None], rows), 1)
+            seen = torch.cat((prompt_of[:, None], rows.cpu()), 1)
             seen, state_of = seen.unique(dim=0, return_inverse=True)    # (S, 1 + T), (N,)
-            prompt, states = seen[:, 0], seen[:, 1:]
-        where = turn[prompt] == t                                       # (S, T)
+            states = seen[:, 1:]
+            prompt = seen[:, 0]
+
+        # Which of the blanks that are left have their turn? Those that were filled ranked lower.
+        left = states == model.mask_id                                  # (S, T)
+        keys = key[prompt]                                              # (S, T)
+        if fill_order == 'confident' and n_fill_steps > 1:
+            look = logits_at(model, states, left, keep_graph)           # (blanks left, V)
+            keys = torch.zeros(left.shape)
+            keys[left] = -confidence(look).to(keys.dtype)
+        rank = n_blanks[prompt] - left.sum(1, keepdim=True) + rank_among(keys, left)
+        where = left & (rank * n_fill_steps // n_blanks[prompt].clamp(min=1) == t)      # (S, T)
         if not where.any():
             continue
-        with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
-            logits = model(states, where)                               # (U of this pass, V)
+        if fill_order == 'confident' and n_fill_steps > 1:
+            logits = look[where[left].to(device)]                       # of the very same pass
+        else:
+            logits = logits_at(model, states, where, keep_graph)        # (U of this pass, V)
 
         # Each completion draws from the distributions of its state, with uniforms of its own.
         number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
         owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
-        point = number[state_of[owner], position]
+        point = number[state_of[owner], position]                       # (M of this pass,)
         drawn = None
         if not greedy:
             drawn = uniforms.new_zeros(len(logits), k)
             drawn[point, owner % k] = uniforms[owner, position]
+            drawn = drawn.to(device, non_blocking=True)
         ids, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
+        owner, position, point = [index.to(device, non_blocking=True)
+                                  for index in (owner, position, point)]
         actions = ids[point, owner % k]
         rows[owner, position] = actions
-        passes.append((states, where, owner, position, n_points + point, actions,
-                       logp[point, owner % k], kept, logits))
+        passes.append((states.to(device, non_blocking=True), where, owner, position,
+                       n_points + point, actions, logp[point, owner % k], kept, logits))
         n_points += len(logits)
-    joined = [torch.cat(parts) if parts[0] is not None else None for parts in zip(*passes)]
+    joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*passes)]
     if not keep_graph:
         joined[-1] = None
     return Rollout(prompts, rows, *joined)
 
 
-def turns(key, mask, n_fill_steps):
-    """The pass (B, T) in which each blank is filled, by rank of its key, lowest first; else -1."""
-    key = key.to(torch.float32).masked_fill(~mask, math.inf)
-    rank = key.argsort(dim=1, stable=True).argsort(dim=1)
-    return torch.where(mask, rank * n_fill_steps // mask.sum(1, keepdim=True).clamp(min=1), -1)
+def logits_at(model, states, where, keep_graph):
+    """Logits (U, V) at where (S, T) of states (S, T), with gradient if they are kept."""
+    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+        return model(states.to(model.device, non_blocking=True), where)
+
+
+def rank_among(key, among):
+    """The rank (S, T) of each position by its key (S, T), lowest first, among those in (S, T)."""
+    key = key.double().masked_fill(~among, math.inf)
+    return key.argsort(dim=1, stable=True).argsort(dim=1)
+
+
+def confidence(logits):
+    """How sure the model is (U,), on the CPU: the log-probability of the likeliest id, from logits
+    (U, V). Of the distribution, not of a sample; rounded, so that places that are equal but for
+    rounding go from left to right."""
+    return logits.detach().log_softmax(-1).amax(-1).round(decimals=4).cpu()
+
+
+def first_choice(where):
+    """The first position, a number, at which any row of where (N, T) chooses."""
+    return int(where.int().argmax(1).min())
+
+
+@torch.no_grad()
+def write(model, prompts, k, greedy, **how):
+    """Writes from left to right, up to *and including* eos, padding after it; what a row gives, it
+    takes. Prompts need not be equally long, but what follows a blank is blank."""
+    device = model.device
+    first = first_choice(prompts.mask)
+    tokens = prompts.tokens.to(device, non_blocking=True)                   # (B, T)
+    rows = tokens.repeat_interleave(k, 0)                                   # (N, T)
+    where = prompts.mask.to(device, non_blocking=True).repeat_interleave(k, 0)      # (N, T)
+    uniforms = prompts.uniforms.to(device, non_blocking=True)
+    uniforms = uniforms.transpose(1, 2).flatten(0, 1)                       # (N, T)
+    N, T = rows.shape
+
+    # The k completions of a prompt share everything up to the first blank of all.
+    cache = model.new_cache()
+    prefix = F.pad(tokens[:, :first], (1, 0), value=model.bos_id)           # (B, first + 1)
+    logits = model.next_logits(prefix, cache).repeat_interleave(k, 0)       # (N, V)
+    cache.expand(k)
+    steps = []                                  # of each position: log-probs (N,), kept (N, V)
+    for t in range(first, T):
+        u = None if greedy else uniforms[:, t, None]                        # (N, 1)
+        ids, logp, kept = choose(logits, u, **how)                          # (N, 1) twice, (N, V)
+        steps.append((logp[:, 0], kept))
+        rows[:, t] = torch.where(where[:, t], ids[:, 0], rows[:, t])
+        ended = where[:, t, None] & (rows[:, t, None] == prompts.eos)       # (N, 1)
+        rows[:, t + 1:] = rows[:, t + 1:].masked_fill(ended, model.pad_id)
+        where[:, t + 1:] &= ~ended
+        # To know whether all have ended a GPU must be waited for, so it is asked seldom.
+        if t == T - 1 or (device.type == 'cpu' or t % 4 == 3) and not where[:, t + 1:].any():
+            break
+        logits = model.next_logits(rows[:, t, None], cache)                 # (N, V)
+
+    where = where.cpu()
+    index = where.nonzero(as_tuple=True)
+    owner, position = [values.to(device, non_blocking=True) for values in index]    # (M,) each
+    logp, kept = zip(*steps)
+    logp_old = torch.stack(logp, 1)[owner, position - first]
+    if kept[0] is not None:
+        kept = torch.stack(kept, 1)[owner, position - first]                # (U, V)
+    else:
+        kept = None
+    point = torch.arange(len(owner), device=device)     # each choice has a distribution of its own
+    return Rollout(prompts, rows, rows, where, owner, position, point, rows[owner, position],
+                   logp_old, kept, causal=True)
 
 
 def complete_texts(model, strings, k=1, seed=0, **how):
@@ -485,94 +539,19 @@ def complete_texts(model, strings, k=1, seed=0, **how):
     return [completions[i:i + k] for i in range(0, len(completions), k)]
 
 
-@torch.no_grad()
-def write(model, prompts, greedy, **how):
-    """complete(), from left to right, up to *and including* eos; padding after it. An eos in a
-    blank before text that is given ends nothing. Returns rows, where and log-probs of the choices,
-    each (N, T), and if something is filtered kept (N, T, V)."""
-    device = model.device
-    k = 1 if greedy else prompts.uniforms.size(2)
-    first = int(prompts.mask.any(0).nonzero()[0])                   # the first blank of all
-    tokens = prompts.tokens.to(device, non_blocking=True)           # (B, T)
-    rows = tokens.repeat_interleave(k, 0)                           # (N, T)
-    where = prompts.mask.to(device, non_blocking=True).repeat_interleave(k, 0)      # (N, T)
-    N, T = rows.shape
-    uniforms = None
-    if not greedy:
-        uniforms = prompts.uniforms.to(device).transpose(1, 2).flatten(0, 1)        # (N, T)
-    is_given = ~where & (rows != model.pad_id)                      # (N, T)
-    positions = torch.arange(T, device=device)
-    last_given = torch.where(is_given, positions, -1).amax(1)       # (N,) -1: nothing is given
-    logp = torch.zeros(N, T, device=device)
-    kept = None
-    if how['top_k'] > 0 or how['top_p'] < 1:
-        kept = torch.ones(N, T, model.vocab_size, dtype=torch.bool, device=device)
-
-    # The k completions of a prompt share everything up to the first blank.
-    cache = model.new_cache()
-    prefix = F.pad(tokens[:, :first], (1, 0), value=model.bos_id)   # (B, first + 1)
-    logits = model.next_logits(prefix, cache).repeat_interleave(k, 0)       # (N, V)
-    cache.expand(k)
-    live = torch.arange(N, device=device)                           # the rows that have not ended
-    for t in range(first, T):
-        u = None if greedy else uniforms[live, t, None]             # (live, 1)
-        actions, chosen_logp, kept_ids = choose(logits, u, **how)
-        is_choice = where[live, t]              # else the token is given, or the row has ended
-        token = torch.where(is_choice, actions[:, 0], rows[live, t])        # (live,)
-        rows[live, t] = token
-        logp[live, t] = chosen_logp[:, 0].to(logp.dtype)
-        if kept is not None:
-            kept[live, t] = kept_ids
-        # An eos ends the row, if no given token follows it.
-        ended = live[is_choice & (token == prompts.eos) & (last_given[live] < t)]
-        rows[ended, t + 1:] = model.pad_id
-        where[ended, t + 1:] = False
-
-        if t == T - 1:
-            break
-
-        # Rows that have ended leave the batch, once they are a tenth of it: copying the cache has
-        # its price. To know how many they are a GPU must be waited for, so it is asked seldom.
-        if device.type == 'cpu' or t % 4 == 3:
-            goes_on = where[live, t + 1:].any(1)                    # (live,)
-            count = int(goes_on.sum())
-            if count == 0:
-                break
-            if count <= 0.9 * len(live):
-                live = live[goes_on]
-                cache.select(goes_on)
-
-        # The cache holds BOS and the tokens before t; that is t + 1, and the next is written there.
-        # It gets room for 33 at a time: room for one would be a copy at every token, and room for
-        # all of T would let every token look at places that are still empty.
-        if (t - first) % 33 == 0:
-            cache.reserve(min(33, model.block_size - t - 1))
-        logits = model.next_logits(rows[live, t, None], cache)      # (live, V)
-    owner, position = where.nonzero(as_tuple=True)
-    point = torch.arange(len(owner), device=device)
-    return Rollout(prompts, rows, rows, where, owner, position, point, rows[where], logp[where],
-                   None if kept is None else kept[where], causal=True)
-
-
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
 def make_optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon'):
     """A list of optimizers. 'muon': Muon (K. Jordan, 2024) for the hidden matrices, AdamW for
     embedding, head and the rest; both move a weight by about learning_rate a step, so that one knob
-    serves both. 'adamw': for all. A parameter group may have a 'scale', a factor of its rate."""
-    hidden = []
-    rest = []
-    for name, parameter in model.named_parameters():
-        if kind == 'muon' and 'blocks.' in name:
-            hidden.append(parameter)
-        else:
-            rest.append(parameter)
+    serves both. 'adamw': for all."""
     settings = {'lr': learning_rate, 'weight_decay': weight_decay}
-    optimizers = []
-    if hidden:
-        optimizers.append(torch.optim.Muon(hidden, adjust_lr_fn='match_rms_adamw', **settings))
-    optimizers.append(torch.optim.AdamW(rest, betas=(beta1, beta2), fused=True, **settings))
+    matrices = hidden_matrices(model) if kind == 'muon' else []
+    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    optimizers = [torch.optim.AdamW(others, betas=(beta1, beta2), fused=True, **settings)]
+    if matrices:
+        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **settings))
     return optimizers
 
 
@@ -589,67 +568,56 @@ def update(model, optimizers, lr, grad_clip):
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or float('inf'))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group['lr'] = lr * group.get('scale', 1.0)
+            group['lr'] = lr
         optimizer.step()
         optimizer.zero_grad()
     return grad_norm
 
 
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-VERSION = 3             # of the format of checkpoints
+# ---- checkpoints, and the recipes they are made by -----------------------------------------------
 
 
 def save_checkpoint(path, **content):
-    """Writes a checkpoint, a plain dict with a checksum of all that is in it: whole or not."""
-    content['version'] = VERSION
+    """Writes a checkpoint, a plain dict, whole or not at all."""
     with new_file(path) as file:
-        torch.save(content | {'checksum': digest_of(content)}, file)
+        torch.save(content, file)
 
 
 def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
-    """A checkpoint, checked before anything is computed; ends with one line if it does not fit.
+    """A checkpoint, checked before anything is computed; exits with an error if it does not fit.
     kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one.
     data: a Dataset with whose vocabulary it shall work; a policy also belongs to its text."""
     end = f"; make one with: {make}"
-    use = f"--out=out/mine.pt, and use it: --{kind}_checkpoint=out/mine.pt"
     if not os.path.isfile(path):
         fail(f"no {kind} at {path}{end}")
     try:
+        damaged = zipfile.ZipFile(path).testzip()       # compares the checksums of its parts
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         found = checkpoint['kind']
-        version = checkpoint['version']
-        checksum = checkpoint.pop('checksum', '')
+        args = checkpoint['model_args']
+        weights = checkpoint['model']
         corpus = checkpoint['corpus']
-        corpus_name = checkpoint['config']['dataset']
-        vocabulary = checkpoint.get('vocabulary')       # version 2 had none
-        longest = checkpoint['model_args']['block_size']
-        causal = checkpoint['model_args']['causal']
-    except pickle.UnpicklingError:
-        fail(f"{path} is damaged, or holds more than tensors and plain values, so it was not "
-             f"opened{end}")
-    except Exception as e:
-        fail(f"{path} is damaged, or not a checkpoint of these scripts ({type(e).__name__}){end}")
-
+        vocabulary = checkpoint['vocabulary']
+        dataset_then = checkpoint['config']['dataset']
+        embed = [w.shape for name, w in weights.items() if name.endswith('embed.weight')]
+        n_blocks = sum(name.endswith('qkv.weight') for name in weights)
+        agrees = (embed == [(args['vocab_size'] + 3, args['n_embd'])]
+                  and n_blocks == args['n_layer'] and args['block_size'] < 10 ** 6)
+    except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
+        fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
+    if damaged or not agrees:
+        fail(f"{path} is damaged: its parts do not agree{end}")
     if found != kind and (kind, found) != ('generator', 'policy'):
         fail(f"{path} is a {found}, expected a {kind}{end}")
-    if version != VERSION:
-        fail(f"{path} is of version {version}, expected {VERSION}{end}")
-    if checksum != digest_of(checkpoint):
-        fail(f"{path} is damaged: its checksum does not match{end}")
     if data and vocabulary != data.tok.vocabulary:
-        difference = data.tok.difference(Tokenizer(**vocabulary))
-        fail(f"{path} was made for the vocabulary of '{corpus_name}', not that of '{data.name}': "
-             f"{difference}{end}")
+        fail(f"{path} was made for the vocabulary of '{dataset_then}', which is not that of "
+             f"'{data.name}'{end}")
     if data and kind == 'policy' and corpus != data.fingerprint:
-        fail(f"{path} was made for the text {corpus_name}-{corpus}, data/ has {data.name}-"
-             f"{data.fingerprint}{end}")
-    if longest < block_size:
-        fail(f"{path} takes rows of {longest} tokens, block_size is {block_size}{end} "
-             f"--block_size={block_size} {use}")
-    if mode and causal != (mode == 'causal'):
-        fail(f"{path} is not a {mode} model{end} --mode={mode} {use}")
+        fail(f"{path} was made for another text of '{dataset_then}' than data/{data.name} has{end}")
+    if args['block_size'] < block_size:
+        fail(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}{end}")
+    if mode and args['causal'] != (mode == 'causal'):
+        fail(f"{path} is not a {mode} model{end}")
     return checkpoint
 
 
@@ -659,7 +627,7 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
     model = GPT(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
-    model.tok = Tokenizer(**checkpoint['vocabulary'])
+    model.tok = make_tokenizer(**checkpoint['vocabulary'])
     model.text = checkpoint['config']['dataset']
     model.unit = checkpoint['unit']
     return model.to(device)
@@ -674,83 +642,47 @@ def default_recipe(part, data):
     return path
 
 
-def whole_recipe(script, recipe, run):
-    """The words that a recipe gives to its script, but for --out, and the knobs that come of them.
-    run: {knob: value}, which the recipe takes over from the run where it sets none itself."""
-    words = [word for word in recipe.split() if not word.startswith('--out=')]
-    namespace = runpy.run_path(f'{HOME}/{script}')
-    alone, _ = configure(dict(namespace), words, quiet=True)
-    run = {name: value for name, value in run.items() if name in alone}
-    config, _ = configure(namespace | run, words, quiet=True)
-    for name in run:
-        if config[name] != alone[name]:
-            words.append(f'--{name}={config[name]}')
-    return words, config
-
-
-def checkpoint_path(script, words):
-    """Where the checkpoint of a recipe lies: its words are its name, under out/."""
-    names = [os.path.basename(word).removesuffix('.py').removeprefix('--') for word in words
-             if not word.startswith('--out=')]
-    if not any(word.endswith('.py') for word in words):
-        names.insert(0, os.path.basename(script).removesuffix('.py'))
-    name = re.sub('[^A-Za-z0-9_.=-]', '_', '-'.join(names))
-    if len(name) > 150:                         # file systems take 255 bytes
-        name = f'{name[:130]}-{digest_of(name)}'
-    return f'out/{name}.pt'
-
-
-def recipe_digest(config):
-    """Stands for all that decides what a checkpoint becomes: the knobs of its script, its text, and
-    the contents of the files that its knobs name."""
-    made_of = {}
+def recipe_path(config, words):
+    """Where the checkpoint of a recipe lies: all its knobs, and the words that set them. What it is
+    made of is digested in its name, so that what is made otherwise has another name: knobs, text,
+    files that knobs name, the network's code, and the generator that a classifier learns from."""
+    data = Dataset(config['dataset'], prepare=True)
+    made_of = [data.fingerprint]
+    for code in (norm, attention, Block, GPT):
+        made_of.append(ast.unparse(ast.parse(inspect.getsource(code))))     # without comments
     for name, value in config.items():
         if name in ('out', 'device', 'compile', 'eval_interval'):
             continue
         if type(value) is str and os.path.isfile(value):
             value = pathlib.Path(value).read_bytes()
-        made_of[name] = value
-    # Without labels, a classifier learns from a generator: by default that of this recipe.
-    default_generator = pathlib.Path(f"config/generator_{config['dataset']}.py")
-    if config.get('kind') == 'classifier' and default_generator.is_file():
-        made_of['generator'] = default_generator.read_bytes()
-    return digest_of(made_of, Dataset(config['dataset'], prepare=True).fingerprint)
+        made_of.append([name, value])
+    if config.get('kind') == 'classifier' and config['labels'] == '':
+        path, _ = find_generator(config, data)
+        made_of.append(path)
+    recipes = [word for word in words if word.endswith('.py')]
+    name = os.path.basename(recipes[0]).removesuffix('.py') if recipes else 'made'
+    return f'out/{name}-{digest_of(made_of)[:8]}.pt'
 
 
-def ensure_checkpoint(path, script, recipe, why='', **run):
-    """The path of a part of a run, and the command that makes it. '' is where the recipe's
-    checkpoint lies; if it is missing there, the script makes it now, visibly. One that was made
-    from something else, under the same name, is left alone: the new one gets a name of its own.
-    why: is printed before. run: knobs such as dataset, where the recipe does not set them."""
-    words = recipe.split()
-    if path == '' or os.path.isfile(words[0]):          # a part that is there needs no recipe
-        words, config = whole_recipe(script, recipe, run)
-    command = ['python', script] + words
-    own_path = checkpoint_path(script, words)
+def find_part(path, script, recipe, **run):
+    """Path of a generator or judge, and the command that makes it, a list of words. path '': where
+    the recipe's checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
+    module = importlib.import_module(script.removesuffix('.py'))
+    defaults = knobs(vars(module))
+    words = [f'--{name}={value}' for name, value in run.items() if name in defaults]
+    words += shlex.split(recipe)
     if path == '':
-        made_of = recipe_digest(config)
-        path = own_path
-        if os.path.exists(path) and read_made_of(path) not in (made_of, None):
-            new_path = f"{path.removesuffix('.pt')}-{made_of}.pt"
-            if is_main():
-                print(f"{path} was made from another recipe or text; this one is {new_path}")
-            path = new_path
-        if not os.path.exists(path):
-            if why:
-                print(f"\n{why}")
-            run_script(command + [f'--out={path}'])
-    if path != own_path:
-        command.append(f'--out={path}')
-    return path, ' '.join(command)
+        config, _ = configure(vars(module) | {}, words, quiet=True)
+        path = recipe_path(config, words)
+    else:
+        words.append(f'--out={path}')
+    return path, ['python', script] + words
 
 
-def read_made_of(path):
-    """What a checkpoint says that it was made of; None if it cannot be read, which is told when it
-    is loaded."""
-    try:
-        return torch.load(path, map_location='cpu', weights_only=True, mmap=True)['made_of']
-    except Exception:
-        return None
+def find_generator(config, data):
+    """find_part() of the generator whose completions a classifier tells from real rows."""
+    return find_part(config['generator_checkpoint'], 'model.py', default_recipe('generator', data),
+                     dataset=config['dataset'], mode='fill', block_size=config['block_size'])
 
 
 # ---- the supervised loop of model.py and judge.py ------------------------------------------------
@@ -759,20 +691,18 @@ def read_made_of(path):
 def fit(model, gpt, loss_at, look, config, title, **content):
     """Minimises loss_at(step), a scalar, over a model's weights, and saves it with this content.
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
-    path = config['out']
-    if path == '':
-        path = checkpoint_path(sys.argv[0], sys.argv[1:])
+    path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
     n_weights = sum(p.numel() for p in model.parameters())
     print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
-    made_of = recipe_digest(config)             # now: files may change while it trains
     if config['compile']:
         gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
     peak = config['learning_rate']
     last = config['max_iters']
+    interval = config['eval_interval'] or last
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
     began = time.time()
-    printed = 0.0
+    printed = began
     mean = 0.0                                  # of the loss, over about the last 50 steps
     for step in range(1, last + 1):
         loss = loss_at(step)
@@ -783,19 +713,14 @@ def fit(model, gpt, loss_at, look, config, title, **content):
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
 
-        interval = config['eval_interval']
-        is_due = step == last or (interval > 0 and step % interval == 0)
-        is_terminal = sys.stdout.isatty()
-        if is_due or time.time() - printed > (0.2 if is_terminal else 5.0):     # a sign of life
+        is_due = step == last or step % interval == 0
+        if is_due or time.time() - printed > 5:                 # a sign of life
             printed = time.time()
             seconds_left = (printed - began) / step * (last - step)
-            line = f"step {step:5d} | loss {mean:.4f} | "
-            if is_due:
-                line += f"{look()} | "
-            stays = is_due or not is_terminal
-            print(f"{line}{seconds_left:.0f} s left", end='\n' if stays else ' \r', flush=True)
-    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,
-                    made_of=made_of, **content)
+            held_out = f"{look()} | " if is_due else ''
+            print(f"step {step:5d} | loss {mean:.4f} | {held_out}{seconds_left:.0f} s left",
+                  flush=True)
+    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
     print(f"saved {path}")
 
 
@@ -807,14 +732,15 @@ def pretraining_batch(model, data, split, n, rng):
                     model.causal)
     where = tokens != data.tok.pad if model.causal else hidden
     with autocast(model.device, dtype):
-        logits = model(tokens.to(model.device), where=where)            # (M, V)
+        logits = model(tokens.to(model.device), where)                  # (U, V)
         loss = F.cross_entropy(logits, tokens[where].to(model.device))
     return tokens, hidden, loss
 
 
 @torch.no_grad()
 def look_at_fills(model, data):
-    """Text: held-out loss, and verify() of sampled and of best-guess fills of fixed blanks."""
+    """Text: held-out loss, and verify() of sampled and of best-guess completions of fixed blanks.
+    """
     n = min(512, 2 ** 15 // block_size)
     rng = draws(0, 'look')
     tokens, mask, loss = pretraining_batch(model, data, 'val', n, rng)
@@ -822,29 +748,27 @@ def look_at_fills(model, data):
     if data.verify:
         uniforms = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32'))
         prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
-        for name, greedy in (('sampled', False), ('best guess', True)):
-            rollout = complete(model, prompts, greedy)
-            strings = texts_and_originals(data.tok, prompts, rollout.rows, model.causal)
+        for name, greedy in (('sampled', False), ('likeliest', True)):
+            rows = complete(model, prompts, greedy).rows
+            strings = texts_and_originals(data.tok, prompts, rows, model.causal)
             line += f" | verify {name} {sum(data.check(*strings)) / n:.3f}"
     return line
 
 
 if __name__ == "__main__":
     config, _ = configure(globals())
-    check_knobs()
+    one_of(('fill', 'causal'), mode=mode)
+    check_recipe(**knobs(globals()))
     data = Dataset(dataset)
     data.check_rows(block_size, mode, blank_kind)
     torch_device, note = init_device(device, dtype)
     torch.manual_seed(seed)
-    try:
-        model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal')
-    except ValueError as e:
-        fail(e)
+    model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal')
     model.to(torch_device)
 
     def loss_at(step):
-        tokens, hidden, loss = pretraining_batch(model, data, 'train', batch_size,
-                                                 draws(seed, 'pretrain', step))
+        _, _, loss = pretraining_batch(model, data, 'train', batch_size,
+                                       draws(seed, 'pretrain', step))
         return loss
 
     fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,

@@ -99,6 +99,10 @@ class Tokenizer:
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
 
 
+def make_tokenizer(kind, chars=''):
+    return Tokenizer(kind, chars)
+
+
 # ---- corpora -------------------------------------------------------------------------------------
 
 
@@ -202,7 +206,7 @@ class Dataset:
             self.answers = {split: np.array(self.meta[split]['answers'])
                             for split in ('train', 'val')}
         self.fingerprint = hashlib.sha256(pathlib.Path(meta_path).read_bytes()).hexdigest()[:16]
-        self.code = pathlib.Path(HERE, owner, 'prepare.py').read_bytes()        # what verify() is
+        self.code = digest_of(pathlib.Path(HERE, owner, 'prepare.py').read_bytes())
         try:
             self.verify = runpy.run_path(f'{HERE}/{owner}/prepare.py').get('verify')
         except Exception as e:
