@@ -13,6 +13,7 @@ import functools
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import runpy
@@ -507,6 +508,22 @@ def peak_memory(device):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
+def print_changes(old, new):
+    """Says which knobs of a run, {name: value}, are not those it was begun with."""
+    changed = [f'{name} {old.get(name)!r} -> {value!r}' for name, value in new.items()
+               if old.get(name) != value and name not in ('resume', 'out_dir')]
+    if changed and is_main():
+        print(f"resumed with changes: {', '.join(changed)}")
+
+
+def check_finite(line):
+    """Exits with an error if a number of a line of the log, {key: number}, is NaN or infinite."""
+    for key, value in line.items():
+        if not math.isfinite(value):
+            fail(f"step {line.get('step', 0)}: {key} is {value}; no checkpoint was overwritten; "
+                 "lower --learning_rate, or look at the rewards")
+
+
 # ---- processes and files -------------------------------------------------------------------------
 
 
@@ -521,8 +538,8 @@ def run_script(command):
 
 def run_missing(commands):
     for path, command in commands.items():
-        if not os.path.exists(path):
-            run_script(command)
+        if path and not os.path.exists(path):
+            run_script(shlex.split(command))
 
 
 @contextlib.contextmanager
@@ -794,9 +811,9 @@ class Log:
         print(text, flush=True)
         self.tell_wandb(line['step'], line)
 
-    def write_samples(self, samples):
+    def write_samples(self, step, samples):
         """Writes completions to samples.jsonl: dicts with the same step and keys."""
-        self.append('samples.jsonl', samples)
+        self.append('samples.jsonl', [{'step': step} | sample for sample in samples]); return
 
         def table(wandb):
             columns = list(samples[0])

@@ -17,7 +17,7 @@ from torch import nn
 
 from common import (autocast, configure, fail, init_device, knobs, main_rank_first, one_of,
                     run_missing)
-from data.dataset import Dataset, call_user, draw_prompts, draws, texts_and_originals
+from data.dataset import Dataset, call_user, draw_prompts, draws, texts, texts_and_originals
 from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
 # knobs
@@ -112,6 +112,23 @@ def load_judge(path, data, make='python judge.py', block_size=1, device='cpu'):
 # ---- rewards by name -----------------------------------------------------------------------------
 
 
+def check_rewards(rewards, functions):
+    """Exits with an error if rewards {name: weight} ask for what is neither built in nor among the
+    functions {name: function} of config files."""
+    for name in functions:
+        if name in BUILT_IN:
+            fail(f"a config file defines a function '{name}', which is the name of a built-in "
+                 "reward; give it another one")
+    for name, weight in rewards.items():
+        if name not in BUILT_IN and name not in functions:
+            fail(f"rewards = {rewards}: no reward '{name}'; there are "
+                 f"{', '.join([*BUILT_IN, *functions])}; config files can define more")
+        if type(weight) not in (int, float):
+            fail(f"rewards = {rewards}: the weight of '{name}' is no number")
+    if not rewards:
+        fail("rewards = {}: expected at least one, such as {'judge': 1.0}")
+
+
 @dataclass
 class Scorer:
     """Scores completions by the names of rewards: those that are built in, or functions."""
@@ -151,16 +168,22 @@ class Scorer:
                     values = call_user(f"reward '{name}'", self.functions[name], *strings)
             values = torch.as_tensor(values, dtype=torch.float32, device=rows.device)
             scores[name] = values.reshape(B, rollout.k)
+            bad = (~scores[name].isfinite()).any(1).nonzero()
+            if len(bad) > 0:
+                prompt = rollout.prompts[int(bad[0]):int(bad[0]) + 1]
+                shown, _ = texts(self.data.tok, prompt.tokens, prompt.mask, prompt.tokens, False)
+                fail(f"reward '{name}' is not finite for the prompt {shown[0]!r}; no checkpoint "
+                     "was overwritten; look at that reward, or lower --learning_rate")
         return scores
 
 
 def auc(scores, labels):
     """P(score of a 1 > score of a 0) + half of the ties, in [0, 1], over all pairs of scores (N,)
-    with labels (N,) bool; nan if a class is empty."""
+    with labels (N,) bool; 0.5 if a class is empty."""
     scores = np.asarray(scores, dtype=np.float64)
     labels = np.asarray(labels, dtype=bool)
     wins = np.heaviside(scores[labels, None] - scores[~labels], 0.5)        # (ones, zeros)
-    return wins.mean().item() if wins.size else float('nan')
+    return wins.mean().item() if wins.size else 0.5
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -240,7 +263,7 @@ if __name__ == "__main__":
     if kind == 'classifier' and labels == '':
         path, make = find_generator(config, data)
         main_rank_first(lambda: run_missing({path: make}))
-        generator = load_gpt(path, data, ' '.join(make), block_size, device=torch_device)
+        generator = load_gpt(path, data, make, block_size, device=torch_device)
     examples = functools.partial(real_or_filled, data, generator)
     if labels:
         examples = functools.partial(labelled_examples, *read_labels(labels, data.tok))

@@ -665,8 +665,8 @@ def recipe_path(config, words):
 
 
 def find_part(path, script, recipe, **run):
-    """Path of a generator or judge, and the command that makes it, a list of words. path '': where
-    the recipe's checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
+    """Path of a generator or judge, and the command that makes it. path '': where the recipe's
+    checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
     module = importlib.import_module(script.removesuffix('.py'))
     defaults = knobs(vars(module))
     words = [f'--{name}={value}' for name, value in run.items() if name in defaults]
@@ -676,7 +676,7 @@ def find_part(path, script, recipe, **run):
         path = recipe_path(config, words)
     else:
         words.append(f'--out={path}')
-    return path, ['python', script] + words
+    return path, shlex.join(['python', script] + words)
 
 
 def find_generator(config, data):

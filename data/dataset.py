@@ -547,6 +547,23 @@ def print_group(tok, tokens, mask, rows, label, columns, most=None, note=''):
     sys.stdout.flush()
 
 
+def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
+    """Prints the first groups among rows (N, T), of each its best completions and its worst, with
+    columns {name: values (P, k)}. Returns them for samples.jsonl, a dict per completion."""
+    k = len(rows) // len(prompts)
+    strings, completions = texts(tok, prompts.tokens, prompts.mask, rows, causal)
+    samples = []
+    for p in range(min(groups, len(prompts))):
+        here = {name: values[p] for name, values in columns.items()}        # {name: (k,)}
+        print_group(tok, prompts.tokens[p], prompts.mask[p], rows[p * k:(p + 1) * k], label, here,
+                    most)
+        for j in range(k):
+            i = p * k + j
+            samples.append({'prompt': strings[i], 'completion': completions[i]}
+                           | {name: values[j].item() for name, values in here.items()})
+    return samples
+
+
 def row_text(tok, ids, mask):
     """Text of ids (T,) up to the last that is no padding and no end of row; line ends as a sign."""
     yellow = ''
