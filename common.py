@@ -160,6 +160,7 @@ if is_our_script():
     for number in signal_numbers():
         signal.signal(number, on_early_signal)
 
+os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 import torch                                    # takes seconds, hence the handlers above
 import torch.distributed as dist
 from torch import nn

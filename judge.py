@@ -10,13 +10,14 @@ import functools
 import json
 from dataclasses import dataclass
 
+from common import (autocast, configure, fail, init_device, knobs, main_rank_first, one_of,
+                    run_missing)
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import (autocast, configure, fail, init_device, knobs, main_rank_first, one_of,
-                    run_missing)
 from data.dataset import Dataset, call_user, draw_prompts, draws, texts, texts_and_originals
 from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
@@ -155,7 +156,8 @@ class Scorer:
             if name == 'judge':
                 values = self.judge.score(rows)                             # (N,)
             elif name == 'length':              # the share of the row that the policy wrote
-                values = torch.bincount(rollout.owner, minlength=len(rows)) / rows.size(1)
+                ones = torch.ones(len(rollout.owner), device=rows.device)
+                values = ones.new_zeros(len(rows)).index_add(0, rollout.owner, ones) / rows.size(1)
             elif name == 'distinct':            # 1 / how often the group has this completion
                 groups = rows.view(B, rollout.k, -1)                        # (B, k, T)
                 values = 1 / (groups[:, :, None] == groups[:, None]).all(3).sum(2)      # (B, k)

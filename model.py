@@ -21,12 +21,13 @@ import time
 import zipfile
 from dataclasses import dataclass
 
+from common import (at_least, autocast, between, configure, digest_of, fail, init_device, knobs,
+                    new_file, one_of)
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import (at_least, autocast, between, configure, digest_of, fail, init_device, knobs,
-                    new_file, one_of)
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
                           prompts_of_texts, texts, texts_and_originals)
 
@@ -430,7 +431,8 @@ def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
         if not where.any():
             continue
         if fill_order == 'confident' and n_fill_steps > 1:
-            logits = look[where[left].to(device)]                       # of the very same pass
+            chosen = where[left].nonzero().squeeze(1).to(device, non_blocking=True)
+            logits = look.index_select(0, chosen)                       # of the very same pass
         else:
             logits = logits_at(model, states, where, keep_graph)        # (U of this pass, V)
 

@@ -49,6 +49,8 @@ def diversity(prompts, completions):
         scores.append(alone / max(1, len(words)))       # no words: 0
     return scores
 
+diversity.about_group = True        # a single completion would have it for free
+
 def coherence(prompts, completions):
     """Share of the words touched that occur in the training text."""
     scores = []

@@ -3,16 +3,17 @@
 
 import functools
 import torch
+from common import run_missing
 from data.dataset import Dataset
 from data.docstrings.prepare import fails
 from judge import load_judge
-from model import ensure_checkpoint
+from model import find_part
 
 dataset = 'docstrings/failures'         # prompts that invite a completion about failure
 mode = 'causal'
 block_size = 64
 blank_kind = 'answer'
-rewards = {'judge': 1.0, 'failure': 0.0, 'likelihood': 0.0}     # at 0: only watched
+rewards = {'judge': 1.0, 'kl': -0.02, 'failure': 0.0, 'likelihood': 0.0}    # at 0: only watched
 
 generator_recipe = 'config/generator_completion.py'
 judge_recipe = 'config/judge_labels.py'
@@ -24,9 +25,7 @@ gradient_accumulation_steps = 4
 adv_norm = 'batch'
 inner_updates = 2
 mini_batches = 4
-kl_beta = 0.02
-kl_in_reward = True
-target_kl = 0.05
+kl_beta = 0.0               # the KL is in the reward
 entropy_coef = 0.005
 learning_rate = 5e-4
 max_iters = 40
@@ -48,7 +47,8 @@ def failure(prompts, completions):
 
 def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""
-    path, make = ensure_checkpoint('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
+    path, make = find_part('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
+    run_missing({path: make})
     data = _dataset('docstrings')
     rows = []
     for prompt, completion in zip(prompts, completions):
