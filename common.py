@@ -528,19 +528,40 @@ def check_finite(line):
 # ---- processes and files -------------------------------------------------------------------------
 
 
-def run_script(command):
-    """Runs one of our scripts, visibly, as one process; ends with its exit code if it fails."""
-    print('$', *command, flush=True)
-    alone = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
-    code = subprocess.call([sys.executable, *command[1:]], env=alone)
-    if code != 0:
-        sys.exit(code if code > 0 else 128 - code)
-
-
 def run_missing(commands):
-    for path, command in commands.items():
-        if path and not os.path.exists(path):
-            run_script(shlex.split(command))
+    """Makes what is missing of {path: command}: runs these scripts of ours, visibly and side by
+    side, each on its share of the cores. What another process is just making is waited for. Exits
+    with the code of one that fails."""
+    running = []                                # of each: the lock of its path, the process
+    missing = [path for path in commands if path and not os.path.exists(path)]
+    env = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
+    if len(missing) > 1:
+        env.setdefault('OMP_NUM_THREADS', str(max(1, os.cpu_count() // len(missing))))
+    for path in missing:
+        lock = lock_file(f'{path}.lock', wait=True)
+        if not os.path.exists(path):            # nobody has made it meanwhile
+            print('$', commands[path], flush=True)
+            words = [sys.executable] + shlex.split(commands[path])[1:]
+            running.append((lock, subprocess.Popen(words, env=env)))
+    for lock, process in running:
+        code = process.wait()
+        os.unlink(lock.name)
+        lock.close()
+        if code != 0:
+            for _, other in running:
+                other.terminate()
+            sys.exit(code if code > 0 else 128 - code)
+
+
+def lock_file(path, wait=False):
+    """A file that only this process holds, until it closes it or ends. Raises OSError if another
+    one does, unless it is waited for."""
+    os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
+    file = open(path, 'a')
+    with contextlib.suppress(ImportError):
+        import fcntl                            # not on Windows
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    return file
 
 
 @contextlib.contextmanager
@@ -612,20 +633,13 @@ open_locks = []         # files; a lock lives as long as its file is open, and d
 
 
 def lock_folder(folder):
-    """Makes a folder that only this process writes to; ends with one line if another one does."""
+    """Makes a folder that only this process writes to; exits with an error if another one does."""
     try:
-        os.makedirs(folder, exist_ok=True)
-        file = open(f'{folder}/.lock', 'a')
+        open_locks.append(lock_file(f'{folder}/.lock'))
+    except BlockingIOError:
+        fail(f"another run is writing to {folder}; choose another --out_dir=DIR, or stop that one")
     except OSError as e:
         fail(f"cannot write to {folder}: {e.strerror}; choose another --out_dir=DIR")
-    try:
-        import fcntl                            # not on Windows
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError:
-        fail(f"another run is writing to {folder}; choose another --out_dir=DIR, or stop that one")
-    open_locks.append(file)
 
 
 def move_aside(folder):

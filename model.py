@@ -720,8 +720,8 @@ def fit(model, gpt, loss_at, look, config, title, **content):
             printed = time.time()
             seconds_left = (printed - began) / step * (last - step)
             held_out = f"{look()} | " if is_due else ''
-            print(f"step {step:5d} | loss {mean:.4f} | {held_out}{seconds_left:.0f} s left",
-                  flush=True)
+            print(f"{content['kind']:9} step {step:5} | loss {mean:.4f} | {held_out}"
+                  f"{seconds_left:.0f} s left", flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
     print(f"saved {path}")
 

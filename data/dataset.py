@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import Stopped, digest_of, fail, is_main, new_file, one_of, read_json, run_script
+from common import Stopped, digest_of, fail, is_main, new_file, one_of, read_json, run_missing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = ('rows', 'windows', 'pairs')
@@ -187,7 +187,7 @@ class Dataset:
         make = f'python {script}'
         self.make = make
         if prepare and not os.path.exists(meta_path):
-            run_script(make.split())
+            run_missing({meta_path: make})
             if not os.path.exists(meta_path):
                 fail(f"{script} has not written {meta_path}; it must call write_corpus()")
         keys = {'tokenizer': str, 'chars': str, 'unit': str, 'train': dict, 'val': dict,
