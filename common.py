@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import re
 import runpy
 import secrets
@@ -280,18 +281,26 @@ def read_config_file(path, namespace):
 
 
 def imported_code(values):
-    """What the files of this folder hold that define these values, but for installed packages."""
-    paths = set()
-    for value in values:
+    """What the files of this folder hold that define these values, and those that these import in
+    turn; our own scripts and installed packages do not count."""
+    ours = ('common', 'model', 'judge', 'train_grpo', 'data.dataset')
+    values = list(values)
+    code = {}                                   # {path: bytes}
+    for value in values:                        # it grows
         name = value.__name__ if type(value) is type(sys) else getattr(value, '__module__', None)
-        path = getattr(sys.modules.get(name), '__file__', None) or ''
-        if path.startswith(HOME + os.sep) and 'site-packages' not in path:
-            paths.add(path)
-    code = []
-    for path in sorted(paths):
-        with open(path, 'rb') as file:
-            code.append(file.read())
-    return code
+        module = sys.modules.get(name)
+        path = getattr(module, '__file__', None) or ''
+        is_theirs = path.startswith(HOME + os.sep) and 'site-packages' not in path
+        if is_theirs and name not in ours and path not in code:
+            code[path] = pathlib.Path(path).read_bytes()
+            values += vars(module).values()
+    return [code[path] for path in sorted(code)]
+
+
+def code_digest(path, values):
+    """Stands for the code of a file of this folder, and of what it imports; values: what it
+    defines."""
+    return digest_of(pathlib.Path(HOME, path).read_bytes(), imported_code(values))
 
 
 def is_program(tree):

@@ -1,4 +1,7 @@
-"""Text as rows of token ids; batches of rows; blanks in them; prompts; and rows as text again."""
+"""Text as rows of token ids; batches of rows; blanks in them; prompts; and rows as text again.
+
+What is reserved is out of band: blank, beginning, end and padding of a row are ids that no text
+has. A blank is shown as BLANK; people may type '_' for it."""
 import functools
 import hashlib
 import inspect
@@ -13,16 +16,16 @@ import sys
 import zlib
 from dataclasses import dataclass, replace
 
+from common import Stopped, code_digest, digest_of, fail, is_main, new_file, read_json, run_missing
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from common import Stopped, digest_of, fail, is_main, new_file, one_of, read_json, run_missing
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = ('rows', 'windows', 'pairs')
 BLANK_KINDS = ('random', 'span', 'suffix', 'answer')
-BLANK = '_'             # how a blank is written; an underscore in a corpus is stored as '-'
+BLANK = '\u2581'        # how a blank is shown, to people and to rewards: a sign that no corpus has
 SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1, V + 2; models have no output for them
 # letters: n rows | T positions | V base vocabulary | B prompts, k completions each: N = B * k rows
 
@@ -45,44 +48,29 @@ class Tokenizer:
         if kind == 'gpt2':
             pieces = self.load_gpt2()
         else:
-            pieces = [char.encode() for char in chars]
-            self.ids = {char: i for i, char in enumerate(chars)}
-            self.eos = self.ids['\n']
+            pieces = [b'\n'] + [char.encode() for char in chars]
+            self.ids = {char: i for i, char in enumerate(chars, 1)}
+            self.eos = 0
         self.base = len(pieces)
-        self.size = self.base + len(SPECIALS)
-        self.mask, self.bos, self.pad = range(self.base, self.size)
+        self.mask, self.bos, self.pad = range(self.base, self.base + len(SPECIALS))
         self.pieces = pieces + [BLANK.encode(), b'', b'']       # how ids are shown, as bytes
-        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**this) is an equal one
+        self.vocabulary = {'kind': kind, 'chars': chars}        # make_tokenizer(**this) is equal
 
     def load_gpt2(self):
         """Sets up the byte pairs; returns the bytes of each id. The last id ends a row."""
         try:
             import tiktoken
-            gpt2 = tiktoken.get_encoding('gpt2')
-        except Exception as e:
+            self.bpe = tiktoken.get_encoding('gpt2')
+        except Exception as e:      # requests, OSError, ImportError: it cannot be had
             fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
                  "time, a network; --tokenizer=char needs neither")
-        ours = {f'<|{name}|>': gpt2.n_vocab + i for i, name in enumerate(SPECIALS)}
-        self.bpe = tiktoken.Encoding(           # extended in the way that tiktoken documents
-            'gpt2_blanks', pat_str=gpt2._pat_str, mergeable_ranks=gpt2._mergeable_ranks,
-            special_tokens=gpt2._special_tokens | ours)
-        self.eos = gpt2.eot_token
-        return gpt2.decode_tokens_bytes(range(self.eos)) + [b'\n']
-
-    def difference(self, other):
-        """In words, how another tokenizer's vocabulary differs from this one; '': not at all."""
-        if self.vocabulary == other.vocabulary:
-            return ''
-        if self.kind != other.kind:
-            return f"its tokenizer is {other.kind}, not {self.kind}"
-        more = ''.join(sorted(set(other.ids) - set(self.ids))) or 'none'
-        less = ''.join(sorted(set(self.ids) - set(other.ids))) or 'none'
-        return f"characters only there: {more!r}, only here: {less!r}"
+        self.eos = self.bpe.eot_token
+        return self.bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
 
     def encode(self, text, blanks=False):
-        """List of ids; with blanks=True each '_' becomes the mask id. Raises ValueError."""
+        """List of ids; with blanks=True each '_' or BLANK is a blank. Raises ValueError."""
         if blanks:
-            first, *others = text.split(BLANK)
+            first, *others = re.split(f'[_{BLANK}]', text)
             ids = self.encode(first)
             for part in others:
                 ids += [self.mask] + self.encode(part)
@@ -95,66 +83,65 @@ class Tokenizer:
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
-        """Text; blanks are shown as '_', an end of row as a line feed, BOS and padding not."""
+        """Text; an end of row is shown as a line feed, BOS and padding are not."""
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
 
 
 def make_tokenizer(kind, chars=''):
-    return Tokenizer(kind, chars)
+    """The tokenizer of a vocabulary: 'char', 'gpt2', or a folder of a pretrained one."""
+    if kind in ('char', 'gpt2'):
+        return Tokenizer(kind, chars)
+    from extras.pretrained import PretrainedTokenizer
+    return PretrainedTokenizer(kind)
 
 
 # ---- corpora -------------------------------------------------------------------------------------
 
 
-def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary=''):
-    """Writes two lists of texts as a corpus: train.bin and val.bin (uint16 ids, each text with its
-    end of row), and meta.json.
+def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', script=''):
+    """Writes two lists of texts as a corpus: train.bin and val.bin, the ids of all rows, in the
+    smallest type that holds them; and meta.json, which says where each row ends.
 
     unit: 'rows', a text is a row | 'windows', rows are cut anywhere from the texts | 'pairs', a
     text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
     vocabulary: name of the corpus whose characters this one takes, so that networks made on either
-    fit the other; '': those that occur here."""
-    one_of(UNITS, unit=unit)
-    one_of(('char', 'gpt2'), tokenizer=tokenizer)
+    fit the other; '': those that occur here. script: the prepare.py whose verify() goes with it;
+    '': the one in the folder."""
     if not train or not val:
         fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each")
-    splits = {'train': [], 'val': []}           # of texts in parts: (text,) or (prompt, answer)
+    splits = {}                                 # of texts in parts: (text,) or (prompt, answer)
     for split, items in (('train', train), ('val', val)):
-        for item in items:
-            parts = [part.replace(BLANK, '-') for part in (item if unit == 'pairs' else (item,))]
-            text = ''.join(parts)
-            if unit != 'windows' and ('\n' in text or text == ''):
-                fail(f"a row that is empty, or with a line feed in it: {text[:60]!r}; a line feed "
-                     "ends a row, and an empty one has nothing to fill")
-            splits[split].append(parts)
-
-    every_char = {'\n'}.union(*itertools.chain(*splits['train'], *splits['val']))
+        splits[split] = items if unit == 'pairs' else [(item,) for item in items]
+    every_char = set().union(*itertools.chain(*splits['train'], *splits['val']))
+    if BLANK in every_char:
+        fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
     chars = ''
-    if vocabulary:
-        tok = Dataset(vocabulary, prepare=True).tok
-        strange = ''.join(sorted(every_char - set(tok.ids))) if tok.kind == 'char' else ''
-        if tok.kind != tokenizer or strange:
-            fail(f"vocabulary = {vocabulary!r}: a {tok.kind} vocabulary without the characters "
-                 f"{strange!r} of this text; leave them out, or prepare '{vocabulary}' with them")
-        chars = tok.vocabulary['chars']
-    elif tokenizer == 'char':
+    if tokenizer == 'char':
         chars = ''.join(sorted(every_char))
-        if len(chars) > 2 ** 16:
-            fail(f"{len(chars)} different characters; expected at most {2 ** 16} (ids are uint16)")
-    tok = Tokenizer(tokenizer, chars)
-    meta = {'tokenizer': tokenizer, 'chars': chars, 'unit': unit}
+    if vocabulary:
+        chars = Dataset(vocabulary, prepare=True).tok.vocabulary['chars']
+        strange = ''.join(sorted(every_char - set(chars)))
+        if tokenizer != 'char' or strange:
+            fail(f"vocabulary = {vocabulary!r}: it does not have the characters {strange!r} of "
+                 f"this text; leave them out, or prepare '{vocabulary}' with them")
+    tok = make_tokenizer(tokenizer, chars)
+    kind = np.min_scalar_type(tok.base - 1)
+    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
+    meta = {'script': script or f'data/{name}/prepare.py', 'vocabulary': tok.vocabulary,
+            'unit': unit, 'dtype': kind.name}
 
     for split, texts_in_parts in splits.items():
         ids = []
-        answers = []                            # where in its row the answer begins
+        ends = []                               # where each row ends, its eos included
+        answers = []                            # and where in it the answer begins
         for parts in texts_in_parts:
             answers.append(len(tok.encode(parts[0])))
             for part in parts:                  # apart: no symbol is half prompt and half answer
                 ids += tok.encode(part)
             ids.append(tok.eos)
-        ids = np.array(ids, dtype=np.uint16)
-        meta[split] = {'texts': len(texts_in_parts), 'tokens': len(ids),
-                       'sha256': hashlib.sha256(ids).hexdigest()}
+            ends.append(len(ids))
+        ids = np.array(ids, kind)
+        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids).hexdigest()}
         if unit == 'pairs':
             meta[split]['answers'] = answers
         with new_file(f'{folder}/{split}.bin') as file:
@@ -162,7 +149,6 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary=''):
     meta['checksum'] = digest_of(meta)
     with new_file(f'{folder}/meta.json', 'w') as file:          # last: it says "complete"
         json.dump(meta, file)
-    name = os.path.relpath(folder, HERE)
     print(f"{name}: {len(train)} {'pairs' if unit == 'pairs' else 'texts'}, {len(val)} held out, "
           f"V = {tok.base}")
 
@@ -170,117 +156,100 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary=''):
 class Dataset:
     """A prepared corpus, a folder of data/. tok: its tokenizer; meta: what meta.json says; verify:
     (prompt, completion) or (prompt, completion, original) -> [0, 1], if its prepare.py has such a
-    function, else None."""
+    function, else None; fingerprint, code: stand for the text, and for verify()."""
 
     def __init__(self, name, prepare=False):
-        """prepare=True runs its prepare.py if needed. Ends with one line if it is not complete.
+        """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
-        self.name = name
-        self.folder = f'{HERE}/{name}'
-        owner = name.split('/')[0]
-        script = f'data/{owner}/prepare.py'
-        known = sorted(path.parent.name for path in pathlib.Path(HERE).glob('*/prepare.py'))
-        if owner not in known:
+        self.name = name.strip('/')
+        folder = f'{HERE}/{self.name}'
+        owner = self.name.split('/')[0]
+        if not os.path.exists(f'{HERE}/{owner}/prepare.py') and not os.path.exists(folder):
+            known = sorted({path.parent.name for path in pathlib.Path(HERE).glob('*/*')
+                            if path.name in ('prepare.py', 'meta.json')})
             fail(f"no dataset '{name}'; there are {', '.join(known)}")
-
-        meta_path = f'{self.folder}/meta.json'
-        make = f'python {script}'
-        self.make = make
-        if prepare and not os.path.exists(meta_path):
-            run_missing({meta_path: make})
-            if not os.path.exists(meta_path):
-                fail(f"{script} has not written {meta_path}; it must call write_corpus()")
-        keys = {'tokenizer': str, 'chars': str, 'unit': str, 'train': dict, 'val': dict,
-                'checksum': str}
-        self.meta = read_json(meta_path, keys, make)
-        if self.meta.pop('checksum') != digest_of(self.meta):
-            fail(f"{meta_path} is damaged: its checksum does not match; make it with: {make}")
-        self.tok = Tokenizer(self.meta['tokenizer'], self.meta['chars'])
-        self.ids = {split: self.read_ids(split, make) for split in ('train', 'val')}
-        # Where each row begins, and, last, where the last one ends.
-        self.edges = {split: np.append(0, np.flatnonzero(ids == self.tok.eos) + 1)
-                      for split, ids in self.ids.items()}
-        self.fits = {}                          # what fitting() has found
+        self.make = f'python data/{owner}/prepare.py'
+        meta_path = f'{folder}/meta.json'
+        if prepare:
+            run_missing({meta_path: self.make})
+        keys = {'script': str, 'vocabulary': dict, 'unit': str, 'dtype': str, 'train': dict,
+                'val': dict, 'checksum': str}
+        self.meta = read_json(meta_path, keys, self.make)
+        self.fingerprint = self.meta.pop('checksum')
+        if self.fingerprint != digest_of(self.meta):
+            fail(f"{meta_path} is damaged: its checksum does not match; make it with: {self.make}")
+        self.tok = make_tokenizer(**self.meta['vocabulary'])
+        self.ids = {split: self.read_ids(f'{folder}/{split}.bin', self.meta[split]['sha256'])
+                    for split in ('train', 'val')}
+        self.edges = {split: np.array([0] + self.meta[split]['ends']) for split in self.ids}
         self.answers = {}                       # pairs: where in each row the answer begins
         if self.meta['unit'] == 'pairs':
-            self.answers = {split: np.array(self.meta[split]['answers'])
-                            for split in ('train', 'val')}
-        self.fingerprint = hashlib.sha256(pathlib.Path(meta_path).read_bytes()).hexdigest()[:16]
-        self.code = digest_of(pathlib.Path(HERE, owner, 'prepare.py').read_bytes())
+            self.answers = {split: np.array(self.meta[split]['answers']) for split in self.ids}
+
+        self.script = self.meta['script']
         try:
-            self.verify = runpy.run_path(f'{HERE}/{owner}/prepare.py').get('verify')
+            module = runpy.run_path(f'{os.path.dirname(HERE)}/{self.script}')
         except Exception as e:
-            fail(f"{script}: {type(e).__name__}: {e}")
-        if self.verify:
-            asks_for_original = n_arguments(self.what_verify, self.verify, one_by_one=True) == 3
-            if asks_for_original and self.answers and not self.has_answers():
+            fail(f"{self.script}: {type(e).__name__}: {e}")
+        self.verify = module.get('verify')
+        self.code = code_digest(self.script, module.values())
+        if self.verify and self.answers and not self.has_answers().any():
+            if n_arguments('verify()', self.verify, one_by_one=True) == 3:
                 self.verify = None              # there is nothing to compare with
 
-    def read_ids(self, split, make):
+    def read_ids(self, path, sha256):
         """The ids of a split, if they are those that were written."""
-        path = f'{self.folder}/{split}.bin'
         try:
-            ids = np.memmap(path, np.uint16, 'r')
+            ids = np.memmap(path, self.meta['dtype'], 'r')
         except (OSError, ValueError) as e:
-            fail(f"cannot read {path}: {e}; make it with: {make}")
-        if hashlib.sha256(ids).hexdigest() != self.meta[split].get('sha256'):
-            fail(f"{path} is damaged: it is not what meta.json says; make it with: {make}")
+            fail(f"cannot read {path}: {e}; make it with: {self.make}")
+        if hashlib.sha256(ids).hexdigest() != sha256:
+            fail(f"{path} is damaged: it is not what meta.json says; make it with: {self.make}")
         return ids
 
-    @property
-    def what_verify(self):
-        return f"verify() of data/{self.name.split('/')[0]}/prepare.py"
-
-    def has_answers(self, every=False):
-        """Has any pair an answer? every: has each of them one?"""
-        there = [np.diff(self.edges[split]) - 1 > self.answers[split] for split in self.answers]
-        return np.concatenate(there).all() if every else np.concatenate(there).any()
+    def has_answers(self):
+        """Which pairs have an answer: bool, of all splits."""
+        return np.concatenate([np.diff(self.edges[split]) - 1 > self.answers[split]
+                               for split in self.answers])
 
     def fitting(self, split, block_size):
-        """Numbers of the rows that are drawn: those of pairs that are too long are skipped, since
-        an answer without its end teaches a wrong one; other rows are cut."""
-        if (split, block_size) not in self.fits:
-            lengths = np.diff(self.edges[split])
-            if self.answers:
-                self.fits[split, block_size] = np.flatnonzero(lengths <= block_size)
-            else:
-                self.fits[split, block_size] = np.arange(len(lengths))
-        return self.fits[split, block_size]
+        """Numbers of the rows that are drawn: pairs that are too long are skipped, since an answer
+        without its end teaches a wrong one; other rows are cut."""
+        lengths = np.diff(self.edges[split])
+        return np.flatnonzero((lengths <= block_size) | (self.meta['unit'] != 'pairs'))
 
     def check_rows(self, block_size, mode='causal', blank_kind=''):
-        """Says what a row of block_size tokens cannot hold; ends with one line if that is all, or
+        """Says what a row of block_size tokens cannot hold; exits with an error if that is all, or
         if an answer is asked for where there is none."""
         for split, ids in self.ids.items():
-            if self.meta['unit'] == 'windows' and len(ids) < block_size:
-                fail(f"dataset '{self.name}': the text of {split} has {len(ids)} tokens, fewer "
-                     f"than block_size = {block_size}")
+            lengths = np.diff(self.edges[split])
+            if self.meta['unit'] == 'windows':
+                if len(ids) < block_size:
+                    fail(f"dataset '{self.name}': the text of {split} has {len(ids)} tokens, fewer "
+                         f"than block_size = {block_size}")
+                continue
             if len(self.fitting(split, block_size)) == 0:
-                shortest = np.diff(self.edges[split]).min()
-                fail(f"dataset '{self.name}': the shortest row of {split} has {shortest} tokens "
-                     f"with its end; expected block_size >= {shortest}")
-        if self.meta['unit'] != 'windows':
-            lengths = np.diff(self.edges['train'])
-            share = (lengths > block_size).mean()
-            if share > 0 and is_main():
+                fail(f"dataset '{self.name}': the shortest row of {split} has {lengths.min()} "
+                     f"tokens with its end; expected block_size >= {lengths.min()}")
+            if lengths.max() > block_size and is_main():
                 does = 'skips' if self.answers else 'cuts'
-                print(f"dataset '{self.name}': rows have up to {lengths.max()} tokens with their "
-                      f"end; block_size = {block_size} {does} {share:.1%} of them")
+                print(f"dataset '{self.name}', {split}: rows have up to {lengths.max()} tokens "
+                      f"with their end; block_size = {block_size} {does} "
+                      f"{(lengths > block_size).mean():.1%} of them")
         if blank_kind == 'answer' and not self.answers:
-            fail(f"blank_kind = 'answer': dataset '{self.name}' is made of {self.meta['unit']}; "
-                 f"expected pairs of prompt and answer, as {self.make} would write them if it "
-                 "called write_corpus(folder, 'pairs', ...)")
-        if blank_kind == 'answer' and mode == 'fill' and not self.has_answers(every=True):
+            fail(f"blank_kind = 'answer': dataset '{self.name}' is made of {self.meta['unit']}, "
+                 "expected pairs of prompt and answer; see data/README.md")
+        if blank_kind == 'answer' and mode == 'fill' and not self.has_answers().all():
             fail(f"blank_kind = 'answer': dataset '{self.name}' has prompts without an answer, so "
                  "there is nothing to fill; --mode=causal writes one")
 
     def check(self, prompts, completions, originals):
         """verify() of each completion, in [0, 1]."""
-        values = call_user(self.what_verify, self.verify, prompts, completions, originals,
-                           one_by_one=True)
+        what = f"verify() of {self.script}"
+        values = call_user(what, self.verify, prompts, completions, originals, one_by_one=True)
         for prompt, completion, value in zip(prompts, completions, values):
             if not 0 <= value <= 1:
-                fail(f"{self.what_verify} gave {value} for {prompt!r}, {completion!r}; expected 0 "
-                     "to 1")
+                fail(f"{what} gave {value} for {prompt!r}, {completion!r}; expected 0 to 1")
         return values
 
     def batch(self, split, n, block_size, rng):
@@ -292,16 +261,15 @@ class Dataset:
             start = rng.integers(len(ids) - block_size + 1, size=(n, 1))                # (n, 1)
             stop = start + block_size
         else:
-            edges = self.edges[split]
             rows = self.fitting(split, block_size)
             row = rows[rng.integers(len(rows), size=(n, 1))]
-            start = edges[row]
-            stop = edges[row + 1]
-            if split in self.answers:
+            start = self.edges[split][row]
+            stop = self.edges[split][row + 1]
+            if self.answers:
                 answer = torch.from_numpy(self.answers[split][row[:, 0]])
         at = start + np.arange(block_size)                                              # (n, T)
-        tokens = np.where(at < stop, ids.take(at, mode='clip'), self.tok.pad)
-        return torch.from_numpy(tokens).long(), answer
+        tokens = np.where(at < stop, ids.take(at, mode='clip').astype(np.int64), self.tok.pad)
+        return torch.from_numpy(tokens), answer
 
 
 # ---- prompts: rows with blanks -------------------------------------------------------------------
@@ -334,8 +302,9 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4, answer=No
     run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
     key = np.take_along_axis(rng.random((n, T // width + 2)), run, 1)                   # (n, T)
     if kind == 'suffix':
-        key = np.broadcast_to(-np.arange(T), (n, T))    # the last positions have the lowest keys;
-        # they are drawn all the same, so that what is drawn next does not depend on the kind
+        # The last positions first. The random keys were drawn all the same, so that what is drawn
+        # next does not depend on the kind.
+        key = np.broadcast_to(-np.arange(T), (n, T))
     key = np.where(may_be_blank, key, 2.0)
     rank = key.argsort(1, kind='stable').argsort(1, kind='stable')                      # (n, T)
     return torch.from_numpy((rank < count) & may_be_blank)
@@ -372,10 +341,6 @@ class Prompts:
     def for_k(self, k):
         """The same, to be completed k times only."""
         return replace(self, uniforms=self.uniforms[:, :, :k])
-
-    def pin_memory(self):
-        """The same in memory from which a GPU can copy without being waited for."""
-        return self.map(lambda tensor: tensor.pin_memory())
 
 
 def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
@@ -416,7 +381,7 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
         if not 1 <= len(ids) <= longest:
             raise ValueError(f"{text!r}: {len(ids)} symbols; expected 1 to {longest}")
         if not causal and tok.mask not in ids:
-            raise ValueError(f"{text!r}: there is nothing to fill; write '{BLANK}' for a blank")
+            raise ValueError(f"{text!r}: there is nothing to fill; write '_' for a blank")
         if causal:
             ids += [tok.mask] * (max_new_tokens or T)
         elif unit != 'windows':
@@ -434,22 +399,23 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
 def texts(tok, tokens, mask, rows, causal):
     """Prompts and completions, two lists of N strings, of tokens, mask (B, T) and rows (N, T).
 
-    Fill: the row with '_' for its blanks, and the whole completed row. Causal: what stands to the
-    left of the first blank, and what follows. Without the line feed that closes a row."""
+    Fill: the row with BLANK for its blanks, and the whole completed row. Causal: what stands to the
+    left of the first blank, and what follows. Padding and the end that closes a row are not text;
+    but in fill mode an end that was blank is a choice, and is shown."""
     shown = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()                     # (B, T)
     groups = rows.view(len(shown), -1, rows.size(1)).tolist()                           # (B, k, T)
     prompts = []
     completions = []
     for ids, group in zip(shown, groups):
         first = ids.index(tok.mask) if causal else None
-        prompt = tok.decode(ids[:first])
-        # In fill mode a line feed closes the row only if it was given: a blank one is a choice.
-        closing = '\n' if causal or prompt.endswith('\n') else ''
-        if not causal:
-            prompt = prompt.removesuffix(closing)
-        for row in group:
-            prompts.append(prompt)
-            completions.append(tok.decode(row[first:]).removesuffix(closing))
+        closed = causal or [i for i in ids if i != tok.pad][-1] == tok.eos
+
+        def text(row):
+            row = [i for i in row if i != tok.pad]
+            return tok.decode(row[:-1] if closed and row[-1:] == [tok.eos] else row)
+
+        prompts += [tok.decode(ids[:first]) if causal else text(ids)] * len(group)
+        completions += [text(row[first:]) for row in group]
     return prompts, completions
 
 
@@ -465,37 +431,35 @@ def texts_and_originals(tok, prompts, rows, causal):
 
 def n_arguments(what, function, one_by_one=False):
     """How many arguments a reward, or with one_by_one a verify(), wants: 2, or 3 if it also asks
-    for the originals. Ends with one line if it cannot be called with either."""
-    arguments = ['prompt', 'completion', 'original']
+    for the originals. Exits with an error if it cannot be called with either."""
+    names = ['prompt', 'completion', 'original']
     if not one_by_one:
-        arguments = [name + 's' for name in arguments]
+        names = [name + 's' for name in names]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):             # some that are built in have no signature
         return 2
+    fits = []
     for n in (2, 3):
         try:
-            signature.bind(*arguments[:n])
+            signature.bind(*names[:n])
         except TypeError:
             continue
-        takes_it_too = arguments[2] in signature.parameters
-        return 3 if takes_it_too else n
-    fail(f"{what} cannot be called: its arguments are {signature}; expected "
-         f"({', '.join(arguments[:2])}), or ({', '.join(arguments)})")
+        fits.append(n)
+    if not fits:
+        fail(f"{what} cannot be called: its arguments are {signature}; expected "
+             f"({', '.join(names[:2])}), or ({', '.join(names)})")
+    return 3 if names[2] in signature.parameters else fits[0]
 
 
 def call_user(what, function, prompts, completions, originals, one_by_one=False):
     """Calls a function of the user's with lists of N strings; one_by_one: with single strings, each
-    different case once. Returns N numbers, or ends with one line that names the function, what came
-    of it, and what was expected. The originals are passed if it asks for them."""
+    different case once. Returns N numbers, or exits with an error that names the function, what
+    came of it, and what was expected. The originals are passed if it asks for them."""
     expected = "a list of one number per completion, from (prompts, completions)"
     if one_by_one:
         expected = "one number, from (prompt, completion)"
     columns = (prompts, completions, originals)[:n_arguments(what, function, one_by_one)]
-
-    def refuse(problem):
-        fail(f"{what} {problem}; expected {expected}; a prompt was {prompt!r}")
-
     prompt = prompts[0]
     try:
         if one_by_one:
@@ -507,44 +471,44 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
         else:
             # It gets lists of its own: one that sorts them must not spoil the next one's.
             values = function(*map(list, columns))
+        if isinstance(values, (np.ndarray, Tensor)):
+            values = values.tolist()
+        if not isinstance(values, (list, tuple)) or len(values) != len(prompts):
+            raise ValueError(f"it gave {reprlib.repr(values)} for {len(prompts)} completions")
+        numbers = []
+        for prompt, value in zip(prompts, values):
+            if isinstance(value, str):          # float('1') would be 1
+                raise ValueError(f"it gave {value!r}")
+            numbers.append(float(value))
+        return numbers
     except Stopped:                             # a signal came
         raise
     except (Exception, SystemExit) as e:
-        refuse(f"raised {type(e).__name__}: {e}")
-
-    if isinstance(values, (np.ndarray, Tensor)):
-        values = values.tolist()
-    if not isinstance(values, (list, tuple)):   # a dict or a set has no order
-        refuse(f"gave {reprlib.repr(values)}")
-    if len(values) != len(prompts):
-        refuse(f"gave {len(values)} values for {len(prompts)} completions")
-    numbers = []
-    for value, prompt in zip(values, prompts):
-        if isinstance(value, str):              # float('1') would be 1
-            refuse(f"gave {value!r}")
-        try:
-            numbers.append(float(value))
-        except (TypeError, ValueError, OverflowError):
-            refuse(f"gave {reprlib.repr(value)}")
-    return numbers
+        fail(f"{what} failed: {type(e).__name__}: {e}; expected {expected}; a prompt was "
+             f"{prompt!r}")
 
 
-def print_group(tok, tokens, mask, rows, label, columns, most=None, note=''):
+def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
     """Prints a prompt, tokens and mask (T,), and its different completions among rows (k, T): how
-    often each came, its values, its text. columns: {name: values (k,)}; highest first value first.
-    note: ends the line of the prompt. On a terminal what was blank is yellow."""
+    often each came, its values, its text; the best by the first of columns {name: values (k,)}, and
+    the worst. On a terminal what was blank is yellow."""
+    ids = tokens.masked_fill(mask, tok.mask)
+    if causal:                                  # one sign for all that is to be written
+        ids = ids[:int(mask.int().argmax()) + 1]
     names = ''.join(f'{name:>10}' for name in columns)
-    print(f'{label:9}{names}   {row_text(tok, tokens.masked_fill(mask, tok.mask), mask)}{note}')
+    print(f'{label:9}{names}   {row_text(tok, ids, mask)}')
 
     first_column = next(iter(columns.values()))
     found = {}                                  # {row: indices of the equal rows}
     for j in first_column.argsort(descending=True, stable=True).tolist():
         found.setdefault(tuple(rows[j].tolist()), []).append(j)
-    for same in list(found.values())[:most]:
-        j = same[0]
-        values = ''.join(f'{column[j]:10.3f}' for column in columns.values())
-        print(f'{len(same):7} x{values}   {row_text(tok, rows[j], mask)}')
-    sys.stdout.flush()
+    lines = []
+    for same in found.values():
+        values = ''.join(f'{column[same[0]]:10.3f}' for column in columns.values())
+        lines.append(f'{len(same):7} x{values}   {row_text(tok, rows[same[0]], mask)}')
+    if len(lines) > most:
+        lines[most - 1:-1] = [f"{'...':>9} {len(lines) - most} between"]
+    print('\n'.join(lines), flush=True)
 
 
 def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
@@ -556,7 +520,7 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     for p in range(min(groups, len(prompts))):
         here = {name: values[p] for name, values in columns.items()}        # {name: (k,)}
         print_group(tok, prompts.tokens[p], prompts.mask[p], rows[p * k:(p + 1) * k], label, here,
-                    most)
+                    causal, most)
         for j in range(k):
             i = p * k + j
             samples.append({'prompt': strings[i], 'completion': completions[i]}
@@ -579,42 +543,3 @@ def row_text(tok, ids, mask):
         piece = ''.join(char if char.isprintable() else '\u00b6' for char in piece)
         text += f'{yellow}{piece}{normal}' if is_blank else piece
     return text
-
-
-# ---- a check of English --------------------------------------------------------------------------
-
-
-@functools.cache
-def vocabulary(folder):
-    """Words of a corpus's training text, ' so ', and what row edges leave: ' s', 'o ' and 'o'."""
-    data = Dataset(os.path.basename(folder))
-    text = data.tok.decode(data.ids['train'])
-    parts = set()
-    for letters in set(re.findall('[A-Za-z]+', text)):
-        word = f' {letters} '
-        for i in range(len(word)):
-            parts |= {word[:i + 1], word[i:], word[i:-1]}
-    return parts
-
-
-def known_words(prompt, completion, folder):
-    """Share of the words with a blank in or beside them that the training text has; 1.0 if none.
-
-    A word cut by the row's edge must begin (or end) a word. Nothing between two spaces is unknown.
-    So 'th_ c_t sat' -> 'the cqt sat' gives 0.5: 'the' is known, 'cqt' is not, 'sat' was given."""
-    if BLANK not in prompt:                     # what follows a prompt is one blank
-        completion = prompt + completion
-        prompt = prompt + BLANK
-    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
-    if len(prompt) != len(completion):          # not one character each: find what was given
-        pattern = re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt))
-        match = re.fullmatch(pattern, completion, re.DOTALL)
-        spans = match.regs[1:] if match else [(0, len(completion))]
-
-    spaced = re.sub('[^A-Za-z]', ' ', completion)
-    hits = []
-    for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
-        if any(word.start() <= stop and start <= word.end() for start, stop in spans):
-            with_edges = spaced[max(0, word.start() - 1):word.end() + 1]
-            hits.append(with_edges in vocabulary(folder))
-    return sum(hits) / len(hits) if hits else 1.0

@@ -22,14 +22,52 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from common import configure, new_file
-from data.dataset import known_words, write_corpus
+from data.dataset import BLANK, Dataset, write_corpus
 
 SKIP = '/(tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|turtledemo)/'
 FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wrong|bad |broken|"
                      r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
-verify = functools.partial(known_words, folder=HERE)
 vocabulary = ''             # corpus whose characters to take; '': its own
+
+
+@functools.cache
+def words_of(name):
+    """Words of a corpus's training text, ' so ', and what row edges leave: ' s', 'o ' and 'o'."""
+    data = Dataset(name)
+    text = data.tok.decode(data.ids['train'])
+    parts = set()
+    for letters in set(re.findall('[A-Za-z]+', text)):
+        word = f' {letters} '
+        for i in range(len(word)):
+            parts |= {word[:i + 1], word[i:], word[i:-1]}
+    return parts
+
+
+def known_words(prompt, completion, name):
+    """Share of the words with a blank in or beside them that the training text has; 1.0 if none.
+
+    A word cut by the row's edge must begin (or end) a word. Nothing between two spaces is unknown.
+    So 'th_ c_t sat' -> 'the cqt sat' gives 0.5: 'the' is known, 'cqt' is not, 'sat' was given."""
+    if BLANK not in prompt:                     # what follows a prompt is one blank
+        completion = prompt + completion
+        prompt = prompt + BLANK
+    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    if len(prompt) != len(completion):          # not one character each: find what was given
+        pattern = re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt))
+        match = re.fullmatch(pattern, completion, re.DOTALL)
+        spans = match.regs[1:] if match else [(0, len(completion))]
+
+    spaced = re.sub('[^A-Za-z]', ' ', completion)
+    hits = []
+    for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
+        if any(word.start() <= stop and start <= word.end() for start, stop in spans):
+            with_edges = spaced[max(0, word.start() - 1):word.end() + 1]
+            hits.append(with_edges in words_of(name))
+    return sum(hits) / len(hits) if hits else 1.0
+
+
+verify = functools.partial(known_words, name='docstrings')
 
 
 def paragraphs(source):
@@ -88,11 +126,12 @@ if __name__ == "__main__":
     tenth = len(texts) // 10
     np.random.default_rng(2402).shuffle(texts)  # always in the same way
 
-    pieces = re.findall('.{64}', '\n'.join(texts[tenth:]).replace('_', '-'), re.DOTALL)
+    pieces = re.findall('.{64}', ' '.join(texts[tenth:]), re.DOTALL)
     with new_file(f'{HERE}/labels.jsonl', 'w') as file:
         for text in pieces:
             label = int(not FAILURE.search(text))
             file.write(json.dumps({'text': text, 'label': label}) + '\n')
     write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth], vocabulary=vocabulary)
     write_corpus(f'{HERE}/failures', 'pairs', train=failing_prompts(texts[tenth:]),
-                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings')
+                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings',
+                 script='data/docstrings/prepare.py')

@@ -1,10 +1,11 @@
 """Prompts and answers of your own, from a file of JSON lines {"prompt": ..., "answer": ...}.
 
-    python data/pairs/prepare.py --input=mine.jsonl
-    python data/pairs/prepare.py --input=mine.jsonl --val=held_out.jsonl --tokenizer=gpt2
+    python data/pairs/prepare.py mine.jsonl
+    python data/pairs/prepare.py mine.jsonl --name=roman --val=held_out.jsonl
 
 Without an answer a line is a prompt to be continued. Without --val a tenth of the prompts is held
 out. verify() says whether a completion is the answer; a reward of your own can say more."""
+import collections
 import json
 import os
 import sys
@@ -13,13 +14,16 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from common import configure, fail, one_of
-from data.dataset import write_corpus
+from common import configure, fail
+from data.dataset import Dataset, make_tokenizer, write_corpus
 
 input = ''                  # file of JSON lines to train on
 val = ''                    # file of JSON lines to hold out; '': a tenth of the other's prompts
-tokenizer = 'char'          # 'char': one symbol per character | 'gpt2': byte pairs, by tiktoken
+name = 'pairs'              # of the corpus, data/<name>; several stand side by side
+replace = False             # True: a corpus of that name, of another text, is replaced
+tokenizer = 'char'          # 'char' | 'gpt2': byte pairs, by tiktoken | folder of a pretrained one
 vocabulary = ''             # corpus whose characters to take, such as 'docstrings'; '': its own
+template = False            # True: prompts are put into the pretrained tokenizer's chat template
 EXPECTED = 'expected JSON lines {"prompt": "12+35=", "answer": "047"}; the answer may be left out'
 
 
@@ -29,7 +33,7 @@ def verify(prompt, completion, original):
 
 
 def read_pairs(path):
-    """The (prompt, answer) of each line of a file. Ends with one line that names a bad one."""
+    """The (prompt, answer) of each line of a file. Exits with an error that names a bad one."""
     pairs = []
     number = 0
     try:
@@ -37,7 +41,7 @@ def read_pairs(path):
             for number, line in enumerate(file, 1):
                 if line.strip():
                     pairs.append(read_pair(line))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         where = f'{path}, line {number}' if number else path
         fail(f"{where}: {getattr(e, 'strerror', None) or e}; {EXPECTED}")
     return pairs
@@ -48,35 +52,59 @@ def read_pair(line):
     item = json.loads(line)
     if type(item) is not dict or 'prompt' not in item:
         raise ValueError("no object with a prompt")
+    for key, text in item.items():
+        if key not in ('prompt', 'answer'):
+            raise ValueError(f"a key {key!r}, which is none of ours")
+        if type(text) is not str:
+            raise ValueError(f"the {key} is {text!r}, no text")
+        text.encode()                           # a lone surrogate is no text: UnicodeError
     prompt = item['prompt']
     answer = item.get('answer', '')
-    for name, text in (('prompt', prompt), ('answer', answer)):
-        if type(text) is not str:
-            raise ValueError(f"the {name} is {text!r}, no text")
-        if '\n' in text:
-            raise ValueError(f"the {name} has a line feed in it, which ends a row")
     if prompt + answer == '':
         raise ValueError("prompt and answer are empty")
     return prompt, answer
 
 
+def hold_out(pairs):
+    """(train, val): a tenth of the prompts, always the same; a prompt that stands there twice is
+    not both learned and held out."""
+    prompts = sorted({prompt for prompt, _ in pairs})
+    if len(prompts) < 10:
+        fail(f"{input}: {len(prompts)} different prompts; expected at least 10, a tenth of which "
+             "is held out")
+    order = np.random.default_rng(2402).permutation(len(prompts))
+    chosen = {prompts[i] for i in order[:len(prompts) // 10]}
+    train = [pair for pair in pairs if pair[0] not in chosen]
+    return train, [pair for pair in pairs if pair[0] in chosen]
+
+
 if __name__ == "__main__":
-    configure(globals())
-    one_of(('char', 'gpt2'), tokenizer=tokenizer)
+    words = sys.argv[1:]
+    if words and os.path.isfile(words[0]):
+        words[0] = f'--input={words[0]}'
+    configure(globals(), words)
     if input == '':
-        fail("no prompts of yours yet; python data/pairs/prepare.py --input=mine.jsonl; "
-             f"{EXPECTED}")
-    train = read_pairs(input)
-    if val:
-        held_out = read_pairs(val)
-    else:
-        # By prompt, not by line: a prompt that stands there twice is not learned and held out.
-        prompts = sorted({prompt for prompt, _ in train})
-        if len(prompts) < 10:
-            fail(f"{input}: {len(prompts)} different prompts; expected at least 10, a tenth of "
-                 "which is held out")
-        order = np.random.default_rng(2402).permutation(len(prompts))       # always the same
-        chosen = {prompts[i] for i in order[:len(prompts) // 10]}
-        held_out = [pair for pair in train if pair[0] in chosen]
-        train = [pair for pair in train if pair[0] not in chosen]
-    write_corpus(HERE, 'pairs', train, held_out, tokenizer, vocabulary)
+        fail(f"no prompts of yours yet; python data/pairs/prepare.py mine.jsonl; {EXPECTED}")
+    pairs = read_pairs(input)
+    train, held_out = (pairs, read_pairs(val)) if val else hold_out(pairs)
+    if template:
+        tok = make_tokenizer(tokenizer)
+        if not hasattr(tok, 'apply_template'):
+            fail(f"template = True: expected --tokenizer=FOLDER of a pretrained one, not {tokenizer}")
+        train = [(tok.apply_template(prompt), answer) for prompt, answer in train]
+        held_out = [(tok.apply_template(prompt), answer) for prompt, answer in held_out]
+    folder = os.path.join(HERE, '..', name)
+    if os.path.exists(f'{folder}/meta.json') and not replace:
+        fail(f"data/{name} holds a corpus already, which runs may have been made with; choose "
+             "another --name=NAME, or --replace=True")
+    write_corpus(os.path.normpath(folder), 'pairs', train, held_out, tokenizer, vocabulary,
+                 script='data/pairs/prepare.py')
+
+    data = Dataset(name)
+    lengths = np.concatenate([np.diff(edges) for edges in data.edges.values()])
+    answers = collections.Counter(answer for _, answer in held_out)
+    answer, count = answers.most_common(1)[0]
+    print(f"{(~data.has_answers()).sum()} have no answer; rows have {lengths.min()} to "
+          f"{lengths.max()} tokens with their end; always answering {answer!r} would be right for "
+          f"{count / len(held_out):.0%} of the held-out prompts\nnext: python train_grpo.py "
+          f"config/grpo_pairs.py --dataset={name} --block_size={lengths.max()}")

@@ -14,13 +14,14 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from common import configure, fail, new_file, one_of
-from data.dataset import known_words, write_corpus
+from data.dataset import write_corpus
+from data.docstrings.prepare import known_words
 
 input = ''                  # text file; '': data/shakespeare/input.txt, downloaded if missing
 tokenizer = 'char'          # 'char': one symbol per character | 'gpt2': byte pairs, by tiktoken
 vocabulary = ''             # corpus whose characters to take, such as 'docstrings'; '': its own
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
-verify = functools.partial(known_words, folder=HERE)
+verify = functools.partial(known_words, name='shakespeare')
 
 
 def main(folder):

@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
 from data.shakespeare import prepare
 
-verify = functools.partial(prepare.known_words, folder=HERE)
+verify = functools.partial(prepare.known_words, name='shakespeare_bpe')
 
 if __name__ == "__main__":
     prepare.tokenizer = 'gpt2'
