@@ -10,8 +10,8 @@ import functools
 import json
 from dataclasses import dataclass
 
-from common import (autocast, configure, fail, init_device, knobs, main_rank_first, one_of,
-                    run_missing)
+from common import (StopSignal, autocast, configure, fail, init_device, knobs, main_rank_first,
+                    one_of, run_missing)
 
 import numpy as np
 import torch
@@ -253,6 +253,7 @@ def classifier_loss(judge, rows, marks):
 
 
 if __name__ == "__main__":
+    StopSignal()                                # Ctrl-C ends with one line
     config, _ = configure(globals())
     one_of(('likelihood', 'classifier'), kind=kind)
     check_recipe(**knobs(globals()))

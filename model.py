@@ -21,8 +21,8 @@ import time
 import zipfile
 from dataclasses import dataclass
 
-from common import (at_least, autocast, between, configure, digest_of, fail, init_device, knobs,
-                    new_file, one_of)
+from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
+                    init_device, knobs, new_file, one_of)
 
 import torch
 import torch.nn.functional as F
@@ -758,6 +758,7 @@ def look_at_fills(model, data):
 
 
 if __name__ == "__main__":
+    StopSignal()                                # Ctrl-C ends with one line
     config, _ = configure(globals())
     one_of(('fill', 'causal'), mode=mode)
     check_recipe(**knobs(globals()))

@@ -26,6 +26,7 @@ import pytest
 import torch
 from torch import nn
 
+import common
 import data.dataset
 import train_grpo
 from data.dataset import Dataset, Prompts, Tokenizer, texts, write_corpus
@@ -112,9 +113,9 @@ def tiny(causal=False, V=5, T=6, seed=0):
 
 def some_prompts(causal=False, P=4, k=3, seed=1):
     """Prompts of six positions, five ids, and 1, 2, 3, 4, 1, ... blanks: anywhere, or at the end if
-    causal. After them comes padding. No id 0 is given; 4 ends a row."""
+    causal. After them comes padding. Id 0 ends a row; neither it nor id 1, an a, is given."""
     torch.manual_seed(seed)
-    tokens = torch.randint(1, 5, (P, 6))
+    tokens = torch.randint(2, 5, (P, 6))
     tokens[:, 5] = 7
     rank = torch.rand(P, 5).argsort(1)
     if causal:
@@ -122,7 +123,7 @@ def some_prompts(causal=False, P=4, k=3, seed=1):
     count = 1 + torch.arange(P)[:, None] % 4                                    # (P, 1)
     mask = nn.functional.pad(rank < count, (0, 1))
     uniforms = torch.rand(P, 6, k).double()
-    return Prompts(tokens, mask, uniforms, 4, torch.rand(P, 6))
+    return Prompts(tokens, mask, uniforms, 0, torch.rand(P, 6))
 
 
 def choices_at(actions, owner=None):
@@ -520,7 +521,7 @@ def letters(prompts, completions):
 
 
 def toy_scorer():
-    corpus = types.SimpleNamespace(tok=Tokenizer('char', 'abcd\n'), verify=None)
+    corpus = types.SimpleNamespace(tok=Tokenizer('char', 'abcd'), verify=None)
     return Scorer(corpus, functions={'letters': letters})
 
 
@@ -565,7 +566,7 @@ def test_a_step_is_that_of_loops_over_prompts_completions_and_choices(case, knob
     expected = []
     for row, choices in completions:
         k1 = sum((slow_logp(by_hand, c) - slow_logp(reference, c))[c.id] for c in choices)
-        expected.append(row.tolist().count(0) - 0.5 * k1.item())
+        expected.append(row.tolist().count(1) - 0.5 * k1.item())
     close(reward.flatten(), torch.tensor(expected), atol=1e-5)
     close(advantages, group_advantages(reward, train_grpo.adv_norm))
 
@@ -728,16 +729,17 @@ def test_a_policy_learns_the_letter_that_the_toy_reward_likes(mode, reward, kl_b
     for step in range(60):
         prompts = some_prompts(mode == 'causal', P=16, k=8, seed=step)
         rollouts, *_ = take_step(policy, reference, optimizers, scorer, prompts, 1e-2, kl_beta)
-    share = (rollouts[0].actions == 0).float().mean()           # of a's; 1/5 at the start
+    share = (rollouts[0].actions == 1).float().mean()           # of a's; 1/5 at the start
     assert share > 0.85 if learns else 0.05 < share < 0.4
 
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """A data/toy of the notebook's own, in a temporary folder."""
-    monkeypatch.setattr(data.dataset, 'HERE', str(tmp_path))
-    folder = tmp_path / 'toy'
-    folder.mkdir()
+    folder = tmp_path / 'data' / 'toy'
+    monkeypatch.setattr(data.dataset, 'HERE', str(tmp_path / 'data'))
+    monkeypatch.setattr(common, 'HOME', str(tmp_path))
+    folder.mkdir(parents=True)
     verify = "def verify(prompt, completion): return float('ab' in completion)"
     (folder / 'prepare.py').write_text(verify)
     words = [''.join(word) for word in itertools.permutations('abcd')]
