@@ -580,8 +580,8 @@ class Log:
     same in words on the console, and to wandb if asked for; and samples.jsonl."""
 
     def __init__(self, folder, resume=False):
-        """Exits with an error if the folder cannot be written, another run writes there, it holds
-        something else than a run, or there is nothing in it to resume."""
+        """Exits with an error if the folder holds something else than a run, or there is nothing in
+        it to resume."""
         self.folder = os.path.normpath(folder)
         self.wandb_run = None
         self.is_run = False
@@ -598,9 +598,9 @@ class Log:
         if others and not self.is_run:
             fail(f"{folder} holds something else than a run: {others[0]}; choose another "
                  "--out_dir=DIR")
-        self.lock()
 
     def lock(self):
+        """Exits with an error if the folder cannot be written, or another run writes there."""
         try:
             self.held = lock_file(f'{self.folder}/.lock')
         except BlockingIOError:
@@ -612,6 +612,7 @@ class Log:
     def begin(self, step, config, resume):
         """Writes config.json. A run that is resumed goes on with its log and samples, without what
         is later than its step; another one moves aside what stands in the folder."""
+        self.lock()
         kept = {'log.jsonl': [], 'samples.jsonl': []}           # {file: lines}
         if resume:
             for name in kept:

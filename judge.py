@@ -10,8 +10,7 @@ import functools
 import json
 from dataclasses import dataclass
 
-from common import (StopSignal, autocast, configure, fail, init_device, knobs, main_rank_first,
-                    one_of, run_missing)
+from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, run_missing)
 
 import numpy as np
 import torch
@@ -265,7 +264,8 @@ if __name__ == "__main__":
     generator = None
     if kind == 'classifier' and labels == '':
         path, make = find_generator(config, data)
-        main_rank_first(lambda: run_missing({path: make}))
+        if generator_checkpoint == '':
+            run_missing({path: make})
         generator = load_gpt(path, data, make, block_size, device=torch_device)
     examples = functools.partial(real_or_filled, data, generator)
     if labels:
