@@ -87,10 +87,10 @@ def attention(q, k, v, bias, causal):
     On a CPU two plain products beat torch's fused kernel, for heads as small as ours."""
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
-    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)         # (N, H, S, keys)
+    scores = k @ (q * q.size(-1) ** -0.5).transpose(-2, -1)         # (N, H, keys, S)
     if bias is not None:
-        scores = scores.add_(bias.to(scores.dtype))
-    return scores.softmax(-1).to(v.dtype) @ v
+        scores = scores.add_(bias.transpose(-2, -1).to(scores.dtype))
+    return scores.softmax(-2).transpose(-2, -1).to(v.dtype) @ v
 
 
 class KVCache:
