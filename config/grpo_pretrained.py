@@ -9,8 +9,8 @@ blank_kind = 'answer'
 rewards = {'verify': 1.0}   # is it the answer? or a function of yours, see grpo_composite.py
 
 group_size = 8
-batch_size = 1              # prompts at a time: the memory that logits take grows with it, and
-gradient_accumulation_steps = 32    # the step of 32 times 1 prompt is that of 32 at once
+batch_size = 1              # prompts at a time: as many as memory holds, for writing a token takes
+gradient_accumulation_steps = 32    # as long for many rows as for few; 32 x 1 is the step of 1 x 32
 
 kl_beta = 0.02              # 0 spares the memory of the reference
 optimizer = 'adamw'         # of all: their matrices were not made for Muon
@@ -20,5 +20,5 @@ max_iters = 200
 compile = False
 
 out_dir = 'out-pretrained'
-eval_interval = 20
-eval_prompts = 128
+eval_interval = 50
+eval_prompts = 64
