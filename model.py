@@ -604,8 +604,9 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         dataset_then = checkpoint['config']['dataset']
         embed = [w.shape for name, w in weights.items() if name.endswith('embed.weight')]
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
-        agrees = (embed == [(args['vocab_size'] + 3, args['n_embd'])]
-                  and n_blocks == args['n_layer'] and args['block_size'] < 10 ** 6)
+        agrees = 'folder' in args or (
+            embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
+            and args['block_size'] < 10 ** 6)
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
     if damaged or not agrees:
@@ -627,8 +628,14 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
     """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has three
     attributes more: tok, its Tokenizer; text, the name of its corpus; unit, of that corpus."""
+    if os.path.isdir(path):                     # a model of others
+        from extras.pretrained import load
+        return load(path, data, block_size, mode, device)
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
-    model = GPT(**checkpoint['model_args'])
+    network = GPT
+    if 'folder' in checkpoint['model_args']:
+        from extras.pretrained import Pretrained as network
+    model = network(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
     model.text = checkpoint['config']['dataset']
