@@ -121,4 +121,8 @@ if __name__ == "__main__":
     if os.path.exists(folder):
         fail(f"{folder} is there already; expected the name of a new folder")
     model = load_gpt(source if os.path.isfile(source) else f'{source}/ckpt.pt')
-    export_to(folder, model)
+    if 'folder' in model.args:                  # another library's
+        from extras.pretrained import save
+        save(model, folder)
+    else:
+        export_to(folder, model)
