@@ -189,9 +189,8 @@ class GPT(nn.Module):
         self.compiled = None                                        # torch.compile(self.trunk)
 
         # Rotary positions (RoFormer, arXiv:2104.09864): half of a head is turned against the other.
-        # The usual base, 10,000, is for long texts; in rows of 10 its slow half would stand still.
         D = n_embd // n_head
-        frequency = (10.0 * block_size) ** (-torch.arange(0, D, 2) / D)
+        frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
         self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
         self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)

@@ -22,14 +22,13 @@ def qwen3_config(model):
     relu(gate x) * (up x), with gate = up, is our relu(up x)^2."""
     args = model.args
     size = model.vocab_size + 3
-    theta = 10.0 * args['block_size']
     return {
         'architectures': ['Qwen3ForCausalLM'], 'model_type': 'qwen3', 'hidden_act': 'relu',
         'vocab_size': size, 'hidden_size': args['n_embd'], 'intermediate_size': 4 * args['n_embd'],
         'num_hidden_layers': args['n_layer'], 'num_attention_heads': args['n_head'],
         'num_key_value_heads': args['n_head'], 'head_dim': args['n_embd'] // args['n_head'],
-        'max_position_embeddings': args['block_size'] + 1, 'rope_theta': theta,
-        'rope_parameters': {'rope_type': 'default', 'rope_theta': theta},
+        'max_position_embeddings': args['block_size'] + 1, 'rope_theta': 10000.0,
+        'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0},
         'rms_norm_eps': torch.finfo(torch.float32).eps, 'attention_bias': False,
         'tie_word_embeddings': False, 'dtype': 'float32', 'bos_token_id': model.bos_id,
         'eos_token_id': model.tok.eos, 'pad_token_id': model.pad_id}
