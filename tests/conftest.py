@@ -3,7 +3,7 @@ import os
 import signal
 import sys
 
-os.environ['OMP_NUM_THREADS'] = '1'             # forks must not inherit a pool of threads
+os.environ['OMP_NUM_THREADS'] = '1'             # for what is started
 os.environ['WANDB_MODE'] = 'disabled'
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)),
                 os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import processes
+
+torch.set_num_threads(1)                        # forks must not inherit a pool of threads
 
 
 @pytest.fixture(scope='session')
