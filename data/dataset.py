@@ -162,6 +162,8 @@ class Dataset:
         """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
+        if '..' in self.name:       # checkpoints of others name datasets; prepare.py would be run
+            fail(f"dataset = {name!r}: expected a folder of data/")
         folder = f'{HERE}/{self.name}'
         owner = self.name.split('/')[0]
         if not os.path.exists(f'{HERE}/{owner}/prepare.py') and not os.path.exists(folder):
