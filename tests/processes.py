@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 
+import pytest
 import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
@@ -103,6 +104,15 @@ def fails(names, *words, **how):
     last = text.strip().splitlines()[-1]
     assert code == 1 and last.startswith('error: ') and 'Traceback' not in text, text
     assert all(name in last for name in names), last
+
+
+def refused(names, function, *args, **how):
+    """A call must end as fail() does: with one line that names what was found."""
+    with pytest.raises(SystemExit) as end:
+        function(*args, **how)
+    line = str(end.value)
+    assert line.startswith('error: ') and '\n' not in line, line
+    assert all(name in line for name in names), line
 
 
 def weights(path):
