@@ -605,7 +605,7 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
         agrees = 'folder' in args or (
             embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6)
+            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str)
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
     if damaged or not agrees:
