@@ -51,7 +51,7 @@ def logits_by_the_book(gpt, inputs, is_seen):
     """Logits (T, V) of ids (T,). is_seen[t, s]: may position t look at s? A head's vector of
     queries and keys is D / 2 complex numbers, turned by its position."""
     T = len(inputs)
-    angle = torch.arange(T)[:, None, None] * 60.0 ** (-torch.arange(2) / 2)
+    angle = torch.arange(T)[:, None, None] * 100.0 ** -torch.arange(2.0)
     turn = torch.polar(torch.ones_like(angle), angle)                           # (T, 1, D / 2)
 
     def norm(x):
