@@ -18,7 +18,7 @@ from data.dataset import Prompts, Tokenizer
 from judge import Judge, Scorer
 from model import GPT
 from pretend_gpu import move, pretend_gpu
-from processes import CAUSAL, FORK, TOY, Run, fails, run, weights
+from processes import CAUSAL, FORK, TOY, Run, fails, refused, run, weights
 
 ANSWERS = ['--mode=causal', '--blank_kind=answer', '--rewards={"verify": 1.0, "length": -0.1}',
            f'--generator_recipe={CAUSAL}']
@@ -333,27 +333,47 @@ def test_a_hurried_mistake_gets_one_line_and_leaves_nothing(flag, names, train, 
     assert not os.path.exists(tmp_path / 'run')
 
 
-# ---- a GPU ---------------------------------------------------------------------------------------
+# ---- a step in this process ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """toys(**knobs) -> what take_step() wants of a task: two micro-steps of two prompts."""
+    def make(**knobs):
+        knobs = {'group_size': 3, 'block_size': 6, 'batch_size': 2,
+                 'gradient_accumulation_steps': 2} | knobs
+        for name, value in knobs.items():
+            monkeypatch.setattr(train_grpo, name, value)
+        size = {'vocab_size': 5, 'block_size': 6, 'n_layer': 2, 'n_head': 2, 'n_embd': 16}
+        models = [GPT(**size, causal='mode' in knobs) for _ in range(2)]
+        judge = Judge('likelihood', **size, causal=True)
+        corpus = types.SimpleNamespace(tok=Tokenizer('char', 'abcd'), verify=None)
+        prompts = Prompts(torch.randint(1, 5, (4, 6)), torch.arange(24).view(4, 6) % 6 > 1,
+                          torch.rand(4, 6, 3), 0, torch.rand(4, 6))
+        return *models, Scorer(corpus, judge), prompts
+
+    return make
+
+
+def test_a_policy_that_is_not_its_reference_is_found_before_the_first_step(toys, capsys):
+    policy, reference, scorer, prompts = toys()
+    train_grpo.check_start(policy, reference, scorer, prompts)      # both begin with equal guesses
+    assert 'warning' in capsys.readouterr().out         # and the judge with equal scores
+    torch.nn.init.normal_(reference.head.weight)
+    refused(['the KL'], train_grpo.check_start, policy, reference, scorer, prompts)
 
 
 @pytest.mark.parametrize('knobs, most', [
     ({}, 3), ({'n_fill_steps': 3, 'fill_order': 'confident'}, 3 * 3),
     ({'inner_updates': 2, 'mini_batches': 2, 'top_p': 0.9}, 3),
     ({'mode': 'causal', 'loss_norm': 'sequence'}, 4 + 6 / 4)])
-def test_a_step_does_not_mix_devices_and_seldom_waits_for_a_gpu(knobs, most, monkeypatch):
-    """Waits are counted per micro-step, of which there are two."""
-    knobs |= {'group_size': 3, 'block_size': 6, 'batch_size': 2, 'gradient_accumulation_steps': 2,
-              'update': lambda *args: torch.zeros(())}          # the optimizers are torch's
-    for name, value in knobs.items():
-        monkeypatch.setattr(train_grpo, name, value)
-    size = {'vocab_size': 5, 'block_size': 6, 'n_layer': 2, 'n_head': 2, 'n_embd': 16}
-    policy, reference = [move(GPT(**size, causal='mode' in knobs)) for _ in range(2)]
-    judge = move(Judge('likelihood', **size, causal=True))
-    corpus = types.SimpleNamespace(tok=Tokenizer('char', 'abcd'), verify=None)
-    prompts = Prompts(torch.randint(1, 5, (4, 6)), torch.arange(24).view(4, 6) % 6 > 1,
-                      torch.rand(4, 6, 3), 0, torch.rand(4, 6))
+def test_a_step_does_not_mix_devices_and_seldom_waits_for_a_gpu(knobs, most, toys):
+    """Waits are counted per micro-step."""
+    policy, reference, scorer, prompts = toys(**knobs, update=lambda *args: torch.zeros(()))
+    for network in (policy, reference, scorer.judge):
+        move(network)
     common.clock.read()
     with pretend_gpu() as seen:
-        train_grpo.take_step(policy, reference, [], Scorer(corpus, judge), prompts, 0.1, 0.1)
+        train_grpo.take_step(policy, reference, [], scorer, prompts, 0.1, 0.1)
     assert not seen.mistakes
     assert 0 < len(seen.waits) / 2 <= most, seen.waits
