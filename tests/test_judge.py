@@ -135,22 +135,20 @@ def corpus(here):
     return Dataset('arithmetic')
 
 
-def completed(corpus, causal=False):
-    """A Rollout of 1+1=2 and 2+3=5, whose answers, if causal with the end of row, were blank."""
-    texts = ['1+1=2', '1+1=3', '1+1=2', '2+3=4', '2+3=5', '2+3=6']
+def completed(corpus):
+    """A Rollout: the answers of 1+1=2 and 2+3=5, and what ends them, were written three times."""
     tok = corpus.tok
-    rows = torch.tensor([tok.encode(text) + [tok.eos, tok.pad] for text in texts])
-    mask = torch.tensor([0, 0, 0, 0, 1, causal, 0]).bool().expand(6, 7)
+    rows = torch.tensor([tok.encode(text) + [tok.eos, tok.pad] for text in (
+        '1+1=2', '1+1=3', '1+1=2', '2+3=4', '2+3=5', '2+3=6')])
+    mask = torch.tensor([0, 0, 0, 0, 1, 1, 0]).bool().expand(6, 7)
     prompts = Prompts(rows[[0, 4]], mask[:2], torch.zeros(2, 7, 3), tok.eos)
     owner = mask.nonzero()[:, 0]
-    return Rollout(prompts, rows, rows, None, owner, None, None, None, None, None, causal=causal)
+    return Rollout(prompts, rows, rows, None, owner, None, None, None, None, None, causal=True)
 
 
-@pytest.mark.parametrize('causal, prompts, start', [
-    (False, ['1+1=\u2581', '2+3=\u2581'], ['1+1=', '2+3=']), (True, ['1+1=', '2+3='], ['', ''])])
-def test_each_reward_is_what_its_name_says_in_its_place(causal, prompts, start, corpus):
-    cases = [(prompts[i > 2], start[i > 2] + '232456'[i], start[i > 2] + '25'[i > 2])
-             for i in range(6)]
+def test_each_reward_is_what_its_name_says_in_its_place(corpus):
+    cases = [('1+1=', '2', '2'), ('1+1=', '3', '2'), ('1+1=', '2', '2'),
+             ('2+3=', '4', '5'), ('2+3=', '5', '5'), ('2+3=', '6', '5')]
     asked = []
 
     def is_right(prompt, completion, original):
@@ -160,11 +158,11 @@ def test_each_reward_is_what_its_name_says_in_its_place(causal, prompts, start, 
     def mine(prompts, completions, originals):
         assert [*zip(prompts, completions, originals)] == cases
         prompts.clear()                         # it must not spoil the lists of others
-        return np.array([int(text[-1]) for text in completions])
+        return np.array([int(text) for text in completions])
 
     corpus.verify = is_right
     one = tiny('likelihood', corpus.tok.base, 7)
-    r = completed(corpus, causal)
+    r = completed(corpus)
     names = ['mine', 'verify', 'again', 'distinct', 'length', 'judge']
     scores = Scorer(corpus, one, {'mine': mine, 'again': mine}).score(names, r)
     assert list(scores) == names
@@ -172,7 +170,7 @@ def test_each_reward_is_what_its_name_says_in_its_place(causal, prompts, start, 
     assert scores['verify'].tolist() == [[1, 0, 1], [0, 1, 0]]
     assert sorted(asked) == sorted(set(cases))  # each case once
     assert scores['distinct'].tolist() == [[0.5, 1, 0.5], [1, 1, 1]]
-    assert scores['length'].unique().item() == pytest.approx((1 + causal) / 7)
+    assert scores['length'].unique().item() == pytest.approx(2 / 7)
     assert torch.equal(scores['judge'].flatten(), one.score(r.rows))
 
 
