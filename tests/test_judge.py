@@ -56,11 +56,12 @@ def test_a_score_is_that_of_the_row_alone_without_its_padding(kind):
 def test_equal_rows_are_scored_once_and_get_equal_bits_in_float32(kind):
     one = tiny(kind).float()
     rows = padded_rows()
-    scored = []
-    one.gpt.embed.register_forward_hook(lambda embed, inputs, x: scored.append(len(inputs[0])))
+    seen = []
+    one.gpt.embed.register_forward_hook(lambda embed, inputs, x: seen.append(len(inputs[0])))
+    one.gpt.head.register_forward_hook(lambda head, inputs, x: seen.append(x.dtype))
     with torch.autocast('cpu', torch.bfloat16):
         scores = one.score(rows)
-    assert scored == [len(rows.unique(dim=0))] and scores.dtype == torch.float32
+    assert seen == [len(rows.unique(dim=0)), torch.float32]
     assert torch.equal(scores[:6], scores[6:])
 
 

@@ -165,14 +165,12 @@ def test_writing_keeps_what_is_given_and_ends_with_eos_or_where_it_must():
     assert len(r.rows.unique(dim=0)) > 8
 
 
-@pytest.mark.parametrize('order', ['random', 'left', 'confident'])
-def test_a_prompt_without_a_blank_stays_and_is_for_the_others_as_if_not_there(order):
+def test_a_prompt_without_a_blank_stays_and_is_for_the_others_as_if_not_there():
     gpt = tiny()
     prompts = prompts_of(some_rows(), [1, 3, 0], [4, 3, 6], k=20)
     others = prompts.map(lambda values: values[[0, 2]])
-    how = {'n_fill_steps': 2, 'fill_order': order}
-    r = complete(gpt, prompts, **how)
-    same = complete(gpt, others, **how)
+    r = complete(gpt, prompts, n_fill_steps=2)
+    same = complete(gpt, others, n_fill_steps=2)
     assert torch.equal(r.rows[20:40], prompts.tokens[1].expand(20, 6))
     assert torch.equal(r.rows[40:], same.rows[20:])
     torch.testing.assert_close(r.logp_old, same.logp_old)
@@ -231,8 +229,9 @@ def test_an_update_clips_and_returns_the_norm_before(clip, step):
 @MODES
 def test_the_loss_of_pretraining_is_nats_per_guess(causal, here, monkeypatch):
     monkeypatch.setattr(model, 'dtype', 'float64')
+    monkeypatch.setattr(model, 'block_size', 12)        # equations have 10, so there is padding
     corpus = Dataset('arithmetic')
-    gpt = tiny(causal, corpus.tok.base, 10)
+    gpt = tiny(causal, corpus.tok.base, 12)
     tokens, hidden, loss = pretraining_batch(gpt, corpus, 'train', 5, draws(1, 'rows'))
     guessed = tokens != corpus.tok.pad if causal else hidden
     logp = gpt(tokens if causal else tokens.masked_fill(hidden, gpt.mask_id)).log_softmax(2)
@@ -318,7 +317,6 @@ def test_a_flipped_bit_is_found_or_changes_nothing_and_a_missing_end_is_found(tm
     ({'vocabulary': {'kind': 'char', 'chars': 'abc'}}, {}, ['toy', 'mine']),
     ({'kind': 'policy', 'corpus': 'another'}, {'kind': 'policy'}, ['text']),
     ({'model_args': content()['model_args'] | {'n_layer': 10 ** 9}}, {}, ['damaged']),
-    ({'model_args': content()['model_args'] | {'block_size': 10 ** 9}}, {}, ['damaged']),
     ({'model_args': content()['model_args'] | {'vocab_size': 6}}, {}, ['damaged'])])
 def test_a_checkpoint_that_does_not_fit_is_refused_by_name(changes, how, names, tmp_path):
     save_checkpoint(f'{tmp_path}/a.pt', **content(**changes))
