@@ -137,19 +137,19 @@ def corpus(here):
 
 
 def completed(corpus):
-    """A Rollout: the answers of 1+1=2 and 2+3=5, and what ends them, were written three times."""
+    """A Rollout: the answers of 1+1=2, twice, and 2+3=5, and what ends them, were written twice."""
     tok = corpus.tok
     rows = torch.tensor([tok.encode(text) + [tok.eos, tok.pad] for text in (
-        '1+1=2', '1+1=3', '1+1=2', '2+3=4', '2+3=5', '2+3=6')])
+        '1+1=2', '1+1=2', '1+1=2', '1+1=3', '2+3=5', '2+3=6')])
     mask = torch.tensor([0, 0, 0, 0, 1, 1, 0]).bool().expand(6, 7)
-    prompts = Prompts(rows[[0, 4]], mask[:2], torch.zeros(2, 7, 3), tok.eos)
+    prompts = Prompts(rows[::2], mask[::2], torch.zeros(3, 7, 2), tok.eos)
     owner = mask.nonzero()[:, 0]
     return Rollout(prompts, rows, rows, None, owner, None, None, None, None, None, causal=True)
 
 
 def test_each_reward_is_what_its_name_says_in_its_place(corpus):
-    cases = [('1+1=', '2', '2'), ('1+1=', '3', '2'), ('1+1=', '2', '2'),
-             ('2+3=', '4', '5'), ('2+3=', '5', '5'), ('2+3=', '6', '5')]
+    cases = [('1+1=', '2', '2'), ('1+1=', '2', '2'), ('1+1=', '2', '2'), ('1+1=', '3', '2'),
+             ('2+3=', '5', '5'), ('2+3=', '6', '5')]
     asked = []
 
     def is_right(prompt, completion, original):
@@ -167,10 +167,10 @@ def test_each_reward_is_what_its_name_says_in_its_place(corpus):
     names = ['mine', 'verify', 'again', 'distinct', 'length', 'judge']
     scores = Scorer(corpus, one, {'mine': mine, 'again': mine}).score(names, r)
     assert list(scores) == names
-    assert scores['mine'].tolist() == scores['again'].tolist() == [[2, 3, 2], [4, 5, 6]]
-    assert scores['verify'].tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert scores['mine'].tolist() == scores['again'].tolist() == [[2, 2], [2, 3], [5, 6]]
+    assert scores['verify'].tolist() == [[1, 1], [1, 0], [1, 0]]
     assert sorted(asked) == sorted(set(cases))  # each case once
-    assert scores['distinct'].tolist() == [[0.5, 1, 0.5], [1, 1, 1]]
+    assert scores['distinct'].tolist() == [[0.5, 0.5], [1, 1], [1, 1]]
     assert scores['length'].unique().item() == pytest.approx(2 / 7)
     assert torch.equal(scores['judge'].flatten(), one.score(r.rows))
 
