@@ -23,7 +23,7 @@ class GPU(torch.Tensor):
         with torch.inference_mode(inner.is_inference()):
             self = torch.Tensor._make_wrapper_subclass(
                 cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
-                dtype=inner.dtype)              # for torch's C++ it is on the CPU, so autograd works
+                dtype=inner.dtype)              # on the CPU for torch's C++, so autograd works
         self.inner = inner
         return self
 

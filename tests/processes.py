@@ -28,7 +28,8 @@ PARTS = [['data/arithmetic/prepare.py'], ['model.py', *CAUSAL.split()],
          ['judge.py', *f'config/judge_{SMALL}'.split()]]
 TOY = [f'--generator_recipe=config/generator_{SMALL}', f'--judge_recipe=config/judge_{SMALL}',
        '--group_size=4', '--batch_size=4', '--gradient_accumulation_steps=2', '--max_iters=4',
-       '--eval_interval=2', '--eval_prompts=8', '--learning_rate=0.01', '--device=cpu', '--dtype=float32']
+       '--eval_interval=2', '--eval_prompts=8', '--learning_rate=0.01', '--device=cpu',
+       '--dtype=float32']
 
 
 def copy_repository(folder):

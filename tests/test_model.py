@@ -40,7 +40,8 @@ def some_rows(n=3, k=1):
 def assert_same(found, expected, gpt, atol=1e-10):
     """Logits are equal, and so is the gradient of a random sum of them."""
     torch.testing.assert_close(found, expected, atol=atol, rtol=1e-6)
-    gradient = torch.autograd.grad(found - expected, list(gpt.parameters()), torch.randn_like(found))
+    gradient = torch.autograd.grad(found - expected, list(gpt.parameters()),
+                                   torch.randn_like(found))
     assert max(change.abs().max() for change in gradient) < atol
 
 
@@ -51,7 +52,7 @@ def logits_by_the_book(gpt, inputs, is_seen):
     """Logits (T, V) of ids (T,). is_seen[t, s]: may position t look at s? A head's vector of
     queries and keys is D / 2 complex numbers, turned by its position."""
     T = len(inputs)
-    angle = torch.arange(T)[:, None, None] * 60.0 ** (-torch.arange(2) / 2)
+    angle = torch.arange(T)[:, None, None] * 1e4 ** (-torch.arange(2) / 2)
     turn = torch.polar(torch.ones_like(angle), angle)                           # (T, 1, D / 2)
 
     def norm(x):
