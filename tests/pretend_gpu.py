@@ -1,14 +1,16 @@
-"""A CPU that follows CUDA's rules for what runs within `with PretendGPU() as seen:`. Afterwards
+"""A CPU that follows CUDA's rules for what runs within `with pretend_gpu() as seen:`. Afterwards
 seen.waits lists where a GPU would have been waited for, seen.mistakes where tensors of two devices
 met. A tensor on 'cuda' is a GPU below, which holds a CPU tensor."""
+import contextlib
 import traceback
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device('cuda:0')
-# What must know numbers that the GPU has computed, to make a number, or a shape.
+# What must know numbers that the GPU has computed, to make a number or a shape.
 READS = ('_local_scalar_dense', 'equal', 'nonzero', 'masked_select', 'unique_dim', '_unique2')
 INDEXING = ('index', 'index_put', 'index_put_', '_index_put_impl_')
 
@@ -16,6 +18,7 @@ INDEXING = ('index', 'index_put', 'index_put_', '_index_put_impl_')
 class GPU(torch.Tensor):
     """A tensor on the pretended device; inner: a CPU tensor with its values."""
     __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_dispatch__ = None                   # only Rules know how to compute with it
     device = property(lambda self: CUDA)
 
     @staticmethod
@@ -30,8 +33,8 @@ class GPU(torch.Tensor):
     def to(self, *where, **how):
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*where, **how)
         if device in (None, CUDA):
-            return super().to(dtype) if dtype else self
-        return torch.ops.aten._to_copy(self, dtype=dtype, device=device, non_blocking=non_blocking)
+            return super().to(dtype or self.dtype)
+        return torch.ops.aten._to_copy(self, device=device, non_blocking=non_blocking)
 
     def cpu(self):
         return self.to('cpu')
@@ -39,82 +42,74 @@ class GPU(torch.Tensor):
     def tolist(self):
         return self.cpu().tolist()
 
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        raise TypeError(f"{function} outside of PretendGPU()")
-
 
 def is_gpu(x):
     return isinstance(x, GPU)
 
 
-class PretendGPU(TorchDispatchMode):
-    def __enter__(self):
+class Rules(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
         self.waits = []
         self.mistakes = []
-        self.before = torch.cuda._lazy_init, torch.as_tensor
-        torch.cuda._lazy_init = lambda: None
-        torch.as_tensor = self.as_tensor        # it fills memory without any call that we see
-        return super().__enter__()
 
-    def __exit__(self, *error):
-        torch.cuda._lazy_init, torch.as_tensor = self.before
-        return super().__exit__(*error)
-
-    def as_tensor(self, values, device='cpu', **how):
-        return values if is_gpu(values) else self.before[1](values, **how).to(device)
-
-    def note(self, problems, why):
-        lines = [line for line in traceback.extract_stack()[:-2]
-                 if 'torch/' not in line.filename and line.filename != __file__]
-        problems.append(f'{lines[-1].name}:{lines[-1].lineno} {why}')
+    def note(self, problems, what):
+        calls = [call for call in traceback.extract_stack()
+                 if 'torch/' not in call.filename and call.filename != __file__]
+        problems.append(f'{calls[-1].name}:{calls[-1].lineno} {what}')
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
+        how = kwargs or {}
         name = function.overloadpacket.__name__
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        on_gpu = [x for x in tensors if is_gpu(x)]
+        tensors = [x for x in tree_leaves((args, how)) if isinstance(x, torch.Tensor)]
         on_cpu = [x for x in tensors if not is_gpu(x)]
-        goes_to_gpu = len(on_gpu) > 0
-        is_asynchronous = kwargs.get('non_blocking', False)
-
-        if kwargs.get('device') is not None:
-            # new_zeros() in a backward pass is asked for the device that torch's C++ sees.
-            goes_to_gpu = kwargs['device'].type == 'cuda' or 'new_' in name and goes_to_gpu
-            kwargs['device'] = torch.device('cpu')
-        if name == 'copy_':
-            goes_to_gpu = is_gpu(args[0])
-            is_asynchronous = args[2:3] == (True,)
-        if name in ('_to_copy', 'copy_'):
-            if goes_to_gpu and on_cpu and not is_asynchronous:
-                self.note(self.waits, 'copies to the GPU')
-            if on_gpu and not goes_to_gpu:
-                self.note(self.mistakes if is_asynchronous else self.waits, 'copies from the GPU')
-        elif on_gpu and on_cpu and any(self.is_mixed(function, name, args, x) for x in on_cpu):
+        has_gpu = len(on_cpu) < len(tensors)
+        gives_gpu = has_gpu
+        # A backward pass asks new_zeros() for the device that torch's C++ sees.
+        if how.get('device') and not (has_gpu and 'new_' in name):
+            gives_gpu = how['device'].type == 'cuda'
+        if name == '_to_copy' and gives_gpu != has_gpu:
+            if not how.get('non_blocking'):
+                self.note(self.waits, 'copies to another device')
+            elif has_gpu:
+                self.note(self.mistakes, 'reads what need not be there yet')
+        elif has_gpu and any(self.is_refused(function, name, args, x) for x in on_cpu):
             self.note(self.mistakes, f'{function} mixes devices')
-        elif on_gpu and self.must_wait(name, args, on_cpu):
+        elif has_gpu and self.must_wait(name, args, on_cpu):
             self.note(self.waits, function)
 
-        written = {id(x.inner): x for x in on_gpu}              # of what changes in place
-        args, kwargs = tree_map(lambda x: x.inner if is_gpu(x) else x, (args, kwargs))
+        if 'device' in how:
+            how = how | {'device': torch.device('cpu')}
+        inner_args, how = tree_map(lambda x: x.inner if is_gpu(x) else x, (args, how))
+        result = function(*inner_args, **how)
+        if name.endswith('_'):                  # in place
+            return args[0]
+        return tree_map(lambda x: GPU(x) if isinstance(x, torch.Tensor) else x,
+                        result) if gives_gpu else result
 
-        def wrap(x):
-            is_new = goes_to_gpu and isinstance(x, torch.Tensor)
-            return written.get(id(x)) if id(x) in written else GPU(x) if is_new else x
-
-        return tree_map(wrap, function(*args, **kwargs))
-
-    def is_mixed(self, function, name, args, x):
+    def is_refused(self, function, name, args, x):
         """Would CUDA refuse x, which is on the CPU?"""
         if name in INDEXING:                    # indices may be there, single values too
-            return x is args[0] or x in args[2:] and x.ndim > 0
-        return x.ndim > 0 or x is args[0] or (
-            torch.Tag.pointwise not in function.tags and name != 'fill_')
+            return x is args[0] or any(x is value and x.ndim > 0 for value in args[2:])
+        takes_single = torch.Tag.pointwise in function.tags or name == 'fill_'
+        return x.ndim > 0 or x is args[0] or not takes_single
 
     def must_wait(self, name, args, on_cpu):
-        return name in READS or name in INDEXING and (
-            len(on_cpu) > 0 or any(index is not None and index.dtype == torch.bool
-                                   for index in args[1]))
+        if name in INDEXING:
+            return on_cpu or any(i is not None and i.dtype == torch.bool for i in args[1])
+        return name in READS
+
+
+@contextlib.contextmanager
+def pretend_gpu():
+    plain = torch.as_tensor                     # it fills memory without a call that Rules see
+
+    def as_tensor(values, device='cpu', **how):
+        return values if is_gpu(values) else plain(values, **how).to(device)
+
+    with mock.patch('torch.cuda._lazy_init'), mock.patch('torch.as_tensor', as_tensor):
+        with Rules() as seen:
+            yield seen
 
 
 def move(model):

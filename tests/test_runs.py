@@ -17,7 +17,7 @@ from common import Statistics
 from data.dataset import Prompts, Tokenizer
 from judge import Judge, Scorer
 from model import GPT
-from pretend_gpu import PretendGPU, move
+from pretend_gpu import move, pretend_gpu
 from processes import CAUSAL, FORK, TOY, Run, fails, run, weights
 
 ANSWERS = ['--mode=causal', '--blank_kind=answer', '--rewards={"verify": 1.0, "length": -0.1}',
@@ -353,7 +353,7 @@ def test_a_step_does_not_mix_devices_and_seldom_waits_for_a_gpu(knobs, most, mon
     prompts = Prompts(torch.randint(1, 5, (4, 6)), torch.arange(24).view(4, 6) % 6 > 1,
                       torch.rand(4, 6, 3), 0, torch.rand(4, 6))
     common.clock.read()
-    with PretendGPU() as seen:
+    with pretend_gpu() as seen:
         train_grpo.take_step(policy, reference, [], Scorer(corpus, judge), prompts, 0.1, 0.1)
     assert not seen.mistakes
     assert 0 < len(seen.waits) / 2 <= most, seen.waits
