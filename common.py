@@ -160,7 +160,8 @@ class StopSignal:
 def knobs(namespace):
     """{name: value} of the knobs in a module's globals(), in the order written: whatever has a
     lower-case name and is a number, a bool, a string or a dict."""
-    return {name: value for name, value in namespace.items() if re.fullmatch('[a-z][a-z0-9_]*', name)
+    return {name: value for name, value in namespace.items()
+            if re.fullmatch('[a-z][a-z0-9_]*', name)
             and type(value) in (bool, int, float, str, dict)}
 
 

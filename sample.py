@@ -5,17 +5,17 @@
     python sample.py --checkpoint=out/generator_arithmetic-1a2b3c4d.pt
 
 A run's folder is only read: no code that a checkpoint names is run."""
-import collections
 import os
+import pathlib
 import sys
 
-from common import StopSignal, at_least, autocast, between, configure, fail, init_device
+from common import StopSignal, at_least, autocast, configure, fail, init_device
 
 import numpy as np
 import torch
 
-from data.dataset import (Dataset, draw_prompts, draws, n_arguments, print_group, prompts_of_texts,
-                          row_text)
+from data.dataset import (Dataset, draw_prompts, draws, n_arguments, print_group,
+                          prompts_of_texts)
 from judge import BUILT_IN, Scorer, load_judge
 from model import complete, load_checkpoint, load_gpt
 
@@ -39,8 +39,6 @@ seed = 0                    # of prompts, blanks and samples; 0: those of the ru
 # What a generator that is in no run does not say.
 DEFAULTS = {'eval_prompts': 512, 'max_new_tokens': 0, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0,
             'n_fill_steps': 1, 'fill_order': 'random', 'rewards': {}, 'judge_checkpoint': ''}
-OF_PROMPTS = ('block_size', 'mode', 'max_new_tokens')
-OF_BLANKS = ('blank_kind', 'blank_low', 'blank_high', 'blank_span')
 
 
 # ---- prompts: c holds the knobs of the run, {name: value} ----------------------------------------
@@ -51,10 +49,11 @@ def own_prompts(data, c):
     strings = [prompt]
     try:
         if prompts:
-            with open(prompts, encoding='utf-8-sig') as file:
-                strings = [line.rstrip('\n') for line in file if line.strip()]
+            lines = pathlib.Path(prompts).read_text('utf-8-sig').splitlines()
+            strings = [line for line in lines if line.strip()]
         some = prompts_of_texts(strings, data.tok, data.meta['unit'], k or 4, draws(seed, 'eval'),
-                                **{name: c[name] for name in OF_PROMPTS})
+                                block_size=c['block_size'], mode=c['mode'],
+                                max_new_tokens=c['max_new_tokens'])
         some.original = known_answers(data, some)
     except (OSError, ValueError) as e:
         fail(f"prompts: {e}")
@@ -64,27 +63,28 @@ def own_prompts(data, c):
 def known_answers(data, some):
     """The rows (B, T) of these prompts with --answer, or as the corpus has them; None if one of
     them it has not."""
-    rows = {}                                   # {ids of a prompt: ids of its row}
+    endings = {}                                # {ids of a prompt: ids of its answer, and eos}
     for split, sizes in data.answers.items():
         for row, size in zip(np.split(data.ids[split], data.edges[split][1:-1]), sizes):
-            rows[tuple(row[:size])] = row.tolist()
-    T = some.tokens.size(1)
+            endings[tuple(row[:size])] = row[size:].tolist()
     originals = []
-    for tokens, mask in zip(some.tokens, some.mask):
-        given = tokens[:mask.int().argmax()].tolist()
-        row = rows.get(tuple(given))
+    for ids, first in zip(some.tokens.tolist(), some.mask.int().argmax(1)):
+        ending = endings.get(tuple(ids[:first]))
         if answer:
-            row = given + data.tok.encode(answer) + [data.tok.eos]
-        if row is None:
+            ending = data.tok.encode(answer) + [data.tok.eos]
+        if ending is None:
             return None
-        originals.append((row + [data.tok.pad] * T)[:T])
+        row = ids[:first] + ending
+        originals.append((row + [data.tok.pad] * len(ids))[:len(ids)])
     return torch.tensor(originals)
 
 
 def held_out_prompts(data, c):
     """The prompts of the run's evaluation, which are drawn with replacement: here each once."""
+    names = ('block_size', 'mode', 'max_new_tokens', 'blank_kind', 'blank_low', 'blank_high',
+             'blank_span')
     some = draw_prompts(data, 'val', c['eval_prompts'], k or 4, draws(seed, 'eval'),
-                        **{name: c[name] for name in OF_PROMPTS + OF_BLANKS})
+                        **{name: c[name] for name in names})
     rows = torch.cat((some.tokens, some.mask), 1).tolist()
     return some[list({tuple(row): i for i, row in enumerate(rows)}.values())]
 
@@ -93,16 +93,13 @@ def held_out_prompts(data, c):
 
 
 def completions(model, parts, how, scorer, names, greedy):
-    """Rows (B, k, T) that complete Prompts, which come in parts, and scores {name: (B, k)}; on the
-    CPU. how: arguments of complete()."""
-    rows = []
-    scores = {name: [] for name in names}
+    """Scores {name: (B, k)} of what completes Prompts, which come in parts, and 'rows' (B, k, T);
+    on the CPU. how: arguments of complete()."""
+    found = []
     for some in parts:
         r = complete(model, some, greedy, **how)
-        rows.append(r.rows.view(len(some), r.k, -1).cpu())
-        for name, values in scorer.score(names, r).items():
-            scores[name].append(values.cpu())
-    return torch.cat(rows), {name: torch.cat(values) for name, values in scores.items()}
+        found.append(scorer.score(names, r) | {'rows': r.rows.view(len(some), r.k, -1)})
+    return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
 
 def print_passes(label, model, some, how):
@@ -111,26 +108,25 @@ def print_passes(label, model, some, how):
     r = complete(model, some, **how)
     # In each pass the states of the completions have equally many blanks left, fewer each time.
     state = r.where.nonzero()[r.point.cpu(), 0]                             # (M,)
-    left = (r.states.cpu() == model.mask_id).sum(1)[state]                  # (M,)
+    left = (r.states == model.mask_id).sum(1)[state.to(model.device)]       # (M,)
+    print(f'{label}, pass by pass')
     for number, blanks in enumerate(left.unique().flip(0), 1):
-        rows = r.rows.cpu().clone()                                         # (k, T)
-        later = left < blanks
-        rows[r.owner.cpu()[later], r.position.cpu()[later]] = model.mask_id
-        print(f'{label}, after pass {number}')
-        for row, count in sorted(collections.Counter(map(tuple, rows.tolist())).items()):
-            print(f'{count:7} x   {row_text(model.tok, torch.tensor(row), some.mask[0])}')
+        later = left < blanks                                               # (M,)
+        rows = r.rows.clone()                                               # (k, T)
+        rows[r.owner[later], r.position[later]] = model.mask_id
+        print_group(model.tok, some.tokens[0], some.mask[0], rows.cpu(), f'pass {number}',
+                    {'blanks': (rows == model.mask_id).sum(1)}, most=r.k)
 
 
 def known_scores(c, data, some, functions):
     """Names of the run's rewards, verify and distinct, of those that can be said of some Prompts:
     without an answer there is nothing to verify, for a function that asks for it."""
-    by_text = {'verify': data.verify} | functions
     known = {*BUILT_IN, *functions} - {'kl'}
-    for name, function in by_text.items():
+    for name, function in ({'verify': data.verify} | functions).items():
         n = n_arguments(name, function, one_by_one=name == 'verify')
         if function is None or (some.original is None and n == 3):
             known.remove(name)
-    return [name for name in {**c['rewards'], 'verify': 1, 'distinct': 1} if name in known]
+    return [name for name in c['rewards'] | {'verify': 1, 'distinct': 1} if name in known]
 
 
 if __name__ == "__main__":
@@ -139,7 +135,6 @@ if __name__ == "__main__":
     files = [word for word in sys.argv[1:] if word not in flags]
     configure(globals(), flags, quiet=True)
     at_least(0, k=k, num_samples=num_samples, temperature=temperature, n_fill_steps=n_fill_steps)
-    between(0, 1, top_p=top_p)
     path = checkpoint if os.path.isfile(checkpoint) else f'{out_dir}/{checkpoint}'
     make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
     run = load_checkpoint(path, 'generator', make=make)
@@ -167,7 +162,7 @@ if __name__ == "__main__":
         some = held_out_prompts(data, c)
     names = known_scores(c, data, some, functions)
 
-    found = {}                                  # {(label, greedy): (rows, scores)}
+    found = {}                                  # {(label, greedy): scores, and 'rows'}
     with autocast(torch_device, c['dtype']):
         if len(some) == 1 and how['n_fill_steps'] > 1:
             for label, model in models.items():
@@ -180,12 +175,13 @@ if __name__ == "__main__":
             names = [name for name in names if name not in scorer.about_group] or ['length']
     for b in range(len(some))[:num_samples]:
         for label in models:
-            rows, scores = found[label, argmax]
-            columns = {name: values[b, :k or 1] for name, values in scores.items()}
-            print_group(data.tok, some.tokens[b], some.mask[b], rows[b, :k or 1], label, columns,
-                        c['mode'] == 'causal', most=k or 1)
+            columns = {name: values[b, :k or 1] for name, values in found[label, argmax].items()}
+            rows = columns.pop('rows')                                      # (k, T)
+            print_group(data.tok, some.tokens[b], some.mask[b], rows, label, columns,
+                        c['mode'] == 'causal', most=len(rows))
     print(f"mean over {len(some)} prompts:")
-    for (label, greedy), (_, scores) in found.items():
+    for (label, greedy), scores in found.items():
+        scores.pop('rows')
         line = f"{label} at its argmax" if greedy else label
         for name, values in scores.items():
             share = '.1%' if name in ('verify', 'distinct') else '.3f'

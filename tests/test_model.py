@@ -155,9 +155,10 @@ def test_writing_keeps_what_is_given_and_ends_with_eos_or_where_it_must():
     gpt = tiny(causal=True, V=3)
     pad = gpt.pad_id
     tokens = torch.tensor([[1, 0, 2, 1, 1, 1], [1, 1, 1, pad, pad, pad]])
-    r = complete(gpt, prompts_of(tokens, [3, 1], [6, 3], k=40))
+    r = complete(gpt, prompts_of(tokens, [3, 1], [6, 3], k=200))
+    lengths = set()
     for n, row in enumerate(r.rows.tolist()):
-        begin, stop = [(3, 6), (1, 3)][n // 40]
+        begin, stop = [(3, 6), (1, 3)][n // 200]
         written = r.actions[r.owner == n].tolist()
         end = begin + len(written)
         assert row == tokens[n // 40, :begin].tolist() + written + [pad] * (6 - end)
