@@ -250,8 +250,12 @@ def test_a_reward_that_fails_is_named_with_its_prompt(code, names, train, tmp_pa
     fails(names, *train.command(tmp_path / 'mine.py', '--eval_prompts=4'))
 
 
-def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(train, tmp_path):
-    fails(['step', 'is nan'], *train.command('--learning_rate=1e30', '--grad_clip=0'))
+@pytest.mark.parametrize('max_iters', [1, 4])
+def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(
+        max_iters, train, tmp_path):
+    """The first update ruins the policy. An evaluation finds it, or else the next step."""
+    fails(['step', 'is nan'], *train.command('--learning_rate=1e30', '--grad_clip=0',
+                                             '--warmup_iters=0', f'--max_iters={max_iters}'))
     assert torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step'] == 0
     assert weights(tmp_path / 'run/ckpt.pt').isfinite().all()
 
