@@ -160,7 +160,8 @@ class StopSignal:
 def knobs(namespace):
     """{name: value} of the knobs in a module's globals(), in the order written: whatever has a
     lower-case name and is a number, a bool, a string or a dict."""
-    return {name: value for name, value in namespace.items() if re.fullmatch('[a-z][a-z0-9_]*', name)
+    return {name: value for name, value in namespace.items()
+            if re.fullmatch('[a-z][a-z0-9_]*', name)
             and type(value) in (bool, int, float, str, dict)}
 
 
@@ -429,13 +430,11 @@ def choose_matmul_precision():
 
 def run_missing(commands):
     """Makes what is missing of {path: command}: runs these scripts of ours, visibly and side by
-    side, each on its share of the cores. What another process is just making is waited for. Exits
-    with the code of one that fails."""
+    side. What another process is just making is waited for. Exits with the code of one that fails.
+    """
     running = []                                # of each: the lock of its path, the process
     missing = [path for path in commands if path and not os.path.exists(path)]
     env = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
-    if len(missing) > 1:
-        env.setdefault('OMP_NUM_THREADS', str(max(1, os.cpu_count() // len(missing))))
     for path in missing:
         lock = lock_file(f'{path}.lock', wait=True)
         if not os.path.exists(path):            # nobody has made it meanwhile

@@ -189,9 +189,8 @@ class GPT(nn.Module):
         self.compiled = None                                        # torch.compile(self.trunk)
 
         # Rotary positions (RoFormer, arXiv:2104.09864): half of a head is turned against the other.
-        # The usual base, 10,000, is for long texts; in rows of 10 its slow half would stand still.
         D = n_embd // n_head
-        frequency = (10.0 * block_size) ** (-torch.arange(0, D, 2) / D)
+        frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
         self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
         self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
@@ -604,8 +603,9 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         dataset_then = checkpoint['config']['dataset']
         embed = [w.shape for name, w in weights.items() if name.endswith('embed.weight')]
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
-        agrees = (embed == [(args['vocab_size'] + 3, args['n_embd'])]
-                  and n_blocks == args['n_layer'] and args['block_size'] < 10 ** 6)
+        agrees = 'folder' in args or (
+            embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
+            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str)
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
     if damaged or not agrees:
@@ -627,8 +627,14 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
     """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has three
     attributes more: tok, its Tokenizer; text, the name of its corpus; unit, of that corpus."""
+    if os.path.isdir(path):                     # a model of others
+        from extras.pretrained import load
+        return load(path, data, block_size, mode, device)
     checkpoint = load_checkpoint(path, 'generator', data, make, block_size, mode)
-    model = GPT(**checkpoint['model_args'])
+    network = GPT
+    if 'folder' in checkpoint['model_args']:
+        from extras.pretrained import Pretrained as network
+    model = network(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
     model.text = checkpoint['config']['dataset']

@@ -167,7 +167,8 @@ def slow_completion(model, prompts, b, pick):
         state = row.clone()
         logits = model(state[None])[0]                                          # (T, V)
         if order == 'confident':
-            left.sort(key=lambda t: -logits[t].softmax(0).max())
+            sure = logits.log_softmax(-1).amax(-1).tolist()     # ties go from left to right
+            left.sort(key=lambda t: (-round(sure[t], 4), t))
         for rank in range(M):
             if rank * n_passes // M == i:
                 t = left.pop(0)

@@ -3,6 +3,6 @@
 
 adv_norm = 'std'
 learning_rate = 2e-3
-max_iters = 550
+max_iters = 450
 
 log_interval = 20

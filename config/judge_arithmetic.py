@@ -2,4 +2,4 @@
 
 batch_size = 128
 learning_rate = 1e-2
-max_iters = 350
+max_iters = 500

@@ -92,7 +92,7 @@ def make_tokenizer(kind, chars=''):
     if kind in ('char', 'gpt2'):
         return Tokenizer(kind, chars)
     from extras.pretrained import PretrainedTokenizer
-    return PretrainedTokenizer(kind)
+    return PretrainedTokenizer(kind, chars)
 
 
 # ---- corpora -------------------------------------------------------------------------------------

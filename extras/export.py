@@ -35,7 +35,7 @@ def save_gpt(model, folder):
         vocab_size=V + 3, hidden_size=C, intermediate_size=4 * C, num_hidden_layers=args['n_layer'],
         num_attention_heads=args['n_head'], num_key_value_heads=args['n_head'],
         head_dim=C // args['n_head'], hidden_act='relu', max_position_embeddings=T + 1,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 10.0 * T},
+        rope_parameters={'rope_type': 'default', 'rope_theta': 10000.0},
         rms_norm_eps=torch.finfo(torch.float32).eps, tie_word_embeddings=False, **ids))
     # The norm of the embedding has no weights, so it can be applied to the rows once.
     qwen.model.embed_tokens.weight.copy_(norm(model.embed.weight))

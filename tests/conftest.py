@@ -1,37 +1,39 @@
 """What all tests share: one thread, no services, a copy of the repository with its toy parts."""
 import os
-import signal
 import sys
 
-os.environ['OMP_NUM_THREADS'] = '1'             # forks must not inherit a pool of threads
-os.environ['WANDB_MODE'] = 'disabled'
-sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)),
-                os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+os.environ['OMP_NUM_THREADS'] = '1'             # a fork must not inherit a pool of threads
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import pytest
 import torch
 
+import common
+import data.dataset
 import processes
+
+torch.set_num_threads(1)                        # forks must not inherit a pool of threads
 
 
 @pytest.fixture(scope='session')
 def repository(tmp_path_factory):
     """The path of a copy in which arithmetic and the toy parts are made."""
     folder = processes.copy_repository(tmp_path_factory.mktemp('work') / 'copy')
-    code, text = processes.run(folder, 'data/arithmetic/prepare.py')
-    assert code == 0, text
-    for script, recipe in (('model.py', 'generator'), ('judge.py', 'judge')):
-        words = f'config/{recipe}_{processes.SMALL}'.split()
-        code, text = processes.run(folder, script, *words, '--device=cpu')
+    for words in processes.PARTS:
+        code, text = processes.run(folder, *words)
         assert code == 0, text
     return folder
 
 
+@pytest.fixture
+def here(repository, monkeypatch):
+    """The path of that copy; for one test our modules look for files in it."""
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(common, 'HOME', repository)
+    monkeypatch.setattr(data.dataset, 'HERE', f'{repository}/data')
+    return repository
+
+
 @pytest.fixture(autouse=True)
-def leave_no_trace():
-    """Scripts that ran in this process change signals and the default type."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    torch.set_default_dtype(torch.float32)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+def fixed_seed():
+    torch.manual_seed(0)

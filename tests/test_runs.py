@@ -4,253 +4,267 @@ import json
 import os
 import random
 import signal
+import sys
+import time
+import types
 
 import pytest
 import torch
 
 import common
-import pretend_gpu
-from processes import TOY, fails, run, start, weights
+import train_grpo
+from common import Statistics
+from data.dataset import Prompts, Tokenizer
+from judge import Judge, Scorer
+from model import GPT
+from pretend_gpu import move, pretend_gpu
+from processes import CAUSAL, FORK, TOY, Run, fails, run, weights
 
-CAUSAL = ['--mode=causal', '--blank_kind=answer', '--rewards={"verify": 1.0, "length": -0.1}',
-          '--generator_recipe=config/generator_equations.py --n_layer=2 --n_embd=32 '
-          '--max_iters=20 --batch_size=32']
+ANSWERS = ['--mode=causal', '--blank_kind=answer', '--rewards={"verify": 1.0, "length": -0.1}',
+           f'--generator_recipe={CAUSAL}']
 MODES = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
     'passes': ['--n_fill_steps=3', '--top_p=0.9', '--mini_batches=2', '--inner_updates=2'],
     'confident': ['--n_fill_steps=2', '--fill_order=confident', '--optimizer=adamw'],
-    'causal': CAUSAL + ['--top_p=0.9', '--inner_updates=2', '--kl_beta=0'],
+    'causal': ANSWERS + ['--top_p=0.9', '--inner_updates=2', '--kl_beta=0'],
 }
-TIMES = ('ms_', 'completions_per_s')
+THREE_MODES = pytest.mark.parametrize('mode', ['fill', 'passes', 'causal'])
 
 
 @pytest.fixture
 def train(repository, tmp_path):
-    """train(*flags) -> output of a run that ends well, in a folder of this test's own."""
+    """train(*flags) -> output of a run of GRPO that ends well, in a folder of this test's own.
+    train.command(*flags): what Run() and fails() want for the same."""
+    def command(*flags, out='run'):
+        words = [*TOY, *map(str, flags), f'--out_dir={tmp_path}/{out}']
+        return repository, 'train_grpo.py', *words
+
     def go(*flags, out='run', **how):
-        code, text = run(repository, 'train_grpo.py', *TOY, *flags,
-                         f'--out_dir={tmp_path}/{out}', **how)
+        code, text = run(*command(*flags, out=out), **how)
         assert code == 0, text
         return text
-    go.folder = repository
-    go.out = str(tmp_path)
+
+    go.command = command
     return go
 
 
-def log_of(path):
+def read_log(folder):
     """The lines of a log without times."""
-    lines = []
-    with open(f'{path}/log.jsonl', encoding='utf-8') as file:
-        for text in file:
-            line = json.loads(text)
-            lines.append({key: value for key, value in line.items() if not key.startswith(TIMES)})
-    return lines
+    with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
+        return [{key: value for key, value in json.loads(line).items()
+                 if not key.startswith(('ms_', 'completions_per_s'))} for line in file]
+
+
+def assert_same(a, b):
+    """Two runs have the same log and the same weights, bit for bit."""
+    assert read_log(a) == read_log(b)
+    assert torch.equal(weights(f'{a}/ckpt.pt'), weights(f'{b}/ckpt.pt'))
 
 
 # ---- a run is a function of its command ----------------------------------------------------------
 
 
-def test_the_same_command_gives_the_same_run_and_evaluating_changes_nothing(train):
+def test_the_same_command_gives_the_same_run_and_looking_changes_nothing(train, tmp_path):
     train(out='a')
     train(out='b')
     train('--eval_interval=1', '--log_interval=2', '--keep_checkpoints=True', out='c')
-    assert log_of(f'{train.out}/a') == log_of(f'{train.out}/b')
-    assert torch.equal(weights(f'{train.out}/a/ckpt.pt'), weights(f'{train.out}/c/ckpt.pt'))
-    assert os.path.exists(f'{train.out}/c/ckpt-000003.pt')
+    assert_same(tmp_path / 'a', tmp_path / 'b')
+    end = weights(tmp_path / 'a/ckpt.pt')
+    assert torch.equal(end, weights(tmp_path / 'c/ckpt.pt'))
+    assert torch.equal(end, weights(tmp_path / 'c/ckpt-000004.pt'))
+    assert not torch.equal(end, weights(tmp_path / 'c/ckpt-000003.pt'))
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_a_run_in_pieces_ends_bit_for_bit_like_one_in_one_piece(mode, train):
+def test_a_run_in_pieces_ends_bit_for_bit_like_one_in_one_piece(mode, train, tmp_path):
     train(*MODES[mode], out='whole')
     train(*MODES[mode], '--max_iters=2', '--lr_decay_iters=4', out='pieces')
+    with open(tmp_path / 'pieces/log.jsonl', 'a') as file:
+        file.write('{"step": 3, "lo')           # of a process that was killed
     text = train(*MODES[mode], '--resume=True', out='pieces')
     assert 'max_iters 2 -> 4' in text and 'lr_decay_iters 4 -> 0' in text
-    whole, pieces = log_of(f'{train.out}/whole'), log_of(f'{train.out}/pieces')
-    assert whole == pieces
-    assert torch.equal(weights(f'{train.out}/whole/ckpt.pt'),
-                       weights(f'{train.out}/pieces/ckpt.pt'))
+    assert_same(tmp_path / 'whole', tmp_path / 'pieces')
 
 
-@pytest.mark.parametrize('mode', ['fill', 'passes', 'causal'])
-def test_a_run_that_is_killed_at_any_moment_goes_on_from_its_last_save(mode, train, repository):
-    flags = [*TOY, *MODES[mode], '--max_iters=12', '--eval_interval=1']
+@THREE_MODES
+def test_a_run_that_is_killed_at_any_moment_goes_on_from_its_last_save(mode, train, tmp_path):
+    flags = [*MODES[mode], '--max_iters=8', '--eval_interval=1']
     train(*flags, out='whole')
     rng = random.Random(mode)
-    out = f'--out_dir={train.out}/killed'
-    for i in range(int(os.environ.get('KILLS', 2))):
-        going = start(repository, 'train_grpo.py', *flags, out, f'--resume={i > 0}')
-        going.wait_for('| held-out')
-        torch.randn(10 ** rng.randint(1, 7))    # some time, less than a second
-        going.kill()
-        going.wait()
+    folder = tmp_path / 'killed'
+    for i in range(int(os.environ.get('KILLS', 1))):
+        run = Run(*train.command(*flags, f'--resume={i > 0}', out='killed'))
+        before = os.path.exists(folder / 'ckpt.pt') and os.stat(folder / 'ckpt.pt').st_mtime_ns
+        run.wait_for(lambda: os.path.exists(folder / 'ckpt.pt') and (
+            before != os.stat(folder / 'ckpt.pt').st_mtime_ns))
+        time.sleep(rng.random() / 3)
+        run.kill(signal.SIGKILL)
+        run.wait()
     train(*flags, '--resume=True', out='killed')
-    assert torch.equal(weights(f'{train.out}/whole/ckpt.pt'),
-                       weights(f'{train.out}/killed/ckpt.pt'))
-    assert log_of(f'{train.out}/whole') == log_of(f'{train.out}/killed')
+    assert_same(tmp_path / 'whole', folder)
+    assert not [name for name in os.listdir(folder) if name.endswith('.tmp')]
 
 
-@pytest.mark.parametrize('mode', ['fill', 'passes', 'causal'])
-def test_two_ranks_and_other_micro_steps_take_the_steps_of_one_process(mode, train):
+@THREE_MODES
+def test_two_ranks_and_other_micro_steps_take_the_steps_of_one_process(mode, train, tmp_path):
     """In float64, so that only the order of sums differs. Mini-batches are runs of micro-steps."""
-    flags = [*MODES[mode], '--dtype=float64', '--gradient_accumulation_steps=4',
+    flags = [*MODES[mode], '--dtype=float64', '--max_iters=2', '--gradient_accumulation_steps=4',
              '--loss_norm=sequence', '--entropy_coef=0.01']
-    train(*flags, out='one')
-    train(*flags, out='two', ranks=2)
-    train(*flags, '--batch_size=2', '--gradient_accumulation_steps=8', out='eight')
-    one = weights(f'{train.out}/one/ckpt.pt')
+    train(*flags, '--batch_size=2', out='one')
+    train(*flags, '--batch_size=2', out='two', ranks=2)
+    train(*flags, '--batch_size=1', '--gradient_accumulation_steps=8', out='eight')
     for other in ('two', 'eight'):
-        torch.testing.assert_close(weights(f'{train.out}/{other}/ckpt.pt'), one, atol=1e-9, rtol=0)
-        for line, same in zip(log_of(f'{train.out}/one'), log_of(f'{train.out}/{other}')):
+        torch.testing.assert_close(weights(tmp_path / other / 'ckpt.pt'),
+                                   weights(tmp_path / 'one/ckpt.pt'), atol=1e-9, rtol=0)
+        for line, same in zip(read_log(tmp_path / 'one'), read_log(tmp_path / other), strict=True):
             assert line == pytest.approx(same, rel=1e-4, abs=1e-4)
 
 
 def test_statistics_do_not_depend_on_the_order_in_which_names_were_added():
-    first, second = common.Statistics(), common.Statistics()
+    first, second = Statistics(), Statistics()
     first.add(2, loss=3.0, kl=torch.tensor(5.0))
-    first.add(1, grad_norm=7.0)
-    second.add(1, grad_norm=7.0)
+    first.add(1, grad_norm=7.0, loss=6.0)
+    second.add(1, loss=6.0, grad_norm=7.0)
     second.add(2, kl=5.0, loss=torch.tensor(3.0))
-    assert list(first.read('cpu').items()) == list(second.read('cpu').items())
-    assert first.read('cpu') == {'grad_norm': 7.0, 'kl': 2.5, 'loss': 1.5}
+    means = {'grad_norm': 7.0, 'kl': 2.5, 'loss': 3.0}
+    assert list(first.read('cpu').items()) == list(second.read('cpu').items()) == [*means.items()]
 
 
-def test_the_reference_scores_the_same_whatever_the_size_of_groups_is(train):
+def test_held_out_samples_are_the_same_whatever_the_size_of_groups_is(train, tmp_path):
     train('--group_size=3', '--max_iters=1', out='3')
     train('--group_size=7', '--max_iters=1', out='7')
-    assert log_of(f'{train.out}/3')[0] == log_of(f'{train.out}/7')[0]
+    assert read_log(tmp_path / '3')[0] == read_log(tmp_path / '7')[0]
 
 
-def test_a_reward_about_the_group_is_not_counted_for_a_single_completion(train):
-    (config := open(f'{train.out}/mine.py', 'w')).write('''
-rewards = {'judge': 1.0, 'distinct': 1.0, 'mine': 2.0}
-def mine(prompts, completions):
-    return [1.0 for _ in completions]
-mine.about_group = True
-''')
-    config.close()
-    train(f'{train.out}/mine.py', '--max_iters=1')
-    line = log_of(f'{train.out}/run')[0]
+def test_a_reward_about_the_group_is_not_counted_for_a_single_completion(train, tmp_path):
+    (tmp_path / 'mine.py').write_text(
+        "rewards = {'judge': 1.0, 'distinct': 1.0, 'mine': 2.0}\n"
+        "def mine(prompts, completions): return [1.0 for text in completions]\n"
+        "mine.about_group = True\n")
+    train(tmp_path / 'mine.py', '--max_iters=1')
+    line = read_log(tmp_path / 'run')[0]
     assert line['eval/alone'] == line['eval/reward/judge']
     assert line['eval/ref_alone_argmax'] == line['eval/reward/judge_argmax']
     assert line['eval/reward'] == pytest.approx(
         line['eval/alone'] + line['eval/reward/distinct'] + 2)
     assert 'eval/reward_argmax' not in line
     train('--rewards={"distinct": 1.0}', '--max_iters=1', out='none')
-    assert 'eval/alone' not in log_of(f'{train.out}/none')[0]
+    assert 'eval/alone' not in read_log(tmp_path / 'none')[0]
 
 
 @pytest.mark.parametrize('flags', [
     ['--loss_norm=token'], ['--loss_norm=sequence', '--inner_updates=2'],
     ['--loss_norm=constant', '--kl_type=k3', '--objective=cispo', '--inner_updates=2']])
-def test_the_terms_that_are_logged_add_up_to_the_loss(flags, train):
+def test_the_terms_that_are_logged_add_up_to_the_loss(flags, train, tmp_path):
     train(*flags, '--entropy_coef=0.05', '--kl_beta=0.3', '--gradient_accumulation_steps=4')
-    lines = [line for line in log_of(f'{train.out}/run') if 'loss' in line]
-    assert len(lines) == 4
+    lines = [line for line in read_log(tmp_path / 'run') if 'loss' in line]
+    assert len(lines) == 4 and abs(lines[-1]['kl_penalty']) > 0
     for line in lines:
         terms = line['pg_loss'] + line['kl_penalty'] + line['entropy_bonus']
         assert line['loss'] == pytest.approx(terms, abs=1e-6)
-    assert abs(lines[-1]['kl_penalty']) > 0
+        assert line['mean_reward'] == pytest.approx(line['reward/judge'])
+
+
+def test_samples_are_whole_groups_whose_numbers_add_up(train, tmp_path):
+    train('--rewards={"judge": 0.5, "distinct": 2.0}', '--max_iters=1')
+    with open(tmp_path / 'run/samples.jsonl') as file:
+        samples = [json.loads(line) for line in file]
+    assert len(samples) == 3 * 4
+    for i in range(0, len(samples), 4):
+        group = samples[i:i + 4]
+        assert len({sample['prompt'] for sample in group}) == 1
+        mean = sum(sample['reward'] for sample in group) / 4
+        for one in group:
+            texts = [other['completion'] for other in group]
+            assert one['distinct'] == pytest.approx(1 / texts.count(one['completion']))
+            assert one['reward'] == pytest.approx(0.5 * one['judge'] + 2 * one['distinct'])
+            assert one['advantage'] == pytest.approx(one['reward'] - mean, abs=1e-6)
 
 
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def test_a_run_never_overwrites_another(train):
+def test_a_run_never_overwrites_another(train, tmp_path):
     train()
-    before = weights(f'{train.out}/run/ckpt.pt')
-    text = train('--seed=2')
-    assert 'run-1' in text
-    assert torch.equal(weights(f'{train.out}/run-1/ckpt.pt'), before)
-    assert not torch.equal(weights(f'{train.out}/run/ckpt.pt'), before)
+    before = weights(tmp_path / 'run/ckpt.pt')
+    assert 'run-1' in train('--seed=2')
+    assert torch.equal(weights(tmp_path / 'run-1/ckpt.pt'), before)
+    assert not torch.equal(weights(tmp_path / 'run/ckpt.pt'), before)
+    os.symlink(tmp_path / 'run', tmp_path / 'link')
+    fails(['link'], *train.command(out='link'))
+    assert os.path.islink(tmp_path / 'link')
 
 
-def test_only_what_we_wrote_is_ours(train, repository, tmp_path):
+def test_only_what_we_wrote_is_ours(train, tmp_path):
     (tmp_path / 'theirs').mkdir()
-    (tmp_path / 'theirs' / 'config.json').write_text('{"dataset": "arithmetic"}')
-    (tmp_path / 'theirs' / 'thesis.tmp').write_text('years')
-    fails(repository, 'train_grpo.py', *TOY, f'--out_dir={tmp_path}/theirs', names=['theirs'])
-    fails(repository, 'train_grpo.py', *TOY, f'--out_dir={tmp_path}/theirs', '--resume=True',
-          names=['theirs'])
+    (tmp_path / 'theirs/config.json').write_text('{"dataset": "arithmetic"}')
+    (tmp_path / 'theirs/thesis.tmp').write_text('years')
+    fails(['theirs'], *train.command(out='theirs'))
+    fails(['theirs'], *train.command('--resume=True', out='theirs'))
     assert sorted(os.listdir(tmp_path / 'theirs')) == ['config.json', 'thesis.tmp']
     train()
     for name in ('notes.tmp', 'ckpt.pt.123.tmp'):
         (tmp_path / 'run' / name).write_text('')
     train('--resume=True', '--max_iters=5')
-    assert os.path.exists(tmp_path / 'run' / 'notes.tmp')
-    assert not os.path.exists(tmp_path / 'run' / 'ckpt.pt.123.tmp')
-    os.symlink(tmp_path / 'run', tmp_path / 'link')
-    fails(repository, 'train_grpo.py', *TOY, f'--out_dir={tmp_path}/link', names=['link'])
-    assert os.path.islink(tmp_path / 'link')
+    assert os.path.exists(tmp_path / 'run/notes.tmp')
+    assert not os.path.exists(tmp_path / 'run/ckpt.pt.123.tmp')
 
 
-def test_two_runs_in_one_folder_are_refused(repository, tmp_path):
-    going = start(repository, 'train_grpo.py', *TOY, '--max_iters=99999',
-                  f'--out_dir={tmp_path}/run')
-    going.wait_for('| held-out')
-    fails(repository, 'train_grpo.py', *TOY, f'--out_dir={tmp_path}/run', names=[f'{tmp_path}/run'])
-    going.kill()
-    going.wait()
+def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(train, tmp_path):
+    """To one of two ranks; both stop after the same step. Meanwhile nobody else gets the folder."""
+    two = Run(*train.command('--max_iters=99999'), ranks=2)
+    two.wait_for(lambda: 'training reward' in two.text())
+    fails([f'{tmp_path}/run'], *train.command())
+    os.kill(two.ranks[1].pid, signal.SIGTERM)
+    code, text = two.wait()
+    assert code > 128 and '--resume=True' in text and 'Traceback' not in text
+    saved = torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step']
+    assert saved == read_log(tmp_path / 'run')[-1]['step']
+    assert f'before step {saved}' in text
+
+    one = Run(*train.command('--max_iters=99999', '--resume=True'))
+    one.wait_for(lambda: 'training reward' in one.text())
+    one.kill(signal.SIGINT)
+    code, text = one.wait()
+    assert code == 128 + signal.SIGINT and 'Traceback' not in text
+    assert torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step'] > saved
 
 
-def test_a_part_that_two_runs_need_at_once_is_made_once(repository, tmp_path):
-    recipe = TOY[0].replace('--max_iters=40', '--max_iters=30')
-    both = [start(repository, 'train_grpo.py', *TOY, recipe, f'--out_dir={tmp_path}/{i}')
-            for i in range(2)]
-    texts = []
-    for going in both:
-        code, text = going.wait()
-        assert code == 0, text
-        texts.append(text)
-    assert sum('$ python model.py' in text for text in texts) == 1
-    assert torch.equal(weights(f'{tmp_path}/0/ckpt.pt'), weights(f'{tmp_path}/1/ckpt.pt'))
+def test_a_part_that_two_runs_need_at_once_is_made_once(tmp_path):
+    path = f'{tmp_path}/part'
+    make = f"import time; time.sleep(0.2); open({path!r}, 'a').write('made')"
+    runs = [FORK.Process(target=common.run_missing, args=({path: f'python -c "{make}"'},))
+            for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert (tmp_path / 'part').read_text() == 'made'
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(number, train, repository):
-    going = start(repository, 'train_grpo.py', *TOY, '--max_iters=99999',
-                  f'--out_dir={train.out}/run', ranks=2)
-    going.wait_for('training reward')
-    going.kill(number)
-    code, text = going.wait()
-    assert code > 128 and '--resume=True' in text and 'Traceback' not in text
-    saved = torch.load(f'{train.out}/run/ckpt.pt', weights_only=True)['step']
-    assert saved >= log_of(f'{train.out}/run')[-2]['step']
-
-
-def bad_reward(path, code):
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write("rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
-                   f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    {code}\n")
-    return str(path)
-
-
 @pytest.mark.parametrize('code, names', [
-    ("return [float('nan')] * len(prompts)", ['mine', '=']),
-    ("return [1.0] * 3", ['mine', '[1.0, 1.0, 1.0]', '16']),
-    ("return [1 / 0]", ['mine', 'ZeroDivisionError', '=']),
-    ("return ['1'] * len(prompts)", ['mine', "'1'"])])
-def test_a_reward_that_fails_is_named_with_its_prompt(code, names, repository, tmp_path):
-    path = bad_reward(tmp_path / 'mine.py', code)
-    fails(repository, 'train_grpo.py', *TOY, path, f'--out_dir={tmp_path}/run', names=names)
+    ("[float('nan') if mine.calls == 3 else 1.0 for text in prompts]", ['mine', '=']),
+    ("[1.0] * 3", ['mine', '[1.0, 1.0, 1.0]', '16']),
+    ("[1 / 0]", ['mine', 'ZeroDivisionError', '='])])
+def test_a_reward_that_fails_is_named_with_its_prompt(code, names, train, tmp_path):
+    (tmp_path / 'mine.py').write_text(
+        "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
+        f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
+    fails(names, *train.command(tmp_path / 'mine.py', '--eval_prompts=4'))
 
 
-def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(train, repository):
-    path = bad_reward(f'{train.out}/mine.py', "return [(1e38 if mine.calls > 9 else 1.0) * "
-                      "len(text) ** 9 for text in completions]")
-    fails(repository, 'train_grpo.py', *TOY, path, f'--out_dir={train.out}/run',
-          '--eval_prompts=4', '--max_iters=30', names=['is not finite'])
-    assert torch.load(f'{train.out}/run/ckpt.pt', weights_only=True)['model']
-    fails(repository, 'train_grpo.py', *TOY, '--learning_rate=1e30', '--grad_clip=0',
-          f'--out_dir={train.out}/high', names=['step', 'is nan'])
-    assert weights(f'{train.out}/high/ckpt.pt').isfinite().all()
+def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(train, tmp_path):
+    fails(['step', 'is nan'], *train.command('--learning_rate=1e30', '--grad_clip=0'))
+    assert torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step'] == 0
+    assert weights(tmp_path / 'run/ckpt.pt').isfinite().all()
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(train, repository):
+def test_a_full_disk_leaves_the_old_checkpoint(train, tmp_path):
     train()
-    before = weights(f'{train.out}/run/ckpt.pt')
+    before = weights(tmp_path / 'run/ckpt.pt')
 
     def full_disk():
         def save(content, file):
@@ -258,40 +272,50 @@ def test_a_full_disk_leaves_the_old_checkpoint(train, repository):
             raise OSError(28, 'No space left on device')
         torch.save = save
 
-    fails(repository, 'train_grpo.py', *TOY, f'--out_dir={train.out}/run', '--resume=True',
-          '--max_iters=6', names=['ckpt.pt', 'No space left'], before=full_disk)
-    assert torch.equal(weights(f'{train.out}/run/ckpt.pt'), before)
-    assert not [name for name in os.listdir(f'{train.out}/run') if name.endswith('.tmp')]
+    fails(['ckpt.pt', 'No space left'], *train.command('--resume=True', '--max_iters=6'),
+          before=full_disk)
+    assert torch.equal(weights(tmp_path / 'run/ckpt.pt'), before)
+    assert not [name for name in os.listdir(tmp_path / 'run') if name.endswith('.tmp')]
 
 
-def test_a_resumed_run_says_what_has_changed_imported_helpers_included(train, repository,
-                                                                       monkeypatch):
+def test_a_damaged_checkpoint_is_not_resumed(train, tmp_path):
+    train('--max_iters=1')
+    content = bytearray((tmp_path / 'run/ckpt.pt').read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / 'run/ckpt.pt').write_bytes(content)
+    fails(['ckpt.pt', 'damaged'], *train.command('--resume=True'))
+
+
+def test_a_resumed_run_says_what_has_changed_imported_helpers_included(
+        train, repository, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(repository)     # as python train_grpo.py has it
-    with open(f'{repository}/my_helper.py', 'w') as file:
+    helper = f'{repository}/my_helper.py'
+    with open(helper, 'w') as file:
         file.write("def points(text): return len(text)\n")
-    with open(f'{train.out}/mine.py', 'w') as file:
-        file.write("import my_helper\nrewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
-                   "    return [my_helper.points(text) for text in completions]\n")
-    train(f'{train.out}/mine.py')
-    same = train(f'{train.out}/mine.py', '--resume=True')
-    assert 'resumed with changes' not in same
-    with open(f'{repository}/my_helper.py', 'a') as file:
+    (tmp_path / 'mine.py').write_text(
+        "import my_helper\nrewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
+        "    return [my_helper.points(text) for text in completions]\n")
+    train(tmp_path / 'mine.py')
+    assert 'resumed with changes' not in train(tmp_path / 'mine.py', '--resume=True')
+    with open(helper, 'a') as file:
         file.write("# another thought\n")
-    text = train(f'{train.out}/mine.py', '--resume=True', '--seed=3')
+    text = train(tmp_path / 'mine.py', '--resume=True', '--seed=3')
     changes = [line for line in text.splitlines() if 'resumed with changes' in line]
     assert 'functions' in changes[0] and 'seed 1 -> 3' in changes[0]
 
 
-def test_a_failing_wandb_does_not_end_a_run(train):
-    def no_wandb():
-        import sys
-        sys.modules['wandb'] = None             # an import of it raises ImportError
-    assert text_count(train('--wandb_log=True', before=no_wandb), 'no wandb') == 1
-    assert len(log_of(f'{train.out}/run')) == 4 + 3
+def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
+    def log(line, step):
+        if step == 2:
+            raise ConnectionError("no route")
 
+    def fake_wandb():
+        sys.modules['wandb'] = types.SimpleNamespace(
+            init=lambda **settings: types.SimpleNamespace(log=log))
 
-def text_count(text, part):
-    return sum(part in line for line in text.splitlines())
+    text = train('--wandb_log=True', before=fake_wandb)
+    assert text.count('no wandb') == text.count('no route') == 1
+    assert len(read_log(tmp_path / 'run')) == 4 + 3
 
 
 @pytest.mark.parametrize('flag, names', [
@@ -303,26 +327,33 @@ def text_count(text, part):
     ('config/no.py', ['config/no.py']), ('--adv_norm=mean', ['mean', 'kl']),
     ('--target_kl=0.1', ['target_kl']), ('--device=cuda:99', ['cuda:99']),
     ('--generator_checkpoint=out/no.pt', ['out/no.pt'])])
-def test_a_hurried_mistake_gets_one_line(flag, names, repository, tmp_path):
-    fails(repository, 'train_grpo.py', *TOY, *CAUSAL, '--rewards={"verify": 1.0, "kl": -0.1}',
-          '--kl_beta=0', '--mini_batches=2', flag, f'--out_dir={tmp_path}/run', names=names)
+def test_a_hurried_mistake_gets_one_line_and_leaves_nothing(flag, names, train, tmp_path):
+    fails(names, *train.command(*ANSWERS, '--rewards={"verify": 1.0, "kl": -0.1}', '--kl_beta=0',
+                                '--mini_batches=2', flag))
     assert not os.path.exists(tmp_path / 'run')
 
 
 # ---- a GPU ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('flags, most', [
-    ([], 3), (['--n_fill_steps=3', '--fill_order=confident'], 3 + 3 * 3),
-    (['--inner_updates=2', '--mini_batches=2', '--top_p=0.9'], 3), (CAUSAL, 4 + 10 / 4)])
-def test_a_step_does_not_mix_devices_and_seldom_waits_for_a_gpu(flags, most, repository, tmp_path):
-    """A CPU that follows CUDA's rules counts per micro-step, of which there are two a step."""
-    result = f'{tmp_path}/seen.json'
-    code, text = run(repository, 'train_grpo.py', *TOY, *flags, '--device=cuda', '--compile=False',
-                     '--max_iters=2', f'--out_dir={tmp_path}/run',
-                     before=lambda: pretend_gpu.pretend(result, within='take_step'))
-    assert code == 0, text
-    with open(result, encoding='utf-8') as file:
-        seen = json.load(file)
-    assert seen['mistakes'] == {}
-    assert sum(seen['waits'].values()) / 4 <= most, seen['waits']
+@pytest.mark.parametrize('knobs, most', [
+    ({}, 3), ({'n_fill_steps': 3, 'fill_order': 'confident'}, 3 * 3),
+    ({'inner_updates': 2, 'mini_batches': 2, 'top_p': 0.9}, 3),
+    ({'mode': 'causal', 'loss_norm': 'sequence'}, 4 + 6 / 4)])
+def test_a_step_does_not_mix_devices_and_seldom_waits_for_a_gpu(knobs, most, monkeypatch):
+    """Waits are counted per micro-step, of which there are two."""
+    knobs |= {'group_size': 3, 'block_size': 6, 'batch_size': 2, 'gradient_accumulation_steps': 2,
+              'update': lambda *args: torch.zeros(())}          # the optimizers are torch's
+    for name, value in knobs.items():
+        monkeypatch.setattr(train_grpo, name, value)
+    size = {'vocab_size': 5, 'block_size': 6, 'n_layer': 2, 'n_head': 2, 'n_embd': 16}
+    policy, reference = [move(GPT(**size, causal='mode' in knobs)) for _ in range(2)]
+    judge = move(Judge('likelihood', **size, causal=True))
+    corpus = types.SimpleNamespace(tok=Tokenizer('char', 'abcd'), verify=None)
+    prompts = Prompts(torch.randint(1, 5, (4, 6)), torch.arange(24).view(4, 6) % 6 > 1,
+                      torch.rand(4, 6, 3), 0, torch.rand(4, 6))
+    common.clock.read()
+    with pretend_gpu() as seen:
+        train_grpo.take_step(policy, reference, [], Scorer(corpus, judge), prompts, 0.1, 0.1)
+    assert not seen.mistakes
+    assert 0 < len(seen.waits) / 2 <= most, seen.waits

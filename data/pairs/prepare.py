@@ -90,7 +90,8 @@ if __name__ == "__main__":
     if template:
         tok = make_tokenizer(tokenizer)
         if not hasattr(tok, 'apply_template'):
-            fail(f"template = True: expected --tokenizer=FOLDER of a pretrained one, not {tokenizer}")
+            fail(f"template = True: expected --tokenizer=FOLDER of a pretrained one, not "
+                 f"{tokenizer}")
         train = [(tok.apply_template(prompt), answer) for prompt, answer in train]
         held_out = [(tok.apply_template(prompt), answer) for prompt, answer in held_out]
     folder = os.path.join(HERE, '..', name)
