@@ -1,5 +1,5 @@
 # four rewards on completions of English prose; 4 min from nothing on 1 busy core
-# held-out reward: start 0.330, its argmax 0.953 -> 0.710, 0.716, 0.741 (seeds 1, 2, 3)
+# held-out reward but for diversity: start -0.104, line to beat 0.424 -> 0.400 (seed 1)
 
 from collections import Counter
 from data.docstrings import prepare

@@ -1,5 +1,5 @@
 # detoxification: a classifier's P(label = 1) as reward; 3.2 min from nothing on 2 cores
-# held-out share of failure: start 0.129, its argmax 0.164 -> 0.064, 0.053, 0.055 (seeds 1, 2, 3)
+# held-out share of failure: start 0.164, line to beat 0.172 -> 0.070 (seed 1)
 
 import functools
 import torch
