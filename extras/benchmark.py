@@ -59,8 +59,7 @@ if __name__ == "__main__":
     knobs, *parts = set_up()
     policy, reference, optimizers, scorer = parts
     k = knobs['group_size']
-    has_usual = (scorer.judge and reference and knobs['mode'] == 'fill'
-                 and knobs['n_fill_steps'] == 1)
+    has_usual = scorer.judge and reference and not policy.causal and knobs['n_fill_steps'] == 1
     ours = []                                   # of each step {phase: ms}
     usual = []                                  # ms of each
     with autocast(policy.device, knobs['dtype']):
