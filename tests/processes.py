@@ -3,6 +3,7 @@ folder that holds a copy of the repository. So a run at toy size takes a fractio
 import itertools
 import multiprocessing
 import os
+import pathlib
 import runpy
 import shutil
 import socket
@@ -44,21 +45,21 @@ class Run:
     that each calls first, to change what the script will find."""
 
     def __init__(self, folder, script, *flags, ranks=1, before=None):
-        self.output = f'{folder}/output-{next(NUMBERS)}.txt'
-        open(self.output, 'w').close()
+        self.output = pathlib.Path(folder, f'output-{next(NUMBERS)}.txt')
+        self.output.touch()
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
-            env = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(probe.getsockname()[1]),
-                   'WORLD_SIZE': str(ranks)}
+            port = probe.getsockname()[1]
         self.ranks = []
-        for rank in map(str, range(ranks)):
-            how = (self.output, folder, script, flags, env | {'RANK': rank}, before)
+        for rank in range(ranks):
+            env = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'RANK': str(rank),
+                   'WORLD_SIZE': str(ranks)}
+            how = (self.output, folder, script, flags, env, before)
             self.ranks.append(FORK.Process(target=become, args=how, daemon=True))
             self.ranks[-1].start()
 
     def text(self):
-        with open(self.output, encoding='utf-8', errors='replace') as file:
-            return file.read()
+        return self.output.read_text(errors='replace')
 
     def wait_for(self, is_so):
         """Waits until a function says True."""
