@@ -21,9 +21,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FORK = multiprocessing.get_context('fork')
 NUMBERS = itertools.count()
 
-# The parts of all runs: two layers of 32 channels, hardly trained.
-SMALL = 'arithmetic.py --n_layer=2 --n_embd=32 --n_head=4 --max_iters=40 --batch_size=64'
-CAUSAL = 'config/generator_equations.py --n_layer=2 --n_embd=32 --max_iters=20 --batch_size=32'
+# The parts of all runs: two layers of 32 channels, hardly trained, alike on every machine.
+SIZE = '--n_layer=2 --n_embd=32 --n_head=4 --max_iters=40 --batch_size=64 --dtype=float32'
+SMALL = f'arithmetic.py {SIZE}'
+CAUSAL = f'config/generator_equations.py {SIZE} --max_iters=20'
 PARTS = [['data/arithmetic/prepare.py'], ['model.py', *CAUSAL.split()],
          ['model.py', *f'config/generator_{SMALL}'.split()],
          ['judge.py', *f'config/judge_{SMALL}'.split()]]

@@ -244,7 +244,7 @@ def test_the_loss_of_pretraining_is_nats_per_guess(causal, here, monkeypatch):
 
 def test_a_generator_learns_and_is_what_its_checkpoint_gives_back(here, tmp_path, monkeypatch):
     code, text = run(here, 'model.py', *f'config/generator_{SMALL}'.split(), '--max_iters=90',
-                     '--eval_interval=30', '--dtype=float32', f'--out={tmp_path}/a.pt')
+                     '--eval_interval=30', f'--out={tmp_path}/a.pt')
     losses = re.findall(r'held-out loss (\S+)', text)
     assert code == 0 and len(losses) == 3
     corpus = Dataset('arithmetic')
