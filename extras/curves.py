@@ -6,62 +6,61 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
-from common import fail, new_file, read_json_lines
+from common import fail, new_file, read_json, read_json_lines
 
-PANELS = {'eval/reward': 'reward', 'eval/kl': 'KL to the reference, nats a choice',
+try:
+    from matplotlib.figure import Figure
+except ImportError as e:
+    fail(f"no picture: {e}; pip install matplotlib")
+
+TITLES = {'eval/reward': 'reward', 'eval/kl': 'KL to the reference, nats a choice',
           'eval/entropy': 'entropy, nats a choice'}
 
 
-def points(log, key):
-    """Steps and values of a key of the log, two lists."""
-    lines = [line for line in log if line.get(key) is not None]
-    return [line['step'] for line in lines], [line[key] for line in lines]
+def runs():
+    """Of each folder on the command line: its name, the knobs of the run, the lines of its log."""
+    for folder in sys.argv[1:]:
+        knobs = read_json(f'{folder}/config.json', {}, 'python train_grpo.py')
+        log = read_json_lines(f'{folder}/log.jsonl')
+        if not log:                             # the first line is an evaluation
+            fail(f"{folder} has no evaluation yet; let the run go on a little")
+        yield folder, knobs, log
 
 
-def draw(figure, logs):
-    """Draws logs {folder: lines}: what is true, if they know it, large; the rest small."""
-    axes = figure.subplot_mosaic([['large', 'eval/reward'], ['large', 'eval/kl'],
-                                  ['large', 'eval/entropy']], width_ratios=[1.7, 1], sharex=True)
-    first = next(iter(logs.values()))
-    goal = next(name for name in ('verify', 'alone', 'reward') if points(first, f'eval/{name}')[0])
-    large = axes['large']
-    large.set_title(f'held-out {goal}: samples, and dashed the argmax', loc='left')
-    if goal == 'verify':
-        large.set_ylim(0, 1)
-        large.yaxis.set_major_formatter(lambda value, _: f'{value:.0%}')
-    for i, (folder, log) in enumerate(logs.items()):
-        color = f'C{i}'
-        large.plot(*points(log, f'eval/{goal}'), color=color, lw=1.8, label=folder)
-        large.plot(*points(log, f'eval/{goal}_argmax'), '--', color=color, lw=1.2)
-        for key in PANELS:
-            axes[key].plot(*points(log, key), color=color, lw=1.8)
-    steps, values = points(first, f'eval/ref_{goal}_argmax')
-    if values:
-        large.plot(steps, values, '--', color='0.45', lw=1.8)
-        large.annotate("line to beat: the reference at its argmax", (steps[-1], values[-1]),
-                       (0, -12), textcoords='offset points', color='0.35', fontsize=9, ha='right')
-    if len(logs) > 1:
-        large.legend(frameon=False)
-    for key, title in PANELS.items():
-        axes[key].set_title(title, loc='left', fontsize=10)
-    for ax in axes.values():
-        ax.spines[['top', 'right']].set_visible(False)
-        ax.margins(x=0.02)
-    figure.supxlabel('step')
+def draw(ax, key, log, style, **more):
+    """Draws a key of a log, if it has it."""
+    lines = [line for line in log if key in line]
+    if lines:
+        ax.plot([line['step'] for line in lines], [line[key] for line in lines], style, **more)
+
+
+def save(figure, path):
+    with new_file(path) as file:
+        figure.savefig(file, dpi=130)
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    folders = sys.argv[1:] or ['out-grpo']
-    logs = {folder: read_json_lines(f'{folder}/log.jsonl') for folder in folders}
-    if not all(any('eval/reward' in line for line in log) for log in logs.values()):
-        fail(f"{' '.join(folders)}: a log without an evaluation; let the run go on a little")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        fail(f"no curves: {e}; pip install matplotlib")
-    figure = Figure(figsize=(10, 4.4), layout='constrained', facecolor='white')
-    draw(figure, logs)
-    path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
-    with new_file(path) as file:
-        figure.savefig(file, dpi=120)
-    print(f"wrote {path}")
+    if len(sys.argv) == 1:
+        sys.argv.append('out-grpo')
+    figure = Figure(figsize=(10, 4.4), layout='constrained')
+    axes = figure.subplot_mosaic([['goal', key] for key in TITLES], width_ratios=[1.7, 1])
+    large = axes.pop('goal')
+    for i, (folder, _, log) in enumerate(runs()):
+        if i == 0:
+            goal = next(name for name in ('verify', 'alone', 'reward')
+                        if f'eval/{name}' in log[0])
+            draw(large, f'eval/ref_{goal}_argmax', log, '--', color='0.45',
+                 label='line to beat: the reference at its argmax')
+        draw(large, f'eval/{goal}', log, f'C{i}', label=folder)
+        draw(large, f'eval/{goal}_argmax', log, f'C{i}--', label='its argmax')
+        for key, ax in axes.items():
+            draw(ax, key, log, f'C{i}')
+            ax.set_title(TITLES[key], loc='left')
+    if goal == 'verify':
+        large.set_ylim(0, 1)
+        large.yaxis.set_major_formatter('{x:.0%}')
+    large.set_title(f'held-out {goal}', loc='left')
+    large.legend(frameon=False)
+    figure.supxlabel('step')
+    save(figure, f"{sys.argv[1]}/{'curves' if len(sys.argv) == 2 else 'compare'}.png")
