@@ -3,6 +3,7 @@ folder that holds a copy of the repository. So a run at toy size takes a fractio
 import itertools
 import multiprocessing
 import os
+import pathlib
 import runpy
 import shutil
 import socket
@@ -20,9 +21,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FORK = multiprocessing.get_context('fork')
 NUMBERS = itertools.count()
 
-# The parts of all runs: two layers of 32 channels, hardly trained.
-SMALL = 'arithmetic.py --n_layer=2 --n_embd=32 --n_head=4 --max_iters=40 --batch_size=64'
-CAUSAL = 'config/generator_equations.py --n_layer=2 --n_embd=32 --max_iters=20 --batch_size=32'
+# The parts of all runs: two layers of 32 channels, hardly trained, alike on every machine.
+SIZE = '--n_layer=2 --n_embd=32 --n_head=4 --max_iters=40 --batch_size=64 --dtype=float32'
+SMALL = f'arithmetic.py {SIZE}'
+CAUSAL = f'config/generator_equations.py {SIZE} --max_iters=20'
 PARTS = [['data/arithmetic/prepare.py'], ['model.py', *CAUSAL.split()],
          ['model.py', *f'config/generator_{SMALL}'.split()],
          ['judge.py', *f'config/judge_{SMALL}'.split()]]
@@ -44,21 +46,21 @@ class Run:
     that each calls first, to change what the script will find."""
 
     def __init__(self, folder, script, *flags, ranks=1, before=None):
-        self.output = f'{folder}/output-{next(NUMBERS)}.txt'
-        open(self.output, 'w').close()
+        self.output = pathlib.Path(folder, f'output-{next(NUMBERS)}.txt')
+        self.output.touch()
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
-            env = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(probe.getsockname()[1]),
-                   'WORLD_SIZE': str(ranks)}
+            port = probe.getsockname()[1]
         self.ranks = []
-        for rank in map(str, range(ranks)):
-            how = (self.output, folder, script, flags, env | {'RANK': rank}, before)
+        for rank in range(ranks):
+            env = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'RANK': str(rank),
+                   'WORLD_SIZE': str(ranks)}
+            how = (self.output, folder, script, flags, env, before)
             self.ranks.append(FORK.Process(target=become, args=how, daemon=True))
             self.ranks[-1].start()
 
     def text(self):
-        with open(self.output, encoding='utf-8', errors='replace') as file:
-            return file.read()
+        return self.output.read_text(errors='replace')
 
     def wait_for(self, is_so):
         """Waits until a function says True."""

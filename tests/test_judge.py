@@ -42,13 +42,12 @@ def test_a_score_is_that_of_the_row_alone_without_its_padding(kind):
     one = tiny(kind)
     rows = padded_rows()
     for row, score in zip(rows, one.score(rows)):
-        ids = row[row != 7][None]                                               # (1, length)
+        ids = row[row != 7]                                                     # (length,)
         if kind == 'likelihood':
-            logp = [one.gpt(ids[:, :t + 1])[0, t].log_softmax(0)[ids[0, t]]
-                    for t in range(ids.numel())]
+            logp = [one.gpt(ids[None, :t + 1])[0, t].log_softmax(0)[i] for t, i in enumerate(ids)]
             expected = sum(logp) / len(logp)
         else:
-            expected = one.gpt.head(one.gpt.trunk(ids)[0].mean(0))[0].sigmoid()
+            expected = one.gpt.head(one.gpt.trunk(ids[None])[0].mean(0))[0].sigmoid()
         assert score.item() == pytest.approx(expected.item())
 
 

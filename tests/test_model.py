@@ -16,7 +16,7 @@ from torch import nn
 import judge
 import model
 from common import configure, knobs
-from data.dataset import Dataset, Prompts, draws
+from data.dataset import Dataset, Prompts, Tokenizer, draws
 from model import (GPT, complete, complete_texts, find_part, freeze, get_lr, load_checkpoint,
                    load_gpt, log_probs, look_at_fills, make_optimizers, pretraining_batch,
                    recipe_path, save_checkpoint, update)
@@ -244,7 +244,7 @@ def test_the_loss_of_pretraining_is_nats_per_guess(causal, here, monkeypatch):
 
 def test_a_generator_learns_and_is_what_its_checkpoint_gives_back(here, tmp_path, monkeypatch):
     code, text = run(here, 'model.py', *f'config/generator_{SMALL}'.split(), '--max_iters=90',
-                     '--eval_interval=30', '--dtype=float32', f'--out={tmp_path}/a.pt')
+                     '--eval_interval=30', f'--out={tmp_path}/a.pt')
     losses = re.findall(r'held-out loss (\S+)', text)
     assert code == 0 and len(losses) == 3
     corpus = Dataset('arithmetic')
@@ -280,11 +280,13 @@ def test_pretraining_that_is_interrupted_ends_with_one_line_and_leaves_nothing(
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
+ARGS = {'vocab_size': 5, 'block_size': 6, 'n_layer': 1, 'n_head': 2, 'n_embd': 8, 'causal': False}
+
+
 def content(**changes):
     """What a checkpoint of a small generator holds."""
     torch.manual_seed(0)
-    gpt = GPT(5, 6, 1, 2, 8, False)
-    return {'kind': 'generator', 'model_args': gpt.args, 'model': gpt.state_dict(),
+    return {'kind': 'generator', 'model_args': ARGS, 'model': GPT(**ARGS).state_dict(),
             'config': {'dataset': 'toy'}, 'corpus': 'its text', 'unit': 'rows',
             'vocabulary': {'kind': 'char', 'chars': 'abcd'}} | changes
 
@@ -304,7 +306,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing_and_a_missing_end_is_found(tm
         except SystemExit as end:
             assert re.fullmatch('error: .*a.pt is damaged.*', str(end))
         else:
-            assert i not in weights and found.args == content()['model_args']
+            assert i not in weights and found.args == ARGS
             assert all(torch.equal(found.state_dict()[name], value)
                        for name, value in content()['model'].items())
     for length in (0, 10, len(whole) // 2, len(whole) - 1):
@@ -319,12 +321,12 @@ def test_a_flipped_bit_is_found_or_changes_nothing_and_a_missing_end_is_found(tm
     ({}, {'mode': 'causal'}, ['causal']),
     ({'vocabulary': {'kind': 'char', 'chars': 'abc'}}, {}, ['toy', 'mine']),
     ({'kind': 'policy', 'corpus': 'another'}, {'kind': 'policy'}, ['text']),
-    ({'model_args': content()['model_args'] | {'n_layer': 10 ** 9}}, {}, ['damaged']),
-    ({'model_args': content()['model_args'] | {'vocab_size': 6}}, {}, ['damaged'])])
+    ({'model_args': ARGS | {'n_layer': 10 ** 9}}, {}, ['damaged']),
+    ({'model_args': ARGS | {'vocab_size': 6}}, {}, ['damaged'])])
 def test_a_checkpoint_that_does_not_fit_is_refused_by_name(changes, how, names, tmp_path):
     save_checkpoint(f'{tmp_path}/a.pt', **content(**changes))
-    tok = types.SimpleNamespace(vocabulary=content()['vocabulary'])
-    corpus = types.SimpleNamespace(name='mine', fingerprint='its text', tok=tok)
+    corpus = types.SimpleNamespace(name='mine', fingerprint='its text',
+                                   tok=Tokenizer('char', 'abcd'))
     refused(['a.pt', 'make it so', *names], load_checkpoint, f'{tmp_path}/a.pt', data=corpus,
             make='make it so', **{'kind': 'generator'} | how)
 

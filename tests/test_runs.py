@@ -2,6 +2,7 @@
 anybody's is overwritten; what goes wrong ends with one line. KILLS=40 kills that many of each."""
 import json
 import os
+import pathlib
 import random
 import signal
 import sys
@@ -287,16 +288,15 @@ def test_a_damaged_checkpoint_is_not_resumed(train, tmp_path):
 def test_a_resumed_run_says_what_has_changed_imported_helpers_included(
         train, repository, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(repository)     # as python train_grpo.py has it
-    helper = f'{repository}/my_helper.py'
-    with open(helper, 'w') as file:
-        file.write("def points(text): return len(text)\n")
+    deepest = pathlib.Path(repository, 'my_helpers_helper.py')
+    deepest.write_text("def points(text): return len(text)\n")
+    pathlib.Path(repository, 'my_helper.py').write_text("from my_helpers_helper import points\n")
     (tmp_path / 'mine.py').write_text(
         "import my_helper\nrewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
         "    return [my_helper.points(text) for text in completions]\n")
     train(tmp_path / 'mine.py')
     assert 'resumed with changes' not in train(tmp_path / 'mine.py', '--resume=True')
-    with open(helper, 'a') as file:
-        file.write("# another thought\n")
+    deepest.write_text("def points(text): return 2 * len(text)\n")
     text = train(tmp_path / 'mine.py', '--resume=True', '--seed=3')
     changes = [line for line in text.splitlines() if 'resumed with changes' in line]
     assert 'functions' in changes[0] and 'seed 1 -> 3' in changes[0]
