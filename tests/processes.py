@@ -6,6 +6,7 @@ import os
 import pathlib
 import runpy
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -89,6 +90,7 @@ def become(output, folder, script, flags, env, before):
     os.chdir(folder)
     os.environ.update(env)
     sys.argv = [script, *flags]
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
     common.HOME = folder
     data.dataset.HERE = f'{folder}/data'
     if before:
