@@ -11,7 +11,6 @@ the ratio; optimizers; checkpoints and the recipes they are made by; the loop of
 import ast
 import functools
 import importlib
-import inspect
 import math
 import os
 import pathlib
@@ -21,7 +20,7 @@ import time
 import zipfile
 from dataclasses import dataclass
 
-from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
+from common import (HOME, StopSignal, at_least, autocast, between, configure, digest_of, fail,
                     init_device, knobs, new_file, one_of)
 
 import torch
@@ -605,7 +604,8 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
         agrees = 'folder' in args or (
             embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str)
+            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str
+            and (found != 'judge' or type(checkpoint['judge_kind']) is str))
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
     if damaged or not agrees:
@@ -657,8 +657,10 @@ def recipe_path(config, words):
     files that knobs name, the network's code, and the generator that a classifier learns from."""
     data = Dataset(config['dataset'], prepare=True)
     made_of = [data.fingerprint]
-    for code in (norm, attention, Block, GPT):
-        made_of.append(ast.unparse(ast.parse(inspect.getsource(code))))     # without comments
+    for file in ('model.py', 'judge.py'):
+        for node in ast.parse(pathlib.Path(HOME, file).read_text()).body:
+            if getattr(node, 'name', '') in ('norm', 'attention', 'Block', 'GPT', 'Judge'):
+                made_of.append(ast.unparse(node))       # without comments
     for name, value in config.items():
         if name in ('out', 'device', 'compile', 'eval_interval'):
             continue

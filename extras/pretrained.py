@@ -41,7 +41,7 @@ class PretrainedTokenizer(Tokenizer):
             fail(f"no folder {folder} of a pretrained model; bring it back, or prepare the text "
                  "again with another --tokenizer=FOLDER")
         self.kind = folder
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self.base = len(self.tokenizer)
         self.mask, self.bos, self.pad = range(self.base, self.base + 3)
         self.eos = self.tokenizer.eos_token_id
@@ -106,6 +106,7 @@ class Pretrained(nn.Module):
             kind = transformers.AutoModelForCausalLM
         try:
             self.network, info = kind.from_pretrained(folder, dtype=torch.get_default_dtype(),
+                                                      trust_remote_code=False,
                                                       output_loading_info=True)
         except (OSError, ValueError) as e:
             fail(f"{folder}: {str(e).splitlines()[0]}")

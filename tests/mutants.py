@@ -72,7 +72,7 @@ if __name__ == "__main__":
         file, old, new = MUTANTS[number]
         with tempfile.TemporaryDirectory() as work:
             folder = shutil.copytree(ROOT, f'{work}/copy', ignore=shutil.ignore_patterns(
-                'out*', '.*', '__pycache__', '*.bin', 'meta.json', '*.png'))
+                'out*', '.*', '__pycache__', '*.bin', 'meta.json'))
             path = f'{folder}/{file}'
             with open(path, encoding='utf-8') as source:
                 code = source.read()
