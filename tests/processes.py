@@ -90,6 +90,7 @@ def become(output, folder, script, flags, env, before):
     os.chdir(folder)
     os.environ.update(env)
     sys.argv = [script, *flags]
+    sys.path.insert(0, os.path.dirname(f'{folder}/{script}'))
     signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
     common.HOME = folder
     data.dataset.HERE = f'{folder}/data'
