@@ -756,8 +756,9 @@ def test_a_page_of_a_notebook(mode, blank_kind, corpus, knobs):
     reference = copy.deepcopy(policy)
     scorer = Scorer(corpus, functions={'letters': letters})
 
-    # Act: four completions of each of eight prompts.
+    # Act: four completions of each of eight prompts. Other steps have other ones.
     prompts = get_prompts(corpus, step=7)
+    assert not torch.equal(get_prompts(corpus, step=8).uniforms, prompts.uniforms)
     r = rollout(policy, prompts)
 
     # Judge: each reward apart, from the text.
