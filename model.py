@@ -427,18 +427,24 @@ def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
             keys[left] = -confidence(look).to(keys.dtype)
         rank = n_blanks[prompt] - left.sum(1, keepdim=True) + rank_among(keys, left)
         where = left & (rank * n_fill_steps // n_blanks[prompt].clamp(min=1) == t)      # (S, T)
-        if not where.any():
+
+        # Each completion draws from the distributions of its state.
+        number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
+        owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
+        point = number[state_of[owner], position]                       # (M of this pass,)
+        if len(owner) == 0:
             continue
+        is_chosen = where[left]                                         # of the blanks left
+        busy = where.any(1)                     # with few blanks a row has no turn in some passes
+        states = states[busy]
+        where = where[busy]                     # numbered as before
         if fill_order == 'confident' and n_fill_steps > 1:
-            chosen = where[left].nonzero().squeeze(1).to(device, non_blocking=True)
+            chosen = is_chosen.nonzero().squeeze(1).to(device, non_blocking=True)
             logits = look.index_select(0, chosen)                       # of the very same pass
         else:
             logits = logits_at(model, states, where, keep_graph)        # (U of this pass, V)
 
-        # Each completion draws from the distributions of its state, with uniforms of its own.
-        number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
-        owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
-        point = number[state_of[owner], position]                       # (M of this pass,)
+        # It draws with uniforms of its own.
         drawn = None
         if not greedy:
             drawn = uniforms.new_zeros(len(logits), k)
