@@ -25,8 +25,8 @@ import textwrap
 import time
 
 # Threads that have nothing to do sleep. Else they spin for their turn, and beside another busy
-# process each small product takes a slice of the scheduler's time: five times as long in all. It
-# must be said before torch is loaded, so our scripts import this module first.
+# process each product takes a slice of the scheduler's time; see also use_threads(). It must be
+# said before torch is loaded, so our scripts import this module first.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 import torch
@@ -393,7 +393,6 @@ def init_device(device, dtype):
     if device.type == 'cpu':
         keep_freed_memory()
         choose_matmul_precision()
-        note += f", {torch.get_num_threads()} thread(s)"
     if n_ranks() > 1:
         # Ranks wait for as long as it takes rank 0 to make what is missing.
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
@@ -401,6 +400,14 @@ def init_device(device, dtype):
         atexit.register(dist.destroy_process_group)     # or gloo aborts at times
         note += f", {n_ranks()} ranks"
     return device, note
+
+
+def use_threads(width):
+    """One thread for networks of less than 256 channels, but for who sets OMP_NUM_THREADS. Two
+    gain a sixth on two idle cores at 128, and lose a factor of two to five if another process runs
+    there, since they wait for each other at every small product."""
+    if width < 256 and 'OMP_NUM_THREADS' not in os.environ:
+        torch.set_num_threads(1)
 
 
 def keep_freed_memory():

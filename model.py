@@ -21,7 +21,7 @@ import zipfile
 from dataclasses import dataclass
 
 from common import (HOME, StopSignal, at_least, autocast, between, configure, digest_of, fail,
-                    init_device, knobs, new_file, one_of)
+                    init_device, knobs, new_file, one_of, use_threads)
 
 import torch
 import torch.nn.functional as F
@@ -645,6 +645,7 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
     model.text = checkpoint['config']['dataset']
     model.unit = checkpoint['unit']
+    use_threads(model.args.get('n_embd', 256))
     return model.to(device)
 
 
@@ -709,6 +710,7 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     """Minimises loss_at(step), a scalar, over a model's weights, and saves it with this content.
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
     path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
+    use_threads(config['n_embd'])
     n_weights = sum(p.numel() for p in model.parameters())
     print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
     if config['compile']:
