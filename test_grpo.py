@@ -261,6 +261,12 @@ def test_an_advantage_is_what_a_slow_loop_says(rule):
             assert found[j].item() == pytest.approx((r - baseline) / scale)
 
 
+def test_a_mean_that_is_divided_by_must_not_be_negative():
+    """It would turn the sign of every advantage: the worst would be pushed up."""
+    with pytest.raises(SystemExit, match='-0.5'):
+        group_advantages(torch.tensor([[1.0, -0.5]]), 'mean')
+
+
 @RULES
 def test_rescaling_one_groups_rewards_leaves_the_other_groups_alone(rule):
     reward = torch.rand(6, 4)
