@@ -45,36 +45,25 @@ class Tokenizer:
     def __init__(self, kind, chars=''):
         """kind: 'char', with all the characters there are, or 'gpt2'."""
         self.kind = kind
+        self.ids = {char: i for i, char in enumerate(chars, 1)}
+        self.eos = 0
+        pieces = [b'\n'] + [char.encode() for char in chars]
         if kind == 'gpt2':
-            pieces = self.load_gpt2()
-        else:
-            pieces = [b'\n'] + [char.encode() for char in chars]
-            self.ids = {char: i for i, char in enumerate(chars, 1)}
-            self.eos = 0
+            self.bpe = load_gpt2()
+            self.eos = self.bpe.eot_token       # the last id
+            pieces = self.bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         self.base = len(pieces)
         self.mask, self.bos, self.pad = range(self.base, self.base + len(SPECIALS))
         self.pieces = pieces + [BLANK.encode(), b'', b'']       # how ids are shown, as bytes
         self.vocabulary = {'kind': kind, 'chars': chars}        # make_tokenizer(**this) is equal
 
-    def load_gpt2(self):
-        """Sets up the byte pairs; returns the bytes of each id. The last id ends a row."""
-        try:
-            import tiktoken
-            self.bpe = tiktoken.get_encoding('gpt2')
-        except Exception as e:      # requests, OSError, ImportError: it cannot be had
-            fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first "
-                 "time, a network; --tokenizer=char needs neither")
-        self.eos = self.bpe.eot_token
-        return self.bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
-
     def encode(self, text, blanks=False):
         """List of ids; with blanks=True each '_' or BLANK is a blank. Raises ValueError."""
         if blanks:
-            first, *others = re.split(f'[_{BLANK}]', text)
-            ids = self.encode(first)
-            for part in others:
-                ids += [self.mask] + self.encode(part)
-            return ids
+            ids = []
+            for part in re.split(f'[_{BLANK}]', text):
+                ids += self.encode(part) + [self.mask]
+            return ids[:-1]
         if self.kind == 'gpt2':
             return self.bpe.encode_ordinary(text)
         strange = ''.join(sorted(set(text) - set(self.ids)))
@@ -85,6 +74,16 @@ class Tokenizer:
     def decode(self, ids):
         """Text; an end of row is shown as a line feed, BOS and padding are not."""
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
+
+
+def load_gpt2():
+    """GPT-2's byte pairs, of tiktoken."""
+    try:
+        import tiktoken
+        return tiktoken.get_encoding('gpt2')
+    except Exception as e:          # requests, OSError, ImportError: it cannot be had
+        fail(f"no GPT-2 vocabulary ({type(e).__name__}): it needs tiktoken and, the first time, a "
+             "network; --tokenizer=char needs neither")
 
 
 def make_tokenizer(kind, chars=''):
@@ -98,7 +97,8 @@ def make_tokenizer(kind, chars=''):
 # ---- corpora -------------------------------------------------------------------------------------
 
 
-def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', script=''):
+def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', script='',
+                 replace=True):
     """Writes two lists of texts as a corpus: train.bin and val.bin, the ids of all rows, in the
     smallest type that holds them; and meta.json, which says where each row ends.
 
@@ -106,18 +106,15 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
     text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
     vocabulary: name of the corpus whose characters this one takes, so that networks made on either
     fit the other; '': those that occur here. script: the prepare.py whose verify() goes with it;
-    '': the one in the folder."""
-    if not train or not val:
-        fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each")
-    splits = {}                                 # of texts in parts: (text,) or (prompt, answer)
-    for split, items in (('train', train), ('val', val)):
-        splits[split] = items if unit == 'pairs' else [(item,) for item in items]
-    every_char = set().union(*itertools.chain(*splits['train'], *splits['val']))
+    '': the one in the folder. replace=False: a corpus of another text is not replaced."""
+    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
+    parts = {'train': train, 'val': val}        # of each text: [prompt, answer], or [text]
+    if unit != 'pairs':
+        parts = {split: [[text] for text in texts] for split, texts in parts.items()}
+    every_char = set().union(*itertools.chain(*parts['train'], *parts['val']))
     if BLANK in every_char:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
-    chars = ''
-    if tokenizer == 'char':
-        chars = ''.join(sorted(every_char))
+    chars = ''.join(sorted(every_char)) if tokenizer == 'char' else ''
     if vocabulary:
         chars = Dataset(vocabulary, prepare=True).tok.vocabulary['chars']
         strange = ''.join(sorted(every_char - set(chars)))
@@ -126,28 +123,41 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
                  f"this text; leave them out, or prepare '{vocabulary}' with them")
     tok = make_tokenizer(tokenizer, chars)
     kind = np.min_scalar_type(tok.base - 1)
-    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
     meta = {'script': script or f'data/{name}/prepare.py', 'vocabulary': tok.vocabulary,
             'unit': unit, 'dtype': kind.name}
 
-    for split, texts_in_parts in splits.items():
-        ids = []
+    ids = {}
+    for split, texts in parts.items():
+        found = []
         ends = []                               # where each row ends, its eos included
         answers = []                            # and where in it the answer begins
-        for parts in texts_in_parts:
-            answers.append(len(tok.encode(parts[0])))
-            for part in parts:                  # apart: no symbol is half prompt and half answer
-                ids += tok.encode(part)
-            ids.append(tok.eos)
-            ends.append(len(ids))
-        ids = np.array(ids, kind)
-        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids).hexdigest()}
+        for text in texts:
+            encoded = [tok.encode(part) for part in text]       # apart: no id is half an answer
+            answers.append(len(encoded[0]))
+            found += [*itertools.chain(*encoded), tok.eos]
+            ends.append(len(found))
+        if unit != 'windows' and 1 in np.diff([0] + ends) or not texts:
+            fail(f"{name}: {len(texts)} texts for {split}, or an empty one among them; expected "
+                 "at least one, and something in each to fill")
+        ids[split] = np.array(found, kind)
+        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids[split]).hexdigest()}
         if unit == 'pairs':
             meta[split]['answers'] = answers
-        with new_file(f'{folder}/{split}.bin') as file:
-            file.write(ids.tobytes())
+    # It stands for the text: ids, vocabulary, and where rows end.
+    meta['fingerprint'] = digest_of(tok.vocabulary['chars'], unit, meta['train'], meta['val'])
     meta['checksum'] = digest_of(meta)
-    with new_file(f'{folder}/meta.json', 'w') as file:          # last: it says "complete"
+
+    path = f'{folder}/meta.json'
+    another = f"another --name=NAME, or --replace=True to replace data/{name}"
+    if not replace and os.path.exists(path):
+        before = read_json(path, {'fingerprint': str}, another)
+        if before['fingerprint'] != meta['fingerprint']:
+            fail(f"data/{name} holds another text, which runs may have been made with; expected "
+                 f"{another}")
+    for split in ids:
+        with new_file(f'{folder}/{split}.bin') as file:
+            file.write(ids[split].tobytes())
+    with new_file(path, 'w') as file:           # last: it says "complete"
         json.dump(meta, file)
     print(f"{name}: {len(train)} {'pairs' if unit == 'pairs' else 'texts'}, {len(val)} held out, "
           f"V = {tok.base}")
@@ -162,31 +172,35 @@ class Dataset:
         """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
-        if '..' in self.name:       # checkpoints of others name datasets; prepare.py would be run
-            fail(f"dataset = {name!r}: expected a folder of data/")
-        folder = f'{HERE}/{self.name}'
         owner = self.name.split('/')[0]
-        if not os.path.exists(f'{HERE}/{owner}/prepare.py') and not os.path.exists(folder):
-            known = sorted({path.parent.name for path in pathlib.Path(HERE).glob('*/*')
-                            if path.name in ('prepare.py', 'meta.json')})
-            fail(f"no dataset '{name}'; there are {', '.join(known)}")
+        known = {path.parent.relative_to(HERE).as_posix() for path in pathlib.Path(HERE).rglob('*')
+                 if path.name in ('prepare.py', 'meta.json')}
+        # Checkpoints of others name datasets, whose prepare.py is run: '..' leads nowhere.
+        if owner not in known or '..' in self.name:
+            fail(f"no dataset '{name}'; there are {', '.join(sorted(known))}")
         self.make = f'python data/{owner}/prepare.py'
+        if not os.path.exists(f'{HERE}/{owner}/prepare.py'):
+            self.make = f'python data/pairs/prepare.py FILE --name={self.name} --replace=True'
+        folder = f'{HERE}/{self.name}'
         meta_path = f'{folder}/meta.json'
         if prepare:
             run_missing({meta_path: self.make})
         keys = {'script': str, 'vocabulary': dict, 'unit': str, 'dtype': str, 'train': dict,
-                'val': dict, 'checksum': str}
+                'val': dict, 'fingerprint': str, 'checksum': str}
         self.meta = read_json(meta_path, keys, self.make)
-        self.fingerprint = self.meta.pop('checksum')
-        if self.fingerprint != digest_of(self.meta):
+        if self.meta.pop('checksum') != digest_of(self.meta):
             fail(f"{meta_path} is damaged: its checksum does not match; make it with: {self.make}")
+        self.fingerprint = self.meta['fingerprint']
         self.tok = make_tokenizer(**self.meta['vocabulary'])
-        self.ids = {split: self.read_ids(f'{folder}/{split}.bin', self.meta[split]['sha256'])
-                    for split in ('train', 'val')}
-        self.edges = {split: np.array([0] + self.meta[split]['ends']) for split in self.ids}
+        self.ids = {}                           # of each split: the ids of all rows,
+        self.edges = {}                         # where each row begins, and where the last one ends
         self.answers = {}                       # pairs: where in each row the answer begins
-        if self.meta['unit'] == 'pairs':
-            self.answers = {split: np.array(self.meta[split]['answers']) for split in self.ids}
+        for split in ('train', 'val'):
+            stored = self.meta[split]
+            self.ids[split] = self.read_ids(f'{folder}/{split}.bin', stored['sha256'])
+            self.edges[split] = np.array([0] + stored['ends'])
+            if self.meta['unit'] == 'pairs':
+                self.answers[split] = np.array(stored['answers'])
 
         self.script = self.meta['script']
         try:
@@ -195,8 +209,8 @@ class Dataset:
             fail(f"{self.script}: {type(e).__name__}: {e}")
         self.verify = module.get('verify')
         self.code = code_digest(self.script, module.values())
-        if self.verify and self.answers and not self.has_answers().any():
-            if n_arguments('verify()', self.verify, one_by_one=True) == 3:
+        if self.verify and asks_for('original', self.verify):
+            if self.answers and not self.has_answers().any():
                 self.verify = None              # there is nothing to compare with
 
     def read_ids(self, path, sha256):
@@ -223,27 +237,25 @@ class Dataset:
     def check_rows(self, block_size, mode='causal', blank_kind=''):
         """Says what a row of block_size tokens cannot hold; exits with an error if that is all, or
         if an answer is asked for where there is none."""
+        where = f"dataset '{self.name}'"
         for split, ids in self.ids.items():
             lengths = np.diff(self.edges[split])
+            too_long = (lengths > block_size).mean()
             if self.meta['unit'] == 'windows':
                 if len(ids) < block_size:
-                    fail(f"dataset '{self.name}': the text of {split} has {len(ids)} tokens, fewer "
-                         f"than block_size = {block_size}")
-                continue
-            if len(self.fitting(split, block_size)) == 0:
-                fail(f"dataset '{self.name}': the shortest row of {split} has {lengths.min()} "
-                     f"tokens with its end; expected block_size >= {lengths.min()}")
-            if lengths.max() > block_size and is_main():
-                does = 'skips' if self.answers else 'cuts'
-                print(f"dataset '{self.name}', {split}: rows have up to {lengths.max()} tokens "
-                      f"with their end; block_size = {block_size} {does} "
-                      f"{(lengths > block_size).mean():.1%} of them")
+                    fail(f"{where}, {split}: expected block_size <= {len(ids)}, all its tokens")
+            elif self.answers and too_long == 1:
+                fail(f"{where}, {split}: expected block_size >= {lengths.min()}, the shortest row")
+            elif too_long > 0 and is_main():
+                print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
+                      f"block_size = {block_size} {'skips' if self.answers else 'cuts'} "
+                      f"{too_long:.1%} of them")
         if blank_kind == 'answer' and not self.answers:
-            fail(f"blank_kind = 'answer': dataset '{self.name}' is made of {self.meta['unit']}, "
-                 "expected pairs of prompt and answer; see data/README.md")
+            fail(f"blank_kind = 'answer': {where} is made of {self.meta['unit']}, expected pairs "
+                 "of prompt and answer; see data/README.md")
         if blank_kind == 'answer' and mode == 'fill' and not self.has_answers().all():
-            fail(f"blank_kind = 'answer': dataset '{self.name}' has prompts without an answer, so "
-                 "there is nothing to fill; --mode=causal writes one")
+            fail(f"blank_kind = 'answer': {where} has prompts without an answer, so there is "
+                 "nothing to fill; --mode=causal writes one")
 
     def check(self, prompts, completions, originals):
         """verify() of each completion, in [0, 1]."""
@@ -281,26 +293,20 @@ def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4, answer=No
     """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
     kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row |
     'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row token, and
-    so does an answer that is written from left to right (causal). Raises ValueError."""
-    if kind not in BLANK_KINDS or not 0 <= low <= high <= 1 or span < 1:
-        raise ValueError(f"blanks: kind={kind!r}, low={low}, high={high}, span={span}")
+    so does an answer that is written from left to right (causal)."""
     n, T = tokens.shape
-    if kind == 'answer':
-        is_there = tokens != tok.pad
-        if not causal:
-            is_there &= tokens != tok.eos
-        return is_there & (torch.arange(T) >= answer[:, None])
-    width = span if kind == 'span' else 1
-
     may_be_blank = tokens != tok.pad                                                    # (n, T)
-    if kind != 'suffix':
+    if kind != 'suffix' and not (kind == 'answer' and causal):
         may_be_blank &= tokens != tok.eos
+    if kind == 'answer':
+        return may_be_blank & (torch.arange(T) >= answer[:, None])
     may_be_blank = may_be_blank.numpy()
     share = rng.uniform(low, high, size=(n, 1))
     count = np.rint(share * may_be_blank.sum(1, keepdims=True)).clip(1)                 # (n, 1)
 
     # Give each run of `width` positions a random key; the `count` positions with the lowest keys
     # are blank. Runs begin at a random offset, so that their edges can be anywhere.
+    width = span if kind == 'span' else 1
     run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
     key = np.take_along_axis(rng.random((n, T // width + 2)), run, 1)                   # (n, T)
     if kind == 'suffix':
@@ -327,10 +333,9 @@ class Prompts:
 
     def map(self, change):
         """The same with each tensor changed."""
-        order = None if self.order is None else change(self.order)
-        original = None if self.original is None else change(self.original)
-        return Prompts(change(self.tokens), change(self.mask), change(self.uniforms), self.eos,
-                       order, original)
+        tensors = {name: change(value) for name, value in vars(self).items()
+                   if isinstance(value, Tensor)}
+        return replace(self, **tensors)
 
     def __getitem__(self, part):
         """The prompts of a slice."""
@@ -345,6 +350,15 @@ class Prompts:
         return replace(self, uniforms=self.uniforms[:, :, :k])
 
 
+def with_draws(tokens, mask, tok, k, rng, original=None):
+    """Prompts of tokens and mask (n, T), with the random numbers of k completions each."""
+    uniforms = torch.from_numpy(rng.random((*tokens.shape, k), np.float32))
+    # The order in which blanks are filled has a stream of its own: were it drawn from the uniforms
+    # that sample, or after them, it would depend on what is sampled, or on k.
+    order = torch.from_numpy(rng.spawn(1)[0].random(tokens.shape, np.float32))
+    return Prompts(tokens, mask, uniforms, tok.eos, order, original)
+
+
 def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
                  blank_span, max_new_tokens=0):
     """n Prompts for k completions each, from the text of a split; the rest are knobs."""
@@ -353,27 +367,24 @@ def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_
     tokens = original
     mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
                   causal)
-    if causal and blank_kind in ('suffix', 'answer'):
-        # A completion may be longer than the original was.
+    if causal:                                  # a completion may be longer than the original was
         at = torch.arange(block_size)
         first = mask.int().argmax(1, keepdim=True)                                      # (n, 1)
         stop = first + (max_new_tokens or block_size)
         mask = (at >= first) & (at < stop)
         tokens = tokens.masked_fill(at >= stop, data.tok.pad)
-    uniforms = torch.from_numpy(rng.random((n, block_size, k), np.float32))
-    # The order in which blanks are filled has a stream of its own: were it drawn from the uniforms
-    # that sample, or after them, it would depend on what is sampled, or on k.
-    order = torch.from_numpy(rng.spawn(1)[0].random((n, block_size), np.float32))
-    return Prompts(tokens, mask, uniforms, data.tok.eos, order, original)
+    return with_draws(tokens, mask, data.tok, k, rng, original)
 
 
 def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_tokens=0):
     """Prompts of texts that a user wrote, for k completions each: '_' is a blank; in causal mode,
     what to continue. unit: as of the corpus of the model. Raises ValueError, which names the text.
     """
-    causal = mode == 'causal'
-    T = block_size
-    longest = T - 1 if causal else T
+    ending = [tok.eos] if unit != 'windows' else []
+    longest = block_size
+    if mode == 'causal':
+        ending = [tok.mask] * (max_new_tokens or block_size)
+        longest = block_size - 1
     rows = []
     for text in strings:
         try:
@@ -382,20 +393,20 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
             raise ValueError(f"{text!r}: {e}") from None
         if not 1 <= len(ids) <= longest:
             raise ValueError(f"{text!r}: {len(ids)} symbols; expected 1 to {longest}")
-        if not causal and tok.mask not in ids:
+        if tok.mask not in ids + ending:
             raise ValueError(f"{text!r}: there is nothing to fill; write '_' for a blank")
-        if causal:
-            ids += [tok.mask] * (max_new_tokens or T)
-        elif unit != 'windows':
-            ids += [tok.eos]
-        rows.append((ids + [tok.pad] * T)[:T])
+        rows.append((ids + ending + [tok.pad] * block_size)[:block_size])
     tokens = torch.tensor(rows)                                                         # (n, T)
-    uniforms = torch.from_numpy(rng.random((len(rows), T, k), np.float32))
-    order = torch.from_numpy(rng.spawn(1)[0].random((len(rows), T), np.float32))
-    return Prompts(tokens, tokens == tok.mask, uniforms, tok.eos, order)
+    return with_draws(tokens, tokens == tok.mask, tok, k, rng)
 
 
 # ---- rows as text --------------------------------------------------------------------------------
+
+
+def closed(tok, ids):
+    """A list of ids of a row without its padding and the one end that closes it."""
+    ids = [i for i in ids if i != tok.pad]
+    return ids[:-1] if ids[-1:] == [tok.eos] else ids
 
 
 def texts(tok, tokens, mask, rows, causal):
@@ -404,20 +415,15 @@ def texts(tok, tokens, mask, rows, causal):
     Fill: the row with BLANK for its blanks, and the whole completed row. Causal: what stands to the
     left of the first blank, and what follows. Padding and the end that closes a row are not text;
     but in fill mode an end that was blank is a choice, and is shown."""
+    k = len(rows) // len(tokens)
     shown = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()                     # (B, T)
-    groups = rows.view(len(shown), -1, rows.size(1)).tolist()                           # (B, k, T)
     prompts = []
     completions = []
-    for ids, group in zip(shown, groups):
-        first = ids.index(tok.mask) if causal else None
-        closed = causal or [i for i in ids if i != tok.pad][-1] == tok.eos
-
-        def text(row):
-            row = [i for i in row if i != tok.pad]
-            return tok.decode(row[:-1] if closed and row[-1:] == [tok.eos] else row)
-
-        prompts += [tok.decode(ids[:first]) if causal else text(ids)] * len(group)
-        completions += [text(row[first:]) for row in group]
+    for b, ids in enumerate(shown):
+        cut = ids.index(tok.mask) if causal else len(closed(tok, ids))
+        prompts += [tok.decode(ids[:cut])] * k
+        for row in rows[b * k:(b + 1) * k].tolist():
+            completions.append(tok.decode(closed(tok, row[cut:]) if causal else row[:cut]))
     return prompts, completions
 
 
@@ -431,72 +437,57 @@ def texts_and_originals(tok, prompts, rows, causal):
     return *texts(tok, prompts.tokens, prompts.mask, rows, causal), originals
 
 
-def n_arguments(what, function, one_by_one=False):
-    """How many arguments a reward, or with one_by_one a verify(), wants: 2, or 3 if it also asks
-    for the originals. Exits with an error if it cannot be called with either."""
-    names = ['prompt', 'completion', 'original']
-    if not one_by_one:
-        names = [name + 's' for name in names]
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):             # some that are built in have no signature
-        return 2
-    fits = []
-    for n in (2, 3):
-        try:
-            signature.bind(*names[:n])
-        except TypeError:
-            continue
-        fits.append(n)
-    if not fits:
-        fail(f"{what} cannot be called: its arguments are {signature}; expected "
-             f"({', '.join(names[:2])}), or ({', '.join(names)})")
-    return 3 if names[2] in signature.parameters else fits[0]
+def asks_for(name, function):
+    """Does a function take a parameter of this name, or any by **columns?"""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
 
 
 def call_user(what, function, prompts, completions, originals, one_by_one=False):
     """Calls a function of the user's with lists of N strings; one_by_one: with single strings, each
     different case once. Returns N numbers, or exits with an error that names the function, what
-    came of it, and what was expected. The originals are passed if it asks for them."""
-    expected = "a list of one number per completion, from (prompts, completions)"
-    if one_by_one:
-        expected = "one number, from (prompt, completion)"
-    columns = (prompts, completions, originals)[:n_arguments(what, function, one_by_one)]
-    prompt = prompts[0]
+    came of it, and a prompt. The originals are passed if it asks for them."""
+    s = '' if one_by_one else 's'
+    wants_originals = asks_for(f'original{s}', function)
+
+    def ask(prompt, completion, original):
+        more = {f'original{s}': original} if wants_originals else {}
+        return function(prompt, completion, **more)
+
+    case = prompts[0]                           # named if it fails
     try:
         if one_by_one:
-            ask = functools.cache(function)
+            ask = functools.cache(ask)
             values = []
-            for case in zip(*columns):
-                prompt = case[0]
+            for case in zip(prompts, completions, originals):
                 values.append(ask(*case))
         else:
             # It gets lists of its own: one that sorts them must not spoil the next one's.
-            values = function(*map(list, columns))
+            values = ask(list(prompts), list(completions), list(originals))
         if isinstance(values, (np.ndarray, Tensor)):
             values = values.tolist()
-        if not isinstance(values, (list, tuple)) or len(values) != len(prompts):
-            raise ValueError(f"it gave {reprlib.repr(values)} for {len(prompts)} completions")
+        if not isinstance(values, (list, tuple)):               # a dict or a set has no order
+            raise TypeError(f"it gave {reprlib.repr(values)}")
+        if len(values) != len(prompts):
+            raise ValueError(f"it gave {len(values)} values for {len(prompts)} completions")
         numbers = []
-        for prompt, value in zip(prompts, values):
-            if isinstance(value, str):          # float('1') would be 1
-                raise ValueError(f"it gave {value!r}")
-            numbers.append(float(value))
+        for case in zip(prompts, values):
+            numbers.append(float(case[1] + 0))  # '1' + 0 fails, which float('1') would not
         return numbers
     except Stopped:                             # a signal came
         raise
     except (Exception, SystemExit) as e:
-        fail(f"{what} failed: {type(e).__name__}: {e}; expected {expected}; a prompt was "
-             f"{prompt!r}")
+        fail(f"{what} failed: {type(e).__name__}: {e}; it was called with {case!r}; expected a "
+             f"number for each, from (prompt{s}, completion{s}[, original{s}])")
 
 
 def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
     """Prints a prompt, tokens and mask (T,), and its different completions among rows (k, T): how
     often each came, its values, its text; the best by the first of columns {name: values (k,)}, and
-    the worst. On a terminal what was blank is yellow."""
+    the worst."""
     ids = tokens.masked_fill(mask, tok.mask)
     if causal:                                  # one sign for all that is to be written
-        ids = ids[:int(mask.int().argmax()) + 1]
+        ids = ids[:mask.int().argmax() + 1]
     names = ''.join(f'{name:>10}' for name in columns)
     print(f'{label:9}{names}   {row_text(tok, ids, mask)}')
 
@@ -509,39 +500,35 @@ def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
         values = ''.join(f'{column[same[0]]:10.3f}' for column in columns.values())
         lines.append(f'{len(same):7} x{values}   {row_text(tok, rows[same[0]], mask)}')
     if len(lines) > most:
-        lines[most - 1:-1] = [f"{'...':>9} {len(lines) - most} between"]
+        lines[most - 1:-1] = [f'  ({len(lines) - most} between)']
     print('\n'.join(lines), flush=True)
 
 
 def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     """Prints the first groups among rows (N, T), of each its best completions and its worst, with
     columns {name: values (P, k)}. Returns them for samples.jsonl, a dict per completion."""
+    shown = prompts[:groups]
     k = len(rows) // len(prompts)
-    strings, completions = texts(tok, prompts.tokens, prompts.mask, rows, causal)
+    rows = rows[:len(shown) * k]
+    for p, own in enumerate(rows.split(k)):     # (k, T)
+        print_group(tok, shown.tokens[p], shown.mask[p], own, label,
+                    {name: values[p] for name, values in columns.items()}, causal, most)
     samples = []
-    for p in range(min(groups, len(prompts))):
-        here = {name: values[p] for name, values in columns.items()}        # {name: (k,)}
-        print_group(tok, prompts.tokens[p], prompts.mask[p], rows[p * k:(p + 1) * k], label, here,
-                    causal, most)
-        for j in range(k):
-            i = p * k + j
-            samples.append({'prompt': strings[i], 'completion': completions[i]}
-                           | {name: values[j].item() for name, values in here.items()})
+    for i, strings in enumerate(zip(*texts(tok, shown.tokens, shown.mask, rows, causal))):
+        samples.append(dict(zip(('prompt', 'completion'), strings))
+                       | {name: values.flatten()[i].item() for name, values in columns.items()})
     return samples
 
 
 def row_text(tok, ids, mask):
-    """Text of ids (T,) up to the last that is no padding and no end of row; line ends as a sign."""
-    yellow = ''
-    normal = ''
-    if sys.stdout.isatty() and not os.environ.get('NO_COLOR'):
-        yellow = '\033[33m'
-        normal = '\033[0m'
-    ends = (ids == tok.pad) | (ids == tok.eos)
-    length = int((~ends).nonzero().max()) + 1 if not ends.all() else 0
+    """Text of ids (T,); line ends as a sign. On a terminal what was blank, mask (T,), is yellow."""
     text = ''
-    for is_blank, part in itertools.groupby(range(length), lambda t: bool(mask[t])):
-        piece = tok.decode(ids[t] for t in part)
+    at = 0
+    ids = closed(tok, ids.tolist())
+    for is_blank, run in itertools.groupby(mask[:len(ids)].tolist()):
+        stop = at + len(list(run))
+        piece = tok.decode(ids[at:stop])
         piece = ''.join(char if char.isprintable() else '\u00b6' for char in piece)
-        text += f'{yellow}{piece}{normal}' if is_blank else piece
+        text += f'\033[33m{piece}\033[0m' if is_blank and sys.stdout.isatty() else piece
+        at = stop
     return text
