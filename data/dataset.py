@@ -16,7 +16,8 @@ import sys
 import zlib
 from dataclasses import dataclass, replace
 
-from common import Stopped, code_digest, digest_of, fail, is_main, new_file, read_json, run_missing
+from common import (Stopped, code_digest, digest_of, fail, is_main, new_file, one_of, read_json,
+                    run_missing)
 
 import numpy as np
 import torch
@@ -104,42 +105,41 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
 
     unit: 'rows', a text is a row | 'windows', rows are cut anywhere from the texts | 'pairs', a
     text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
-    vocabulary: name of the corpus whose characters this one takes, so that networks made on either
-    fit the other; '': those that occur here. script: the prepare.py whose verify() goes with it;
-    '': the one in the folder. replace=False: a corpus of another text is not replaced."""
+    tokenizer: see make_tokenizer(). vocabulary: name of the corpus whose tokenizer this one takes,
+    so that networks made on either fit the other. script: the prepare.py whose verify() goes with
+    it; '': the one in the folder. replace=False: a corpus of another text is not replaced."""
+    one_of(UNITS, unit=unit)
     name = os.path.relpath(folder, HERE).replace(os.sep, '/')
-    parts = {'train': train, 'val': val}        # of each text: [prompt, answer], or [text]
-    if unit != 'pairs':
-        parts = {split: [[text] for text in texts] for split, texts in parts.items()}
-    every_char = set().union(*itertools.chain(*parts['train'], *parts['val']))
-    if BLANK in every_char:
+    chars = set(''.join(itertools.chain(*train, *val)))
+    if BLANK in chars:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
-    chars = ''.join(sorted(every_char)) if tokenizer == 'char' else ''
     if vocabulary:
-        chars = Dataset(vocabulary, prepare=True).tok.vocabulary['chars']
-        strange = ''.join(sorted(every_char - set(chars)))
-        if tokenizer != 'char' or strange:
-            fail(f"vocabulary = {vocabulary!r}: it does not have the characters {strange!r} of "
-                 f"this text; leave them out, or prepare '{vocabulary}' with them")
-    tok = make_tokenizer(tokenizer, chars)
+        tok = Dataset(vocabulary, prepare=True).tok
+    else:
+        tok = make_tokenizer(tokenizer, ''.join(sorted(chars)) if tokenizer == 'char' else '')
+    if tokenizer not in ('char', tok.kind):
+        fail(f"tokenizer = {tokenizer!r}: that of vocabulary = {vocabulary!r} is {tok.kind!r}")
+    try:
+        tok.encode(''.join(sorted(chars)))
+    except ValueError as e:
+        fail(f"{e} of '{vocabulary}'; leave them out, or prepare '{vocabulary}' with them")
     kind = np.min_scalar_type(tok.base - 1)
     meta = {'script': script or f'data/{name}/prepare.py', 'vocabulary': tok.vocabulary,
             'unit': unit, 'dtype': kind.name}
 
-    ids = {}
-    for split, texts in parts.items():
-        found = []
+    ids = {'train': [], 'val': []}
+    for split, texts in (('train', train), ('val', val)):
         ends = []                               # where each row ends, its eos included
         answers = []                            # and where in it the answer begins
         for text in texts:
-            encoded = [tok.encode(part) for part in text]       # apart: no id is half an answer
-            answers.append(len(encoded[0]))
-            found += [*itertools.chain(*encoded), tok.eos]
-            ends.append(len(found))
-        if unit != 'windows' and 1 in np.diff([0] + ends) or not texts:
-            fail(f"{name}: {len(texts)} texts for {split}, or an empty one among them; expected "
-                 "at least one, and something in each to fill")
-        ids[split] = np.array(found, kind)
+            # Apart: no id is half prompt and half answer.
+            parts = [tok.encode(part) for part in (text if unit == 'pairs' else [text])]
+            answers.append(len(parts[0]))
+            ids[split] += sum(parts, []) + [tok.eos]
+            ends.append(len(ids[split]))
+        if not texts or (unit != 'windows' and 1 in np.diff(ends, prepend=0)):
+            fail(f"{name}, {split}: {len(texts)} texts, expected at least one, and none empty")
+        ids[split] = np.array(ids[split], kind)
         meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids[split]).hexdigest()}
         if unit == 'pairs':
             meta[split]['answers'] = answers
@@ -148,19 +148,16 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
     meta['checksum'] = digest_of(meta)
 
     path = f'{folder}/meta.json'
-    another = f"another --name=NAME, or --replace=True to replace data/{name}"
     if not replace and os.path.exists(path):
-        before = read_json(path, {'fingerprint': str}, another)
-        if before['fingerprint'] != meta['fingerprint']:
-            fail(f"data/{name} holds another text, which runs may have been made with; expected "
-                 f"{another}")
+        make = f"another --name=NAME, or --replace=True to replace data/{name}"
+        if read_json(path, {'fingerprint': str}, make)['fingerprint'] != meta['fingerprint']:
+            fail(f"data/{name} holds another text, of which runs may know; expected {make}")
     for split in ids:
         with new_file(f'{folder}/{split}.bin') as file:
             file.write(ids[split].tobytes())
     with new_file(path, 'w') as file:           # last: it says "complete"
         json.dump(meta, file)
-    print(f"{name}: {len(train)} {'pairs' if unit == 'pairs' else 'texts'}, {len(val)} held out, "
-          f"V = {tok.base}")
+    print(f"{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
 
 class Dataset:
@@ -173,11 +170,11 @@ class Dataset:
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
         owner = self.name.split('/')[0]
-        known = {path.parent.relative_to(HERE).as_posix() for path in pathlib.Path(HERE).rglob('*')
-                 if path.name in ('prepare.py', 'meta.json')}
+        known = sorted({path.parent.name for path in pathlib.Path(HERE).glob('*/*')
+                        if path.name in ('prepare.py', 'meta.json')})
         # Checkpoints of others name datasets, whose prepare.py is run: '..' leads nowhere.
         if owner not in known or '..' in self.name:
-            fail(f"no dataset '{name}'; there are {', '.join(sorted(known))}")
+            fail(f"no dataset '{name}'; there are {', '.join(known)}")
         self.make = f'python data/{owner}/prepare.py'
         if not os.path.exists(f'{HERE}/{owner}/prepare.py'):
             self.make = f'python data/pairs/prepare.py FILE --name={self.name} --replace=True'
@@ -185,9 +182,7 @@ class Dataset:
         meta_path = f'{folder}/meta.json'
         if prepare:
             run_missing({meta_path: self.make})
-        keys = {'script': str, 'vocabulary': dict, 'unit': str, 'dtype': str, 'train': dict,
-                'val': dict, 'fingerprint': str, 'checksum': str}
-        self.meta = read_json(meta_path, keys, self.make)
+        self.meta = read_json(meta_path, {'checksum': str, 'fingerprint': str}, self.make)
         if self.meta.pop('checksum') != digest_of(self.meta):
             fail(f"{meta_path} is damaged: its checksum does not match; make it with: {self.make}")
         self.fingerprint = self.meta['fingerprint']
@@ -209,8 +204,8 @@ class Dataset:
             fail(f"{self.script}: {type(e).__name__}: {e}")
         self.verify = module.get('verify')
         self.code = code_digest(self.script, module.values())
-        if self.verify and asks_for('original', self.verify):
-            if self.answers and not self.has_answers().any():
+        if self.answers and not self.has_answers().any() and self.verify:
+            if asks_for('original', self.verify):
                 self.verify = None              # there is nothing to compare with
 
     def read_ids(self, path, sha256):
@@ -245,26 +240,20 @@ class Dataset:
                 if len(ids) < block_size:
                     fail(f"{where}, {split}: expected block_size <= {len(ids)}, all its tokens")
             elif self.answers and too_long == 1:
-                fail(f"{where}, {split}: expected block_size >= {lengths.min()}, the shortest row")
-            elif too_long > 0 and is_main():
-                print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
-                      f"block_size = {block_size} {'skips' if self.answers else 'cuts'} "
-                      f"{too_long:.1%} of them")
-        if blank_kind == 'answer' and not self.answers:
-            fail(f"blank_kind = 'answer': {where} is made of {self.meta['unit']}, expected pairs "
-                 "of prompt and answer; see data/README.md")
-        if blank_kind == 'answer' and mode == 'fill' and not self.has_answers().all():
-            fail(f"blank_kind = 'answer': {where} has prompts without an answer, so there is "
-                 "nothing to fill; --mode=causal writes one")
+                fail(f"{where}, {split}: expected block_size >= {lengths.min()}, its shortest row")
+            elif too_long and is_main():
+                does = 'skips' if self.answers else 'cuts'
+                print(f"{where}, {split}: block_size = {block_size} {does} {too_long:.1%} of the "
+                      f"rows, which have up to {lengths.max()} tokens with their end")
+        has_all = self.answers and (mode == 'causal' or self.has_answers().all())
+        if blank_kind == 'answer' and not has_all:
+            fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
+                 "expected pairs, or prompts alone and --mode=causal; see data/README.md")
 
     def check(self, prompts, completions, originals):
         """verify() of each completion, in [0, 1]."""
-        what = f"verify() of {self.script}"
-        values = call_user(what, self.verify, prompts, completions, originals, one_by_one=True)
-        for prompt, completion, value in zip(prompts, completions, values):
-            if not 0 <= value <= 1:
-                fail(f"{what} gave {value} for {prompt!r}, {completion!r}; expected 0 to 1")
-        return values
+        return call_user(f"verify() of {self.script}", self.verify, prompts, completions,
+                         originals, one_by_one=True)
 
     def batch(self, split, n, block_size, rng):
         """n random rows: ids, int64 (n, T = block_size), windows of the text, or rows with padding;
@@ -345,10 +334,6 @@ class Prompts:
         """A list of Prompts, size at a time."""
         return [self[i:i + size] for i in range(0, len(self), size)]
 
-    def for_k(self, k):
-        """The same, to be completed k times only."""
-        return replace(self, uniforms=self.uniforms[:, :, :k])
-
 
 def with_draws(tokens, mask, tok, k, rng, original=None):
     """Prompts of tokens and mask (n, T), with the random numbers of k completions each."""
@@ -389,12 +374,12 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
     for text in strings:
         try:
             ids = tok.encode(text, blanks=True)
+            if not 1 <= len(ids) <= longest:
+                raise ValueError(f"{len(ids)} symbols; expected 1 to {longest}")
+            if tok.mask not in ids + ending:
+                raise ValueError("there is nothing to fill; write '_' for a blank")
         except ValueError as e:
             raise ValueError(f"{text!r}: {e}") from None
-        if not 1 <= len(ids) <= longest:
-            raise ValueError(f"{text!r}: {len(ids)} symbols; expected 1 to {longest}")
-        if tok.mask not in ids + ending:
-            raise ValueError(f"{text!r}: there is nothing to fill; write '_' for a blank")
         rows.append((ids + ending + [tok.pad] * block_size)[:block_size])
     tokens = torch.tensor(rows)                                                         # (n, T)
     return with_draws(tokens, tokens == tok.mask, tok, k, rng)
@@ -444,17 +429,16 @@ def asks_for(name, function):
 
 
 def call_user(what, function, prompts, completions, originals, one_by_one=False):
-    """Calls a function of the user's with lists of N strings; one_by_one: with single strings, each
-    different case once. Returns N numbers, or exits with an error that names the function, what
-    came of it, and a prompt. The originals are passed if it asks for them."""
+    """Calls a function of the user's with lists of N strings; one_by_one: a verify(), with single
+    strings, each different case once. Returns N numbers, or exits with an error that names the
+    function, what came of it, and the prompt. The originals are passed if it asks for them."""
     s = '' if one_by_one else 's'
-    wants_originals = asks_for(f'original{s}', function)
+    wants_it = asks_for(f'original{s}', function)
 
     def ask(prompt, completion, original):
-        more = {f'original{s}': original} if wants_originals else {}
-        return function(prompt, completion, **more)
+        return function(prompt, completion, **({f'original{s}': original} if wants_it else {}))
 
-    case = prompts[0]                           # named if it fails
+    case = prompts[0]                           # what it failed at
     try:
         if one_by_one:
             ask = functools.cache(ask)
@@ -471,14 +455,16 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
         if len(values) != len(prompts):
             raise ValueError(f"it gave {len(values)} values for {len(prompts)} completions")
         numbers = []
-        for case in zip(prompts, values):
-            numbers.append(float(case[1] + 0))  # '1' + 0 fails, which float('1') would not
+        for case in zip(prompts, completions, values):
+            numbers.append(float(case[2] + 0))  # '1' + 0 fails, which float('1') would not
+            if one_by_one and not 0 <= numbers[-1] <= 1:
+                raise ValueError("expected 0 to 1")
         return numbers
     except Stopped:                             # a signal came
         raise
     except (Exception, SystemExit) as e:
-        fail(f"{what} failed: {type(e).__name__}: {e}; it was called with {case!r}; expected a "
-             f"number for each, from (prompt{s}, completion{s}[, original{s}])")
+        fail(f"{what} failed: {type(e).__name__}: {e}; it was at {case!r}; expected a number for "
+             f"each, from (prompt{s}, completion{s}[, original{s}])")
 
 
 def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
@@ -507,17 +493,16 @@ def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
 def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     """Prints the first groups among rows (N, T), of each its best completions and its worst, with
     columns {name: values (P, k)}. Returns them for samples.jsonl, a dict per completion."""
-    shown = prompts[:groups]
     k = len(rows) // len(prompts)
+    shown = prompts[:groups]
     rows = rows[:len(shown) * k]
-    for p, own in enumerate(rows.split(k)):     # (k, T)
-        print_group(tok, shown.tokens[p], shown.mask[p], own, label,
+    for p, group in enumerate(rows.split(k)):   # (k, T)
+        print_group(tok, shown.tokens[p], shown.mask[p], group, label,
                     {name: values[p] for name, values in columns.items()}, causal, most)
-    samples = []
-    for i, strings in enumerate(zip(*texts(tok, shown.tokens, shown.mask, rows, causal))):
-        samples.append(dict(zip(('prompt', 'completion'), strings))
-                       | {name: values.flatten()[i].item() for name, values in columns.items()})
-    return samples
+    names = ['prompt', 'completion', *columns]
+    values = [column.flatten().tolist() for column in columns.values()]
+    found = zip(*texts(tok, shown.tokens, shown.mask, rows, causal), *values)
+    return [dict(zip(names, sample)) for sample in found]
 
 
 def row_text(tok, ids, mask):
