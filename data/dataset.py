@@ -7,10 +7,10 @@ import hashlib
 import inspect
 import itertools
 import json
+import operator
 import os
 import pathlib
 import re
-import reprlib
 import runpy
 import sys
 import zlib
@@ -69,7 +69,7 @@ class Tokenizer:
             return self.bpe.encode_ordinary(text)
         strange = ''.join(sorted(set(text) - set(self.ids)))
         if strange:
-            raise ValueError(f"characters {strange!r} not in the vocabulary {''.join(self.ids)!r}")
+            raise ValueError(f"the characters {strange!r} are not in the vocabulary")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
@@ -143,15 +143,14 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
         meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids[split]).hexdigest()}
         if unit == 'pairs':
             meta[split]['answers'] = answers
-    # It stands for the text: ids, vocabulary, and where rows end.
-    meta['fingerprint'] = digest_of(tok.vocabulary['chars'], unit, meta['train'], meta['val'])
     meta['checksum'] = digest_of(meta)
 
     path = f'{folder}/meta.json'
     if not replace and os.path.exists(path):
-        make = f"another --name=NAME, or --replace=True to replace data/{name}"
-        if read_json(path, {'fingerprint': str}, make)['fingerprint'] != meta['fingerprint']:
-            fail(f"data/{name} holds another text, of which runs may know; expected {make}")
+        before = read_json(path, {'checksum': str}, 'the flag --replace=True')
+        if before['checksum'] != meta['checksum']:
+            fail(f"data/{name} holds another text, and there may be runs of it; choose another "
+                 "--name=NAME, or --replace=True")
     for split in ids:
         with new_file(f'{folder}/{split}.bin') as file:
             file.write(ids[split].tobytes())
@@ -182,10 +181,10 @@ class Dataset:
         meta_path = f'{folder}/meta.json'
         if prepare:
             run_missing({meta_path: self.make})
-        self.meta = read_json(meta_path, {'checksum': str, 'fingerprint': str}, self.make)
-        if self.meta.pop('checksum') != digest_of(self.meta):
+        self.meta = read_json(meta_path, {'checksum': str, 'vocabulary': dict}, self.make)
+        self.fingerprint = self.meta.pop('checksum')
+        if self.fingerprint != digest_of(self.meta):
             fail(f"{meta_path} is damaged: its checksum does not match; make it with: {self.make}")
-        self.fingerprint = self.meta['fingerprint']
         self.tok = make_tokenizer(**self.meta['vocabulary'])
         self.ids = {}                           # of each split: the ids of all rows,
         self.edges = {}                         # where each row begins, and where the last one ends
@@ -212,10 +211,10 @@ class Dataset:
         """The ids of a split, if they are those that were written."""
         try:
             ids = np.memmap(path, self.meta['dtype'], 'r')
+            if hashlib.sha256(ids).hexdigest() != sha256:
+                raise ValueError("it is not what meta.json says")
         except (OSError, ValueError) as e:
             fail(f"cannot read {path}: {e}; make it with: {self.make}")
-        if hashlib.sha256(ids).hexdigest() != sha256:
-            fail(f"{path} is damaged: it is not what meta.json says; make it with: {self.make}")
         return ids
 
     def has_answers(self):
@@ -242,9 +241,9 @@ class Dataset:
             elif self.answers and too_long == 1:
                 fail(f"{where}, {split}: expected block_size >= {lengths.min()}, its shortest row")
             elif too_long and is_main():
-                does = 'skips' if self.answers else 'cuts'
-                print(f"{where}, {split}: block_size = {block_size} {does} {too_long:.1%} of the "
-                      f"rows, which have up to {lengths.max()} tokens with their end")
+                print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
+                      f"block_size = {block_size} cuts {too_long:.1%}, or skips them if they are "
+                      "pairs")
         has_all = self.answers and (mode == 'causal' or self.has_answers().all())
         if blank_kind == 'answer' and not has_all:
             fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
@@ -366,21 +365,19 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
     what to continue. unit: as of the corpus of the model. Raises ValueError, which names the text.
     """
     ending = [tok.eos] if unit != 'windows' else []
-    longest = block_size
     if mode == 'causal':
         ending = [tok.mask] * (max_new_tokens or block_size)
-        longest = block_size - 1
     rows = []
     for text in strings:
         try:
             ids = tok.encode(text, blanks=True)
-            if not 1 <= len(ids) <= longest:
-                raise ValueError(f"{len(ids)} symbols; expected 1 to {longest}")
-            if tok.mask not in ids + ending:
-                raise ValueError("there is nothing to fill; write '_' for a blank")
+            row = (ids + ending + [tok.pad] * block_size)[:block_size]
+            if not 1 <= len(ids) <= block_size or tok.mask not in row:
+                raise ValueError(f"{len(ids)} symbols; expected 1 to {block_size}, and something "
+                                 "left to fill; '_' is a blank")
         except ValueError as e:
             raise ValueError(f"{text!r}: {e}") from None
-        rows.append((ids + ending + [tok.pad] * block_size)[:block_size])
+        rows.append(row)
     tokens = torch.tensor(rows)                                                         # (n, T)
     return with_draws(tokens, tokens == tok.mask, tok, k, rng)
 
@@ -448,23 +445,20 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
         else:
             # It gets lists of its own: one that sorts them must not spoil the next one's.
             values = ask(list(prompts), list(completions), list(originals))
-        if isinstance(values, (np.ndarray, Tensor)):
-            values = values.tolist()
-        if not isinstance(values, (list, tuple)):               # a dict or a set has no order
-            raise TypeError(f"it gave {reprlib.repr(values)}")
         if len(values) != len(prompts):
             raise ValueError(f"it gave {len(values)} values for {len(prompts)} completions")
         numbers = []
-        for case in zip(prompts, completions, values):
-            numbers.append(float(case[2] + 0))  # '1' + 0 fails, which float('1') would not
-            if one_by_one and not 0 <= numbers[-1] <= 1:
+        for i, prompt in enumerate(prompts):
+            case = (prompt, values[i])          # by number, since a dict or a set has no order
+            numbers.append(float(values[i] + 0))                # '1' + 0 fails; float('1') does not
+            if one_by_one and not 0 <= numbers[i] <= 1:
                 raise ValueError("expected 0 to 1")
         return numbers
     except Stopped:                             # a signal came
         raise
     except (Exception, SystemExit) as e:
-        fail(f"{what} failed: {type(e).__name__}: {e}; it was at {case!r}; expected a number for "
-             f"each, from (prompt{s}, completion{s}[, original{s}])")
+        fail(f"{what} failed: {type(e).__name__}: {e}; it was at {case!r}; expected "
+             f"(prompt{s}, completion{s}[, original{s}]) -> a number for each")
 
 
 def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
@@ -477,9 +471,9 @@ def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
     names = ''.join(f'{name:>10}' for name in columns)
     print(f'{label:9}{names}   {row_text(tok, ids, mask)}')
 
-    first_column = next(iter(columns.values()))
+    order = next(iter(columns.values())).argsort(descending=True, stable=True)
     found = {}                                  # {row: indices of the equal rows}
-    for j in first_column.argsort(descending=True, stable=True).tolist():
+    for j in order.tolist():
         found.setdefault(tuple(rows[j].tolist()), []).append(j)
     lines = []
     for same in found.values():
@@ -508,12 +502,9 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
 def row_text(tok, ids, mask):
     """Text of ids (T,); line ends as a sign. On a terminal what was blank, mask (T,), is yellow."""
     text = ''
-    at = 0
-    ids = closed(tok, ids.tolist())
-    for is_blank, run in itertools.groupby(mask[:len(ids)].tolist()):
-        stop = at + len(list(run))
-        piece = tok.decode(ids[at:stop])
+    marked = zip(mask.tolist(), closed(tok, ids.tolist()))
+    for is_blank, run in itertools.groupby(marked, operator.itemgetter(0)):
+        piece = tok.decode([i for _, i in run])
         piece = ''.join(char if char.isprintable() else '\u00b6' for char in piece)
         text += f'\033[33m{piece}\033[0m' if is_blank and sys.stdout.isatty() else piece
-        at = stop
     return text
