@@ -446,7 +446,7 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
             # It gets lists of its own: one that sorts them must not spoil the next one's.
             values = ask(list(prompts), list(completions), list(originals))
         if len(values) != len(prompts):
-            raise ValueError(f"it gave {len(values)} values for {len(prompts)} completions")
+            raise ValueError(f"{len(values)} values for {len(prompts)} completions: {values!r:.60}")
         numbers = []
         for i, prompt in enumerate(prompts):
             case = (prompt, values[i])          # by number, since a dict or a set has no order

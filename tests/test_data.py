@@ -246,7 +246,7 @@ def test_a_function_of_the_users_gets_what_it_asks_for(function, expected):
 
 
 @pytest.mark.parametrize('function, names', [
-    (lambda prompts: [1, 2], ['2 were given']), (lambda p, c: [1], ['1 values', '2']),
+    (lambda prompts: [1, 2], ['2 were given']), (lambda p, c: [1], ['1 values', '[1]', '2']),
     (lambda p, c: {1, 2}, ["'set'"]), (lambda p, c: None, ['None']),
     (lambda p, c: [1, 'x'], ["'x'"]), (lambda p, c: [1, None], ['NoneType', "'q'"]),
     (lambda p, c: [1, 1 / 0], ['ZeroDivisionError']), (lambda p, c: exit(3), ['SystemExit'])])
