@@ -107,40 +107,42 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
     text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
     tokenizer: see make_tokenizer(). vocabulary: name of the corpus whose tokenizer this one takes,
     so that networks made on either fit the other. script: the prepare.py whose verify() goes with
-    it; '': the one in the folder. replace=False: a corpus of another text is not replaced."""
+    it; '': the folder's. replace=False: a corpus of another text is not replaced."""
     one_of(UNITS, unit=unit)
-    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
-    chars = set(''.join(itertools.chain(*train, *val)))
+    if not (train and val and all(map(''.join, itertools.chain(train, val)))):
+        fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each, "
+             "and none that is empty")
+    chars = ''.join(sorted(set(''.join(itertools.chain(*train, *val)))))
     if BLANK in chars:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
     if vocabulary:
         tok = Dataset(vocabulary, prepare=True).tok
     else:
-        tok = make_tokenizer(tokenizer, ''.join(sorted(chars)) if tokenizer == 'char' else '')
+        tok = make_tokenizer(tokenizer, chars if tokenizer == 'char' else '')
     if tokenizer not in ('char', tok.kind):
         fail(f"tokenizer = {tokenizer!r}: that of vocabulary = {vocabulary!r} is {tok.kind!r}")
     try:
-        tok.encode(''.join(sorted(chars)))
+        tok.encode(chars)
     except ValueError as e:
         fail(f"{e} of '{vocabulary}'; leave them out, or prepare '{vocabulary}' with them")
     kind = np.min_scalar_type(tok.base - 1)
-    meta = {'script': script or f'data/{name}/prepare.py', 'vocabulary': tok.vocabulary,
-            'unit': unit, 'dtype': kind.name}
+    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
+    meta = {'script': script or f"data/{name.split('/')[0]}/prepare.py",
+            'vocabulary': tok.vocabulary, 'unit': unit, 'dtype': kind.name}
 
-    ids = {'train': [], 'val': []}
+    stored = {}                                 # {split: bytes}
     for split, texts in (('train', train), ('val', val)):
+        ids = []
         ends = []                               # where each row ends, its eos included
         answers = []                            # and where in it the answer begins
         for text in texts:
             # Apart: no id is half prompt and half answer.
             parts = [tok.encode(part) for part in (text if unit == 'pairs' else [text])]
             answers.append(len(parts[0]))
-            ids[split] += sum(parts, []) + [tok.eos]
-            ends.append(len(ids[split]))
-        if not texts or (unit != 'windows' and 1 in np.diff(ends, prepend=0)):
-            fail(f"{name}, {split}: {len(texts)} texts, expected at least one, and none empty")
-        ids[split] = np.array(ids[split], kind)
-        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(ids[split]).hexdigest()}
+            ids += sum(parts, []) + [tok.eos]
+            ends.append(len(ids))
+        stored[split] = np.array(ids, kind).tobytes()
+        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(stored[split]).hexdigest()}
         if unit == 'pairs':
             meta[split]['answers'] = answers
     meta['checksum'] = digest_of(meta)
@@ -151,9 +153,9 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
         if before['checksum'] != meta['checksum']:
             fail(f"data/{name} holds another text, and there may be runs of it; choose another "
                  "--name=NAME, or --replace=True")
-    for split in ids:
+    for split in stored:
         with new_file(f'{folder}/{split}.bin') as file:
-            file.write(ids[split].tobytes())
+            file.write(stored[split])
     with new_file(path, 'w') as file:           # last: it says "complete"
         json.dump(meta, file)
     print(f"{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
@@ -241,9 +243,9 @@ class Dataset:
             elif self.answers and too_long == 1:
                 fail(f"{where}, {split}: expected block_size >= {lengths.min()}, its shortest row")
             elif too_long and is_main():
+                does = 'skips' if self.answers else 'cuts'
                 print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
-                      f"block_size = {block_size} cuts {too_long:.1%}, or skips them if they are "
-                      "pairs")
+                      f"block_size = {block_size} {does} {too_long:.1%} of them")
         has_all = self.answers and (mode == 'causal' or self.has_answers().all())
         if blank_kind == 'answer' and not has_all:
             fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
