@@ -112,7 +112,8 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
     if not (train and val and all(map(''.join, itertools.chain(train, val)))):
         fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each, "
              "and none that is empty")
-    chars = ''.join(sorted(set(''.join(itertools.chain(*train, *val)))))
+    everything = ''.join(itertools.chain(*train, *val))
+    chars = ''.join(sorted(set(everything)))
     if BLANK in chars:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
     if vocabulary:
@@ -137,9 +138,10 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
         answers = []                            # and where in it the answer begins
         for text in texts:
             # Apart: no id is half prompt and half answer.
-            parts = [tok.encode(part) for part in (text if unit == 'pairs' else [text])]
-            answers.append(len(parts[0]))
-            ids += sum(parts, []) + [tok.eos]
+            parts = text if unit == 'pairs' else [text]
+            encoded = [tok.encode(part) for part in parts]
+            answers.append(len(encoded[0]))
+            ids += sum(encoded, []) + [tok.eos]
             ends.append(len(ids))
         stored[split] = np.array(ids, kind).tobytes()
         meta[split] = {'ends': ends, 'sha256': hashlib.sha256(stored[split]).hexdigest()}
@@ -246,8 +248,10 @@ class Dataset:
                 does = 'skips' if self.answers else 'cuts'
                 print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
                       f"block_size = {block_size} {does} {too_long:.1%} of them")
-        has_all = self.answers and (mode == 'causal' or self.has_answers().all())
-        if blank_kind == 'answer' and not has_all:
+        is_there = bool(self.answers)
+        if is_there and mode == 'fill':
+            is_there = self.has_answers().all()
+        if blank_kind == 'answer' and not is_there:
             fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
                  "expected pairs, or prompts alone and --mode=causal; see data/README.md")
 
@@ -272,7 +276,8 @@ class Dataset:
             if self.answers:
                 answer = torch.from_numpy(self.answers[split][row[:, 0]])
         at = start + np.arange(block_size)                                              # (n, T)
-        tokens = np.where(at < stop, ids.take(at, mode='clip').astype(np.int64), self.tok.pad)
+        there = ids.take(at, mode='clip').astype(np.int64)
+        tokens = np.where(at < stop, there, self.tok.pad)
         return torch.from_numpy(tokens), answer
 
 
@@ -407,7 +412,8 @@ def texts(tok, tokens, mask, rows, causal):
         cut = ids.index(tok.mask) if causal else len(closed(tok, ids))
         prompts += [tok.decode(ids[:cut])] * k
         for row in rows[b * k:(b + 1) * k].tolist():
-            completions.append(tok.decode(closed(tok, row[cut:]) if causal else row[:cut]))
+            written = closed(tok, row[cut:]) if causal else row[:cut]
+            completions.append(tok.decode(written))
     return prompts, completions
 
 
@@ -440,7 +446,7 @@ def call_user(what, function, prompts, completions, originals, one_by_one=False)
     case = prompts[0]                           # what it failed at
     try:
         if one_by_one:
-            ask = functools.cache(ask)
+            ask = functools.cache(ask)          # equal cases are asked once
             values = []
             for case in zip(prompts, completions, originals):
                 values.append(ask(*case))
@@ -479,8 +485,9 @@ def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
         found.setdefault(tuple(rows[j].tolist()), []).append(j)
     lines = []
     for same in found.values():
-        values = ''.join(f'{column[same[0]]:10.3f}' for column in columns.values())
-        lines.append(f'{len(same):7} x{values}   {row_text(tok, rows[same[0]], mask)}')
+        j = same[0]
+        values = ''.join(f'{column[j]:10.3f}' for column in columns.values())
+        lines.append(f'{len(same):7} x{values}   {row_text(tok, rows[j], mask)}')
     if len(lines) > most:
         lines[most - 1:-1] = [f'  ({len(lines) - most} between)']
     print('\n'.join(lines), flush=True)
@@ -493,8 +500,8 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     shown = prompts[:groups]
     rows = rows[:len(shown) * k]
     for p, group in enumerate(rows.split(k)):   # (k, T)
-        print_group(tok, shown.tokens[p], shown.mask[p], group, label,
-                    {name: values[p] for name, values in columns.items()}, causal, most)
+        here = {name: values[p] for name, values in columns.items()}        # {name: (k,)}
+        print_group(tok, shown.tokens[p], shown.mask[p], group, label, here, causal, most)
     names = ['prompt', 'completion', *columns]
     values = [column.flatten().tolist() for column in columns.values()]
     found = zip(*texts(tok, shown.tokens, shown.mask, rows, causal), *values)
