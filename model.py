@@ -60,11 +60,12 @@ seed = 1                    # of weights, rows and blanks
 
 
 def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, blank_high,
-                 batch_size, max_iters, **others):
+                 blank_span, batch_size, max_iters, **others):
     """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     at_least(2, block_size=block_size)
-    at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters)
+    at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters,
+             blank_span=blank_span)
     between(0, 1, blank_high=blank_high)
     between(0, blank_high, blank_low=blank_low)
     if n_embd < 1 or n_embd % (2 * n_head) != 0:

@@ -14,7 +14,7 @@ from common import StopSignal, at_least, autocast, configure, fail, init_device
 import numpy as np
 import torch
 
-from data.dataset import (Dataset, draw_prompts, draws, n_arguments, print_group,
+from data.dataset import (Dataset, asks_for, draw_prompts, draws, print_group,
                           prompts_of_texts)
 from judge import BUILT_IN, Scorer, load_judge
 from model import complete, load_checkpoint, load_gpt
@@ -121,11 +121,13 @@ def known_scores(c, data, some, functions):
     """Names of the run's rewards, verify and distinct, of those that can be said of some Prompts:
     without an answer there is nothing to verify, for a function that asks for it."""
     known = {*BUILT_IN, *functions} - {'kl'}
+    names = [name for name in c['rewards'] | {'verify': 1, 'distinct': 1} if name in known]
     for name, function in ({'verify': data.verify} | functions).items():
-        n = n_arguments(name, function, one_by_one=name == 'verify')
-        if function is None or (some.original is None and n == 3):
-            known.remove(name)
-    return [name for name in c['rewards'] | {'verify': 1, 'distinct': 1} if name in known]
+        asked = 'original' if name == 'verify' else 'originals'
+        if name in names and (function is None or (some.original is None
+                                                   and asks_for(asked, function))):
+            names.remove(name)
+    return names
 
 
 if __name__ == "__main__":

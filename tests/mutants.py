@@ -50,10 +50,10 @@ MUTANTS = [
     ('judge.py', "-loss.sum(1) / is_real.sum(1)", "-loss.mean(1)"),
     ('judge.py', "values = 1 / (groups", "values = 1.0 * (groups"),
     ('judge.py', "return {'distinct'} | marked", "return {'distinct'}"),
-    ('data/dataset.py', "closed = causal or", "closed = True or"),
+    ('data/dataset.py', "closed(tok, row[cut:]) if", "row[cut:] if"),
     ('data/dataset.py', "(lengths <= block_size)", "(lengths < block_size)"),
     ('data/dataset.py', "(rank < count)", "(rank <= count)"),
-    ('data/dataset.py', "at < stop, ids", "at <= stop, ids"),
+    ('data/dataset.py', "at < stop, there", "at <= stop, there"),
 ]
 
 

@@ -133,5 +133,4 @@ if __name__ == "__main__":
             file.write(json.dumps({'text': text, 'label': label}) + '\n')
     write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth], vocabulary=vocabulary)
     write_corpus(f'{HERE}/failures', 'pairs', train=failing_prompts(texts[tenth:]),
-                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings',
-                 script='data/docstrings/prepare.py')
+                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings')

@@ -8,6 +8,7 @@ out. verify() says whether a completion is the answer; a reward of your own can 
 import collections
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -79,14 +80,21 @@ def hold_out(pairs):
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if words and os.path.isfile(words[0]):
-        words[0] = f'--input={words[0]}'
+    # A word that is no flag and no config file is the input.
+    words = [word if word.startswith('-') or word.endswith('.py') else f'--input={word}'
+             for word in sys.argv[1:]]
     configure(globals(), words)
+    folder = os.path.join(os.path.dirname(HERE), name)
+    if not re.fullmatch(r'[\w-]+', name) or (folder != HERE
+                                             and os.path.exists(f'{folder}/prepare.py')):
+        fail(f"name = {name!r}: expected one that no other prepare.py of data/ has")
     if input == '':
         fail(f"no prompts of yours yet; python data/pairs/prepare.py mine.jsonl; {EXPECTED}")
-    pairs = read_pairs(input)
-    train, held_out = (pairs, read_pairs(val)) if val else hold_out(pairs)
+    train = read_pairs(input)
+    if val:
+        held_out = read_pairs(val)
+    else:
+        train, held_out = hold_out(train)
     if template:
         tok = make_tokenizer(tokenizer)
         if not hasattr(tok, 'apply_template'):
@@ -94,18 +102,19 @@ if __name__ == "__main__":
                  f"{tokenizer}")
         train = [(tok.apply_template(prompt), answer) for prompt, answer in train]
         held_out = [(tok.apply_template(prompt), answer) for prompt, answer in held_out]
-    folder = os.path.join(HERE, '..', name)
-    if os.path.exists(f'{folder}/meta.json') and not replace:
-        fail(f"data/{name} holds a corpus already, which runs may have been made with; choose "
-             "another --name=NAME, or --replace=True")
-    write_corpus(os.path.normpath(folder), 'pairs', train, held_out, tokenizer, vocabulary,
-                 script='data/pairs/prepare.py')
+    write_corpus(folder, 'pairs', train, held_out, tokenizer, vocabulary,
+                 'data/pairs/prepare.py', replace)
 
     data = Dataset(name)
     lengths = np.concatenate([np.diff(edges) for edges in data.edges.values()])
-    answers = collections.Counter(answer for _, answer in held_out)
-    answer, count = answers.most_common(1)[0]
-    print(f"{(~data.has_answers()).sum()} have no answer; rows have {lengths.min()} to "
-          f"{lengths.max()} tokens with their end; always answering {answer!r} would be right for "
-          f"{count / len(held_out):.0%} of the held-out prompts\nnext: python train_grpo.py "
-          f"config/grpo_pairs.py --dataset={name} --block_size={lengths.max()}")
+    print(f"{len(train)} pairs to learn from, {len(held_out)} held out; "
+          f"{(~data.has_answers()).sum()} have no answer; rows have {lengths.min()} to "
+          f"{lengths.max()} tokens with their end; --block_size={lengths.max()} holds them all")
+    if data.verify:
+        answer, count = collections.Counter(answer for _, answer in held_out).most_common(1)[0]
+        print(f"always answering {answer!r} is right for {count / len(held_out):.1%} of the "
+              "held-out prompts: a reward has to beat that")
+    config = 'config/grpo_pairs.py'
+    if os.path.isdir(tokenizer):
+        config = f'config/grpo_pretrained.py --generator_checkpoint={tokenizer}'
+    print(f"next: python train_grpo.py {config} --dataset={name} --block_size={lengths.max()}")
