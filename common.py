@@ -10,6 +10,7 @@ import difflib
 import functools
 import glob
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -48,6 +49,9 @@ ELSEWHERE = {
     'max_completion_length': 'max_new_tokens', 'logging_steps': 'log_interval',
     'eval_steps': 'eval_interval', 'diffusion_steps': 'n_fill_steps', 'd_model': 'n_embd',
     'n_layers': 'n_layer', 'n_heads': 'n_head'}
+
+# What a config file promises of its results holds whatever these knobs are.
+NO_MATTER = 'out_dir|seed|wandb_.*|log_interval|eval_interval|keep_checkpoints|device|resume|out'
 
 
 # ---- ranks: the environment says who we are, as torchrun sets it ---------------------------------
@@ -119,7 +123,7 @@ def go_on_command(*more):
     command = 'python'
     if n_ranks() > 1:
         command = f"torchrun --standalone --nproc_per_node={n_ranks()}"
-    return f"{command} {shlex.join(sys.argv + [flag for flag in more if flag not in sys.argv])}"
+    return f"{command} {shlex.join(dict.fromkeys(sys.argv + list(more)))}"
 
 
 class StopSignal:
@@ -129,23 +133,23 @@ class StopSignal:
     def __init__(self):
         self.code = 0                           # the exit code asked for: 128 + the signal's number
         self.can_wait = False
-        for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
-            number = getattr(signal, name, None)                # Windows has no SIGHUP
-            if number and signal.getsignal(number) != signal.SIG_IGN:
+        for number in signal.valid_signals() & {1, 2, 15}:      # SIGHUP, SIGINT, SIGTERM
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.on_signal)
 
     def listen(self):
         self.can_wait = True
 
     def on_signal(self, number, frame):
-        text = f"stopped; again with: {go_on_command()}"
-        if self.can_wait:
-            text = "finishing this step and saving; once more to stop at once"
-        if is_main() and not self.code:         # print() might interrupt another one, and fail
-            os.write(1, f"\n{text}\n".encode())
-        if self.code or not self.can_wait:
+        text = b"\nstopped\n"
+        is_last = self.code or not self.can_wait
+        if not is_last:
+            self.code = 128 + number
+            text = b"\nfinishing this step and saving; once more to stop at once\n"
+        if is_main():                           # print() might interrupt another one, and fail
+            os.write(1, text)
+        if is_last:
             raise Stopped(128 + number)
-        self.code = 128 + number
 
     def agree(self, device):
         """The exit code if any rank was asked to stop, else 0. All ranks ask at the same place."""
@@ -172,20 +176,19 @@ def configure(namespace, argv=None, quiet=False):
     functions, each {name: value}. Exits with an error if a name is unknown or a type is wrong."""
     defaults = knobs(namespace)
     functions = {}
-    code = []                                   # what the files hold besides knobs
-    files = []
-    of_files = {}                               # the knobs that they set
+    digests = []                                # of what the files hold besides knobs
+    promise = ''                                # the last file's, and the knobs it speaks about
+    promised = defaults.copy()
     for word in sys.argv[1:] if argv is None else argv:
         if word in ('--help', '-h'):
-            print_help(namespace, defaults)
+            print_help(namespace)
             sys.exit(0)
         if word.startswith('--'):
             found = read_flag(word, defaults)
         else:
-            found, rest = read_config_file(word, namespace)
-            code += rest
-            files.append(word)
-            of_files |= {name: value for name, value in found.items() if name in defaults}
+            found, digest, promise = read_config_file(word, knobs(namespace))
+            digests.append(digest)
+            promised |= found
         for name, value in found.items():
             if name in defaults:
                 namespace[name] = checked_type(word, name, value, defaults[name])
@@ -193,77 +196,49 @@ def configure(namespace, argv=None, quiet=False):
                 functions[name] = value
             else:
                 near = difflib.get_close_matches(name, defaults, 1, cutoff=0)[0]
-                near = ELSEWHERE.get(name, near)
-                fail(f"{word}: unknown key '{name}'; did you mean '{near}'? (--help lists them "
-                     "all)")
+                fail(f"{word}: unknown key '{name}'; did you mean '{ELSEWHERE.get(name, near)}'? "
+                     "(--help lists them all)")
 
     config = knobs(namespace)
     if functions:
-        config['functions'] = digest_of(code)   # a run knows by it that its rewards have changed
+        config['functions'] = digest_of(digests)    # a run knows by it that its rewards changed
     if not quiet and is_main():
+        if all(config.get(name, value) == value or re.fullmatch(NO_MATTER, name)
+               for name, value in promised.items()):
+            print(promise, end='')
         changed = {name: value for name, value in config.items() if value != defaults.get(name)}
-        if files and is_as_promised(config, defaults | of_files):
-            print_promise(files[-1])
-        text = ', '.join(f"{name}={value!r}" for name, value in changed.items())
-        print(textwrap.fill(f"overrides: {text or 'none'}", 100, subsequent_indent='  '))
+        print(textwrap.fill(f"overrides: {changed or 'none'}", 100, subsequent_indent='  '))
     return config, functions
-
-
-def is_as_promised(config, of_files):
-    """Does what a config file says about its results hold? Not if a flag changes what matters."""
-    free = 'out_dir|seed|wandb_.*|log_interval|eval_interval|keep_checkpoints|device|resume|out'
-    return all(config[name] == value or re.fullmatch(free, name)
-               for name, value in of_files.items())
-
-
-def print_promise(path):
-    """Prints the comment at the head of a config file: what it does, and what to expect of it."""
-    with open(path, encoding='utf-8-sig') as file:
-        for line in file:
-            if not line.startswith('#'):
-                break
-            print(line.lstrip('# ').rstrip())
 
 
 def read_flag(word, defaults):
     """{key: value} of --key=value. The value is a Python literal, or text as it stands."""
-    key, equals, text = word.removeprefix('--').partition('=')
-    if key in defaults and not equals:
-        fail(f"{word}: expected --{key}=VALUE, such as --{key}={defaults[key]!r}")
-    if type(defaults.get(key)) is str:
-        return {key: text}
-    try:
-        return {key: ast.literal_eval(text)}
-    except (ValueError, SyntaxError):           # no literal: checked_type() will tell its type
-        return {key: text}
+    key, equals, value = word.removeprefix('--').partition('=')
+    if not equals:
+        fail(f"{word}: expected {word}=VALUE")
+    if type(defaults.get(key)) is not str:
+        with contextlib.suppress(ValueError, SyntaxError):      # checked_type() tells what it is
+            value = ast.literal_eval(value)
+    return {key: value}
 
 
-def read_config_file(path, namespace):
-    """What a config file defines, {name: value}, and its code without the lines that set knobs. It
-    sees the knobs as they are so far."""
-    if not os.path.isfile(path):
-        near = difflib.get_close_matches(path, glob.glob('config/*.py', root_dir=HOME), 9, cutoff=0)
-        fail(f"no config file {path}; there are, among others, {', '.join(near)}")
+def read_config_file(path, before):
+    """What a config file defines, {name: value}; a digest of its code without the lines that set
+    knobs; and the comment at its head: what it does, and what to expect of it. before: the knobs so
+    far, which the file sees."""
     try:
-        with open(path, encoding='utf-8-sig') as file:
-            tree = ast.parse(file.read())
-        defined = runpy.run_path(path, knobs(namespace))
-    except Stopped:
-        raise
-    except (Exception, SystemExit) as e:        # a SyntaxError tells its line
-        fail(f"{path}: {type(e).__name__}: {e}")
-    own = {node.id for node in ast.walk(tree)
-           if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    found = {}
-    for name, value in defined.items():
-        is_helper = name[0] == '_' or name[0].isupper() or type(value) is type(sys)
-        if callable(value) or (name in own and not is_helper):
-            found[name] = value
-    if not found:
-        fail(f"{path} defines no knob and no function; expected lines such as batch_size = 32")
-    rest = [node for node in tree.body if not isinstance(node, ast.Assign)
-            or getattr(node.targets[0], 'id', '') not in knobs(namespace)]
-    return found, [ast.unparse(rest), imported_code(defined.values())]
+        text = pathlib.Path(path).read_text(encoding='utf-8-sig')
+        code = [ast.unparse(statement) for statement in ast.parse(text).body]
+        defined = runpy.run_path(path, before)
+    except Exception as e:                      # a SyntaxError tells its line
+        fail(f"config file {path}: {type(e).__name__}: {e}")
+    if not code:
+        fail(f"{path} is empty; expected lines such as batch_size = 32")
+    found = {name: value for name, value in defined.items() if name[0].islower()
+             and type(value) is not type(sys) and value is not before.get(name, before)}
+    rest = [statement for statement in code if statement.partition(' = ')[0] not in before]
+    head = re.match(r'(#.*\n)*', text)[0]
+    return found, code_digest(rest, defined.values()), re.sub('^# ?', '', head, flags=re.MULTILINE)
 
 
 def checked_type(word, name, value, default):
@@ -271,18 +246,15 @@ def checked_type(word, name, value, default):
     if type(default) is float and type(value) is int:
         return float(value)
     if type(value) is not type(default):
-        fail(f"{word}: {name} = {value!r} is of type {type(value).__name__}, expected "
-             f"{type(default).__name__} such as {default!r}")
+        fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as {default!r}")
     return value
 
 
-def print_help(namespace, defaults):
-    """The script's docstring, and each knob with its default and the comment beside it."""
-    print(namespace['__doc__'].strip(), '\n\nknobs (--key=value, or in a config file):')
-    with open(namespace['__file__'], encoding='utf-8') as file:
-        glosses = dict(re.findall(r'^(\w+) = .*?# (.*)', file.read(), re.MULTILINE))
-    for name, value in defaults.items():
-        print(f"  {name:28} {value!r:24} {glosses.get(name, '')}")
+def print_help(namespace):
+    """The script's docstring, and the lines that set its knobs, each with a comment."""
+    source = pathlib.Path(namespace['__file__']).read_text(encoding='utf-8')
+    lines = re.findall('^[a-z].* = .*#.*', source, re.MULTILINE)
+    print(namespace['__doc__'], 'knobs (--key=value, or in a config file):', *lines, sep='\n  ')
 
 
 def one_of(choices, **knobs):
@@ -306,27 +278,20 @@ def between(low, high, **knobs):
             fail(f"{name} = {value!r}: expected {low} <= {name} <= {high}")
 
 
-def imported_code(values):
-    """What the files of this folder hold that define these values, and those that these import in
-    turn; our own scripts and installed packages do not count."""
+def code_digest(code, values):
+    """Stands for some code, and for the files of this folder that define these values, and those
+    that these import in turn; our own scripts and installed packages do not count."""
     ours = ('common', 'model', 'judge', 'train_grpo', 'data.dataset')
     values = list(values)
-    code = {}                                   # {path: bytes}
+    files = {}                                  # {path: bytes}
     for value in values:                        # it grows
-        name = value.__name__ if type(value) is type(sys) else getattr(value, '__module__', None)
-        module = sys.modules.get(name)
+        module = inspect.getmodule(value)
         path = getattr(module, '__file__', None) or ''
         is_theirs = path.startswith(HOME + os.sep) and 'site-packages' not in path
-        if is_theirs and name not in ours and path not in code:
-            code[path] = pathlib.Path(path).read_bytes()
+        if is_theirs and module.__name__ not in ours and path not in files:
+            files[path] = pathlib.Path(path).read_bytes()
             values += vars(module).values()
-    return [code[path] for path in sorted(code)]
-
-
-def code_digest(path, values):
-    """Stands for the code of a file of this folder, and of what it imports; values: what it
-    defines."""
-    return digest_of(pathlib.Path(HOME, path).read_bytes(), imported_code(values))
+    return digest_of(code, [files[path] for path in sorted(files)])
 
 
 def digest_of(*things):
@@ -347,16 +312,14 @@ def print_changes(old, new):
 
 def resolve_device(device):
     """'auto' -> the best there is. Exits with an error if the device is not there."""
-    available = [name for name in ('cuda', 'mps', 'cpu') if getattr(torch, name).is_available()]
     if device == 'auto':
-        device = available[0]
+        device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
     if device == 'cuda' and n_ranks() > 1:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
-    kind, colon, number = device.partition(':')
-    count = torch.cuda.device_count() if kind == 'cuda' else 1
-    if kind not in available or (colon and number not in map(str, range(count))):
-        fail(f"device = {device} is not there; there is {', '.join(available)}, or auto")
-    return torch.device(device)
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as e:
+        fail(f"device = {device} is not there: {str(e).partition('.')[0]}; --device=auto finds one")
 
 
 @functools.cache
@@ -365,12 +328,9 @@ def resolve_dtype(device_type, dtype):
     one_of(('auto', 'float32', 'bfloat16', 'float64'), dtype=dtype)
     if dtype != 'auto':
         return dtype
-    capabilities = {'avx512_bf16': device_type == 'cuda'}
-    if device_type == 'cpu' and hasattr(torch.cpu, 'get_capabilities'):     # torch 2.10 and later
-        capabilities = torch.cpu.get_capabilities()
-    if capabilities.get('avx512_bf16') or capabilities.get('amx_bf16'):
-        return 'bfloat16'
-    return 'float32'
+    capabilities = getattr(torch.cpu, 'get_capabilities', dict)()       # torch 2.10 and later
+    is_fast = {'cuda': True, 'cpu': capabilities.get('avx512_bf16')}
+    return 'bfloat16' if is_fast.get(device_type) else 'float32'
 
 
 def autocast(device, dtype):
@@ -387,7 +347,6 @@ def init_device(device, dtype):
     dtype = resolve_dtype(device.type, dtype)
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     torch.set_float32_matmul_precision('high')          # TF32 on CUDA
-    note = f"{device}, products in {dtype}"
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     if device.type == 'cpu':
@@ -398,8 +357,8 @@ def init_device(device, dtype):
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
                                 timeout=datetime.timedelta(hours=9))
         atexit.register(dist.destroy_process_group)     # or gloo aborts at times
-        note += f", {n_ranks()} ranks"
-    return device, note
+    return device, (f"{device}, products in {dtype}, {n_ranks()} rank(s) of "
+                    f"{torch.get_num_threads()} thread(s)")
 
 
 def use_threads(width):
@@ -413,12 +372,11 @@ def use_threads(width):
 def keep_freed_memory():
     """Lets glibc keep the buffers that a step frees. Mapping them anew costs up to half a step in
     page faults. Options -1, -2 and -3 are the thresholds for trimming, padding and mapping."""
-    if sys.platform.startswith('linux'):
-        with contextlib.suppress(OSError, AttributeError):          # another C library
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(-1, 2 ** 30)
-            mallopt(-2, 2 ** 26)
-            mallopt(-3, 2 ** 26)
+    with contextlib.suppress(AttributeError, TypeError):            # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2 ** 30)
+        mallopt(-2, 2 ** 26)
+        mallopt(-3, 2 ** 26)
 
 
 def choose_matmul_precision():
@@ -440,9 +398,8 @@ def run_missing(commands):
     side. What another process is just making is waited for. Exits with the code of one that fails.
     """
     running = []                                # of each: the lock of its path, the process
-    missing = [path for path in commands if path and not os.path.exists(path)]
     env = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
-    for path in missing:
+    for path in [path for path in commands if not os.path.exists(path)]:
         lock = lock_file(f'{path}.lock', wait=True)
         if not os.path.exists(path):            # nobody has made it meanwhile
             print('$', commands[path], flush=True)
@@ -451,11 +408,10 @@ def run_missing(commands):
     for lock, process in running:
         code = process.wait()
         os.unlink(lock.name)
-        lock.close()
         if code != 0:
             for _, other in running:
                 other.terminate()
-            sys.exit(code if code > 0 else 128 - code)
+            sys.exit(abs(code))
 
 
 def lock_file(path, wait=False):
@@ -470,53 +426,57 @@ def lock_file(path, wait=False):
 
 
 @contextlib.contextmanager
+def writing(path):
+    """What goes wrong meanwhile ends the script with one line."""
+    try:
+        yield
+    except (OSError, RuntimeError) as e:        # torch.save raises the latter on a full disk
+        fail(f"cannot write {path}: {e}; what stood there is whole; make room, or choose another "
+             "place")
+
+
+@contextlib.contextmanager
 def new_file(path, mode='wb'):
     """Opens a file that takes its name only once it is whole and on the disk. If anything goes
-    wrong before, nothing is left behind and what stood there stays; one line says so."""
+    wrong before, nothing is left behind and what stood there stays."""
     part = f'{path}.{os.getpid()}.tmp'
     try:
-        os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-        with open(part, mode, encoding=None if 'b' in mode else 'utf-8') as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except (OSError, RuntimeError) as e:        # torch.save raises the latter on a full disk
-        why = getattr(e, 'strerror', None) or str(e).partition('\n')[0]
-        fail(f"cannot write {path}: {why}; what stood there before is whole; make room, or choose "
-             "another place")
+        with writing(path):
+            os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
+            with open(part, mode) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
+        pathlib.Path(part).unlink(missing_ok=True)
+
+
+def read_object(path):
+    """The object {key: value} in a JSON file; {} if there is none."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    return found if type(found) is dict else {}
 
 
 def read_json(path, expected, make):
-    """The object {key: value} of a JSON file of ours. expected: {key: type} that must be there.
-    Exits with an error, and the command that makes the file, if it is something else."""
-    try:
-        with open(path, encoding='utf-8') as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError) as e:
-        fail(f"cannot read {path}: {getattr(e, 'strerror', None) or e}; make it with: {make}")
-    for key, kind in expected.items():
-        if type(found) is not dict or type(found.get(key)) is not kind:
-            fail(f"{path} is not what we wrote: expected an object with '{key}'; make it with: "
-                 f"{make}")
+    """The object in a JSON file of ours. expected: {key: type} that must be there. Exits with an
+    error, and the command that makes the file, if it is not there or something else."""
+    found = read_object(path)
+    if not found or any(type(found.get(key)) is not kind for key, kind in expected.items()):
+        fail(f"{path}: expected a file that we wrote, with {', '.join(map(repr, expected))}; make "
+             f"it with: {make}")
     return found
 
 
 def read_json_lines(path):
-    """The objects in a file with one a line, each with a step; what is none, as the last line of a
-    run that was killed may be, is left out."""
-    found = []
-    try:
-        with open(path, encoding='utf-8', errors='replace') as file:
-            for text in file:
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(text))
-    except OSError as e:
-        fail(f"cannot read {path}: {e.strerror}; it is written by train_grpo.py")
-    return [line for line in found if type(line) is dict and type(line.get('step')) is int]
+    """The objects in a file with one a line, each with a step first, as we write them. What is none
+    is left out: the last line of a run that was killed may be. [] if there is no file."""
+    text = ''
+    with contextlib.suppress(OSError):
+        text = pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
+    return [json.loads(line) for line in re.findall(r'^\{"step": \d+\b.*\}$', text, re.MULTILINE)]
 
 
 # ---- clock, statistics, log ----------------------------------------------------------------------
@@ -556,21 +516,22 @@ class Statistics:
     nothing waits for them before read()."""
 
     def __init__(self):
-        self.sums = {}                          # {name: (sum, weight)}
+        self.sums = collections.Counter()
+        self.weights = collections.Counter()
 
     def add(self, weight, **sums):
         """Adds to each name its sum, over things that weigh `weight` in all."""
         for name, value in sums.items():
-            total, weights = self.sums.get(name, (0, 0))
-            self.sums[name] = (total + torch.as_tensor(value).detach(), weights + weight)
+            self.sums[name] += torch.as_tensor(value).detach()
+            self.weights[name] += weight
 
     def read(self, device):
         """{name: number}, the same on every rank, whatever order they were added in."""
         names = sorted(self.sums)
-        rows = [[torch.as_tensor(value, dtype=torch.float64).to(device, torch.float32)
-                 for value in self.sums[name]] for name in names]
-        totals, weights = all_reduce_sum(torch.stack([torch.stack(row) for row in rows])).T
-        return dict(zip(names, (totals / weights).tolist()))
+        found = [torch.as_tensor(values[name], dtype=torch.float32, device=device)
+                 for values in (self.sums, self.weights) for name in names]
+        sums, weights = all_reduce_sum(torch.stack(found)).view(2, -1)
+        return dict(zip(names, (sums / weights).tolist()))
 
 
 def check_finite(line):
@@ -590,49 +551,39 @@ class Log:
         it to resume."""
         self.folder = os.path.normpath(folder)
         self.wandb_run = None
-        self.is_run = False
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            with open(f'{folder}/config.json', encoding='utf-8') as file:
-                self.is_run = json.load(file).get('written_by') == 'train_grpo.py'
-        if resume and not self.is_run:
-            runs = [os.path.dirname(path) for path in sorted(glob.glob('*/log.jsonl'))]
-            fail(f"nothing to resume: no run in {folder}; there are: {', '.join(runs) or 'none'}; "
-                 f"start one with: {go_on_command('--resume=False')}")
-        others = []
-        with contextlib.suppress(OSError):
-            others = [name for name in sorted(os.listdir(folder)) if name != '.lock']
-        if others and not self.is_run:
-            fail(f"{folder} holds something else than a run: {others[0]}; choose another "
-                 "--out_dir=DIR")
+        old = read_object(f'{folder}/config.json')
+        self.is_run = old.get('written_by') == 'train_grpo.py'
+        self.begun = {'written_by': 'train_grpo.py', 'wandb_id': secrets.token_hex(4)}
+        if resume:
+            self.begun |= {'wandb_id': old.get('wandb_id')}     # it goes on there, too
+        names = glob.glob('*', root_dir=folder)
+        if not self.is_run and (names or resume):
+            fail(f"expected a run in {folder}, found {', '.join(names[:3]) or 'nothing'}; choose "
+                 "another --out_dir=DIR")
 
     def lock(self):
         """Exits with an error if the folder cannot be written, or another run writes there."""
-        try:
-            self.held = lock_file(f'{self.folder}/.lock')
-        except BlockingIOError:
-            fail(f"another run is writing to {self.folder}; choose another --out_dir=DIR, or stop "
-                 "that one")
-        except OSError as e:
-            fail(f"cannot write to {self.folder}: {e.strerror}; choose another --out_dir=DIR")
+        with writing(self.folder):
+            try:
+                self.held = lock_file(f'{self.folder}/.lock')
+            except BlockingIOError:
+                fail(f"another run is writing to {self.folder}; choose another --out_dir=DIR, or "
+                     "stop that one")
 
     def begin(self, step, config, resume):
         """Writes config.json. A run that is resumed goes on with its log and samples, without what
         is later than its step; another one moves aside what stands in the folder."""
         self.lock()
-        kept = {'log.jsonl': [], 'samples.jsonl': []}           # {file: lines}
-        if resume:
-            for name in kept:
-                lines = read_json_lines(f'{self.folder}/{name}')
-                kept[name] = [line for line in lines if line['step'] < step]
-            for part in os.listdir(self.folder):                # left by a run that was killed
-                if re.fullmatch(r'(ckpt|best|config|log|samples)[\w-]*\.\w+\.\d+\.tmp', part):
-                    os.unlink(f'{self.folder}/{part}')
-        elif self.is_run:
+        if self.is_run and not resume:
             self.move_aside()
+        for part in os.listdir(self.folder):    # left by a run that was killed
+            if re.fullmatch(r'.+\.(pt|jsonl?)\.\d+\.tmp', part):
+                os.unlink(f'{self.folder}/{part}')
         with new_file(f'{self.folder}/config.json', 'w') as file:
-            json.dump({'written_by': 'train_grpo.py'} | config, file, indent=1)
-        for name, lines in kept.items():
-            with new_file(f'{self.folder}/{name}', 'w') as file:
+            json.dump(self.begun | config, file, indent=1)
+        for path in (f'{self.folder}/log.jsonl', f'{self.folder}/samples.jsonl'):
+            lines = [line for line in read_json_lines(path) if line['step'] < step]
+            with new_file(path, 'w') as file:
                 file.writelines(json.dumps(line) + '\n' for line in lines)
 
     def move_aside(self):
@@ -642,25 +593,17 @@ class Log:
             number += 1
         if os.path.islink(self.folder):
             fail(f"{self.folder} is a link to another run; choose another --out_dir=DIR")
-        try:
+        with writing(self.folder):
             os.rename(self.folder, f'{self.folder}-{number}')
-        except OSError as e:
-            fail(f"{self.folder} holds another run, and cannot be renamed ({e.strerror}); choose "
-                 "another --out_dir=DIR")
-        print(f"{self.folder} held another run, which is now {self.folder}-{number}; delete what "
-              "you do not need")
+        print(f"{self.folder} held another run, which is now {self.folder}-{number}")
         self.lock()
 
     def wandb(self, **settings):
-        """Also logs to wandb. Its name for this run is kept, for when the run is resumed."""
-        path = f'{self.folder}/wandb_id'
-        if not os.path.exists(path):
-            with new_file(path, 'w') as file:
-                file.write(secrets.token_hex(4))
+        """Also logs to wandb."""
         with self.no_wandb_is_no_error():
             import wandb
-            self.wandb_run = wandb.init(**settings, id=pathlib.Path(path).read_text(),
-                                        resume='allow', settings={'init_timeout': 30})
+            self.wandb_run = wandb.init(**settings, id=self.begun['wandb_id'], resume='allow',
+                                        settings={'init_timeout': 30})
 
     @contextlib.contextmanager
     def no_wandb_is_no_error(self):
@@ -674,12 +617,8 @@ class Log:
     def append(self, name, lines):
         """Adds objects to a file of the folder, one a line."""
         path = f'{self.folder}/{name}'
-        try:
-            with open(path, 'a', encoding='utf-8') as file:
-                file.writelines(json.dumps(line, allow_nan=False) + '\n' for line in lines)
-        except OSError as e:
-            fail(f"cannot write {path}: {e.strerror}; checkpoints are whole; make room, or choose "
-                 "another --out_dir=DIR")
+        with writing(path), open(path, 'a') as file:
+            file.writelines(json.dumps(line, allow_nan=False) + '\n' for line in lines)
 
     def write(self, line, text):
         """Writes the line, a dict with a step, of a step or of an evaluation; prints the text."""

@@ -201,12 +201,13 @@ class Dataset:
                 self.answers[split] = np.array(stored['answers'])
 
         self.script = self.meta['script']
+        path = f'{os.path.dirname(HERE)}/{self.script}'
         try:
-            module = runpy.run_path(f'{os.path.dirname(HERE)}/{self.script}')
+            module = runpy.run_path(path)
         except Exception as e:
             fail(f"{self.script}: {type(e).__name__}: {e}")
         self.verify = module.get('verify')
-        self.code = code_digest(self.script, module.values())
+        self.code = code_digest(pathlib.Path(path).read_bytes(), module.values())
         if self.answers and not self.has_answers().any() and self.verify:
             if asks_for('original', self.verify):
                 self.verify = None              # there is nothing to compare with
