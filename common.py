@@ -11,6 +11,7 @@ import functools
 import glob
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -141,15 +142,11 @@ class StopSignal:
         self.can_wait = True
 
     def on_signal(self, number, frame):
-        text = b"\nstopped\n"
-        is_last = self.code or not self.can_wait
-        if not is_last:
-            self.code = 128 + number
-            text = b"\nfinishing this step and saving; once more to stop at once\n"
         if is_main():                           # print() might interrupt another one, and fail
-            os.write(1, text)
-        if is_last:
+            os.write(1, b"\nstopping; once more to stop at once\n")
+        if self.code or not self.can_wait:
             raise Stopped(128 + number)
+        self.code = 128 + number
 
     def agree(self, device):
         """The exit code if any rank was asked to stop, else 0. All ranks ask at the same place."""
@@ -165,8 +162,7 @@ def knobs(namespace):
     """{name: value} of the knobs in a module's globals(), in the order written: whatever has a
     lower-case name and is a number, a bool, a string or a dict."""
     return {name: value for name, value in namespace.items()
-            if re.fullmatch('[a-z][a-z0-9_]*', name)
-            and type(value) in (bool, int, float, str, dict)}
+            if name[0].islower() and type(value) in (bool, int, float, str, dict)}
 
 
 def configure(namespace, argv=None, quiet=False):
@@ -238,7 +234,7 @@ def read_config_file(path, before):
              and type(value) is not type(sys) and value is not before.get(name, before)}
     rest = [statement for statement in code if statement.partition(' = ')[0] not in before]
     head = re.match(r'(#.*\n)*', text)[0]
-    return found, code_digest(rest, defined.values()), re.sub('^# ?', '', head, flags=re.MULTILINE)
+    return found, code_digest(rest, defined.values()), head
 
 
 def checked_type(word, name, value, default):
@@ -257,25 +253,23 @@ def print_help(namespace):
     print(namespace['__doc__'], 'knobs (--key=value, or in a config file):', *lines, sep='\n  ')
 
 
-def one_of(choices, **knobs):
-    """Exits with an error if a knob is not among the choices."""
+def expect(is_right, expected, knobs):
+    """Exits with an error if a knob of {name: value} is not right."""
     for name, value in knobs.items():
-        if value not in choices:
-            fail(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}")
+        if not is_right(value):
+            fail(f"{name} = {value!r}: expected {expected}")
+
+
+def one_of(choices, **knobs):
+    expect(lambda value: value in choices, f"one of {choices}", knobs)
 
 
 def at_least(low, why='', **knobs):
-    """Exits with an error if a knob is smaller than low, or no number."""
-    for name, value in knobs.items():
-        if not low <= value < float('inf'):
-            fail(f"{name} = {value!r}: expected {name} >= {low}{why and f' ({why})'}")
+    expect(lambda value: low <= value < math.inf, f"{low} or more{why and f' ({why})'}", knobs)
 
 
 def between(low, high, **knobs):
-    """Exits with an error if a knob is not in [low, high]."""
-    for name, value in knobs.items():
-        if not low <= value <= high:
-            fail(f"{name} = {value!r}: expected {low} <= {name} <= {high}")
+    expect(lambda value: low <= value <= high, f"{low} to {high}", knobs)
 
 
 def code_digest(code, values):
@@ -286,12 +280,12 @@ def code_digest(code, values):
     files = {}                                  # {path: bytes}
     for value in values:                        # it grows
         module = inspect.getmodule(value)
-        path = getattr(module, '__file__', None) or ''
+        path = str(getattr(module, '__file__', ''))
         is_theirs = path.startswith(HOME + os.sep) and 'site-packages' not in path
         if is_theirs and module.__name__ not in ours and path not in files:
             files[path] = pathlib.Path(path).read_bytes()
             values += vars(module).values()
-    return digest_of(code, [files[path] for path in sorted(files)])
+    return digest_of(code, list(files.values()))
 
 
 def digest_of(*things):
@@ -487,24 +481,20 @@ class Clock:
     """
 
     def __init__(self):
-        self.phase = ''
-        self.since = time.perf_counter()
-        self.total = collections.Counter()
+        self.marks = []
 
     def mark(self, phase):
-        now = time.perf_counter()
-        self.total[self.phase] += 1e3 * (now - self.since)
-        self.phase = phase
-        self.since = now
+        self.marks.append((phase, time.perf_counter()))
 
     def read(self):
         """{phase: ms} since the last call."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.mark('')
-        total = self.total
-        self.total = collections.Counter()
-        del total['']
+        self.mark('end')
+        total = collections.Counter()
+        for (phase, began), (_, ended) in itertools.pairwise(self.marks):
+            total[phase] += 1e3 * (ended - began)
+        self.marks.clear()
         return total
 
 
@@ -550,7 +540,7 @@ class Log:
         """Exits with an error if the folder holds something else than a run, or there is nothing in
         it to resume."""
         self.folder = os.path.normpath(folder)
-        self.wandb_run = None
+        self.has_wandb = False
         old = read_object(f'{folder}/config.json')
         self.is_run = old.get('written_by') == 'train_grpo.py'
         self.begun = {'written_by': 'train_grpo.py', 'wandb_id': secrets.token_hex(4)}
@@ -600,19 +590,19 @@ class Log:
 
     def wandb(self, **settings):
         """Also logs to wandb."""
-        with self.no_wandb_is_no_error():
-            import wandb
-            self.wandb_run = wandb.init(**settings, id=self.begun['wandb_id'], resume='allow',
-                                        settings={'init_timeout': 30})
+        self.has_wandb = True
+        self.tell_wandb('init', **settings, id=self.begun['wandb_id'], resume='allow',
+                        settings={'init_timeout': 30})
 
-    @contextlib.contextmanager
-    def no_wandb_is_no_error(self):
-        """The first failure of wandb is told, and ends wandb, not the run."""
-        try:
-            yield
-        except Exception as e:
-            self.wandb_run = None
-            print(f"warning: no wandb ({repr(e)[:80]}); {self.folder}/log.jsonl has everything")
+    def tell_wandb(self, function, *args, **how):
+        """Calls a function of wandb. The first failure is told, and ends wandb, not the run."""
+        if self.has_wandb:
+            try:
+                import wandb
+                getattr(wandb, function)(*args, **how)
+            except Exception as e:
+                self.has_wandb = False
+                print(f"warning: no wandb ({repr(e)[:80]}); {self.folder}/log.jsonl has everything")
 
     def append(self, name, lines):
         """Adds objects to a file of the folder, one a line."""
@@ -624,15 +614,11 @@ class Log:
         """Writes the line, a dict with a step, of a step or of an evaluation; prints the text."""
         self.append('log.jsonl', [line])
         print(text, flush=True)
-        if self.wandb_run is not None:
-            with self.no_wandb_is_no_error():
-                self.wandb_run.log(line, step=line['step'])
+        self.tell_wandb('log', line, step=line['step'])
 
     def write_samples(self, step, samples):
         """Writes completions to samples.jsonl: dicts with the same keys."""
         self.append('samples.jsonl', [{'step': step} | sample for sample in samples])
 
     def end(self):
-        if self.wandb_run is not None:
-            with self.no_wandb_is_no_error():
-                self.wandb_run.finish()
+        self.tell_wandb('finish')

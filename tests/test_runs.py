@@ -308,8 +308,7 @@ def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
             raise ConnectionError("no route")
 
     def fake_wandb():
-        sys.modules['wandb'] = types.SimpleNamespace(
-            init=lambda **settings: types.SimpleNamespace(log=log))
+        sys.modules['wandb'] = types.SimpleNamespace(init=lambda **settings: None, log=log)
 
     text = train('--wandb_log=True', before=fake_wandb)
     assert text.count('no wandb') == text.count('no route') == 1
