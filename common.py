@@ -33,7 +33,6 @@ os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 HOME = os.path.dirname(os.path.abspath(__file__))
 
@@ -79,11 +78,10 @@ def all_reduce_sum(tensor):
 
 
 def all_reduce_gradients(model):
-    """Adds up the gradients of all ranks, in one message."""
-    if n_ranks() > 1:
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        flat = all_reduce_sum(nn.utils.parameters_to_vector(gradients))
-        nn.utils.vector_to_parameters(flat, gradients)
+    """Adds up the gradients of all ranks."""
+    for p in model.parameters():
+        if p.grad is not None:
+            all_reduce_sum(p.grad)
 
 
 def main_rank_first(make):
@@ -150,9 +148,7 @@ class StopSignal:
 
     def agree(self, device):
         """The exit code if any rank was asked to stop, else 0. All ranks ask at the same place."""
-        if n_ranks() == 1:
-            return self.code
-        return int(all_reduce_sum(torch.tensor(self.code, device=device)) > 0) and 130
+        return min(255, int(all_reduce_sum(torch.tensor(self.code, device=device))))
 
 
 # ---- overrides, in the exec style of nanoGPT, checked the same from files and flags --------------
@@ -186,8 +182,14 @@ def configure(namespace, argv=None, quiet=False):
             digests.append(digest)
             promised |= found
         for name, value in found.items():
+            default = defaults.get(name, value)
+            if type(default) is float and type(value) is int:
+                value = float(value)
+            if type(value) is not type(default):
+                fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as "
+                     f"{default!r}")
             if name in defaults:
-                namespace[name] = checked_type(word, name, value, defaults[name])
+                namespace[name] = value
             elif callable(value):
                 functions[name] = value
             else:
@@ -213,7 +215,7 @@ def read_flag(word, defaults):
     if not equals:
         fail(f"{word}: expected {word}=VALUE")
     if type(defaults.get(key)) is not str:
-        with contextlib.suppress(ValueError, SyntaxError):      # checked_type() tells what it is
+        with contextlib.suppress(ValueError, SyntaxError):      # its type will not do
             value = ast.literal_eval(value)
     return {key: value}
 
@@ -228,22 +230,11 @@ def read_config_file(path, before):
         defined = runpy.run_path(path, before)
     except Exception as e:                      # a SyntaxError tells its line
         fail(f"config file {path}: {type(e).__name__}: {e}")
-    if not code:
-        fail(f"{path} is empty; expected lines such as batch_size = 32")
     found = {name: value for name, value in defined.items() if name[0].islower()
              and type(value) is not type(sys) and value is not before.get(name, before)}
     rest = [statement for statement in code if statement.partition(' = ')[0] not in before]
     head = re.match(r'(#.*\n)*', text)[0]
     return found, code_digest(rest, defined.values()), head
-
-
-def checked_type(word, name, value, default):
-    """The value, if it is of the default's type; an int will do for a float."""
-    if type(default) is float and type(value) is int:
-        return float(value)
-    if type(value) is not type(default):
-        fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as {default!r}")
-    return value
 
 
 def print_help(namespace):
@@ -265,7 +256,7 @@ def one_of(choices, **knobs):
 
 
 def at_least(low, why='', **knobs):
-    expect(lambda value: low <= value < math.inf, f"{low} or more{why and f' ({why})'}", knobs)
+    expect(lambda value: low <= value < math.inf, f"{low} or more {why}", knobs)
 
 
 def between(low, high, **knobs):
@@ -393,7 +384,9 @@ def run_missing(commands):
     """
     running = []                                # of each: the lock of its path, the process
     env = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
-    for path in [path for path in commands if not os.path.exists(path)]:
+    for path in commands:
+        if os.path.exists(path):
+            continue
         lock = lock_file(f'{path}.lock', wait=True)
         if not os.path.exists(path):            # nobody has made it meanwhile
             print('$', commands[path], flush=True)
@@ -528,7 +521,7 @@ def check_finite(line):
     """Exits with an error if a number of a line of the log, {key: number}, is NaN or infinite."""
     for key, value in line.items():
         if not math.isfinite(value):
-            fail(f"step {line.get('step', 0)}: {key} is {value}; no checkpoint was overwritten; "
+            fail(f"step {line['step']}: {key} is {value}; no checkpoint was overwritten; "
                  "lower --learning_rate, or look at the rewards")
 
 
@@ -541,24 +534,19 @@ class Log:
         it to resume."""
         self.folder = os.path.normpath(folder)
         self.has_wandb = False
+        self.wandb_id = secrets.token_hex(4)
         old = read_object(f'{folder}/config.json')
-        self.is_run = old.get('written_by') == 'train_grpo.py'
-        self.begun = {'written_by': 'train_grpo.py', 'wandb_id': secrets.token_hex(4)}
         if resume:
-            self.begun |= {'wandb_id': old.get('wandb_id')}     # it goes on there, too
+            self.wandb_id = old.get('wandb_id')
+        self.is_run = old.get('written_by') == 'train_grpo.py'
         names = glob.glob('*', root_dir=folder)
         if not self.is_run and (names or resume):
             fail(f"expected a run in {folder}, found {', '.join(names[:3]) or 'nothing'}; choose "
                  "another --out_dir=DIR")
 
     def lock(self):
-        """Exits with an error if the folder cannot be written, or another run writes there."""
-        with writing(self.folder):
-            try:
-                self.held = lock_file(f'{self.folder}/.lock')
-            except BlockingIOError:
-                fail(f"another run is writing to {self.folder}; choose another --out_dir=DIR, or "
-                     "stop that one")
+        with writing(f'{self.folder}/.lock, which one run at a time can hold'):
+            self.held = lock_file(f'{self.folder}/.lock')
 
     def begin(self, step, config, resume):
         """Writes config.json. A run that is resumed goes on with its log and samples, without what
@@ -567,10 +555,11 @@ class Log:
         if self.is_run and not resume:
             self.move_aside()
         for part in os.listdir(self.folder):    # left by a run that was killed
-            if re.fullmatch(r'.+\.(pt|jsonl?)\.\d+\.tmp', part):
+            if re.fullmatch(r'(ckpt|best|config|log|samples)\S*\.\d+\.tmp', part):
                 os.unlink(f'{self.folder}/{part}')
         with new_file(f'{self.folder}/config.json', 'w') as file:
-            json.dump(self.begun | config, file, indent=1)
+            ours = {'written_by': 'train_grpo.py', 'wandb_id': self.wandb_id}
+            json.dump(ours | config, file, indent=1)
         for path in (f'{self.folder}/log.jsonl', f'{self.folder}/samples.jsonl'):
             lines = [line for line in read_json_lines(path) if line['step'] < step]
             with new_file(path, 'w') as file:
@@ -578,20 +567,19 @@ class Log:
 
     def move_aside(self):
         """Renames the folder to the first free folder-1, folder-2, ..., and makes a new one."""
-        number = 1
-        while os.path.exists(f'{self.folder}-{number}'):
-            number += 1
+        names = (f'{self.folder}-{number}' for number in itertools.count(1))
+        aside = next(name for name in names if not os.path.exists(name))
         if os.path.islink(self.folder):
             fail(f"{self.folder} is a link to another run; choose another --out_dir=DIR")
         with writing(self.folder):
-            os.rename(self.folder, f'{self.folder}-{number}')
-        print(f"{self.folder} held another run, which is now {self.folder}-{number}")
+            os.rename(self.folder, aside)
+        print(f"{self.folder} held another run, which is now {aside}")
         self.lock()
 
     def wandb(self, **settings):
         """Also logs to wandb."""
         self.has_wandb = True
-        self.tell_wandb('init', **settings, id=self.begun['wandb_id'], resume='allow',
+        self.tell_wandb('init', **settings, id=self.wandb_id, resume='allow',
                         settings={'init_timeout': 30})
 
     def tell_wandb(self, function, *args, **how):

@@ -72,7 +72,7 @@ def test_what_is_unknown_is_named_with_what_was_meant(word, names):
     refused(names, configure, some_knobs(), [word], quiet=True)
 
 
-@pytest.mark.parametrize('text, name', [('x = 3', 'x'), ('group_size = (', 'SyntaxError'), ('', ''),
+@pytest.mark.parametrize('text, name', [('x = 3', 'x'), ('group_size = (', 'SyntaxError'),
                                         ('1 / 0', 'ZeroDivisionError')])
 def test_a_file_that_is_no_config_is_refused(text, name, file):
     refused(['mine.py', name], configure, some_knobs(), [file(text)], quiet=True)
