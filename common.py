@@ -548,8 +548,11 @@ class Log:
                  "another --out_dir=DIR")
 
     def lock(self):
-        with writing(f'{self.folder}/.lock, which one run at a time can hold'):
+        try:
             self.held = lock_file(f'{self.folder}/.lock')
+        except OSError as e:
+            fail(f"another run is writing to {self.folder}, or nobody can ({e.strerror}); choose "
+                 "another --out_dir=DIR")
 
     def begin(self, step, config, resume):
         """Writes config.json. A run that is resumed goes on with its log and samples, without what
