@@ -1,5 +1,5 @@
-"""What nobody has to read: one group by hand adds up, the benchmark and the curves run, and what is
-exported is the same model."""
+"""What stands beside the scripts: sixty lines learn, one group by hand adds up, the benchmark and
+the curves run, and what is exported is the same model."""
 import os
 import re
 
@@ -17,6 +17,19 @@ def out(repository, tmp_path_factory):
     code, text = run(repository, 'train_grpo.py', *TOY, f'--out_dir={folder}')
     assert code == 0, text
     return folder
+
+
+def test_sixty_lines_learn_more_than_to_be_sure(repository):
+    with open(f'{repository}/extras/tiny.py') as file:
+        used = re.findall(r'^(?:import|from) (\w+)', file.read(), re.M)
+    assert set(used) == {'copy', 'torch'}
+    code, text = run(repository, 'extras/tiny.py')
+    assert code == 0, text
+    shares = re.findall(r'line to beat ([\d.]+)% \| true ([\d.]+)%', text)
+    line_to_beat = float(shares[0][0])
+    start = float(shares[0][1])
+    end = float(shares[-1][1])
+    assert len(shares) > 5 and start < 40 and end > 50 + max(start, line_to_beat), text
 
 
 @pytest.mark.parametrize('flags', [
