@@ -30,6 +30,7 @@ block_size = 10             # T, tokens in a row
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
+positions = 'rotary'        # 'rotary': relative, for prose | 'learned': rows have columns
 blank_kind = 'random'       # of generated rows: 'random' | 'span': runs | 'suffix' | 'answer'
 blank_low = 0.2             # smallest share of a row that is blank
 blank_high = 0.6            # largest share
@@ -273,7 +274,7 @@ if __name__ == "__main__":
 
     torch.manual_seed(seed)
     judge = Judge(kind, vocab_size=data.tok.base, block_size=block_size, n_layer=n_layer,
-                  n_head=n_head, n_embd=n_embd, causal=kind == 'likelihood')
+                  n_head=n_head, n_embd=n_embd, causal=kind == 'likelihood', positions=positions)
     judge.to(torch_device)
 
     def loss_at(step):

@@ -38,6 +38,7 @@ block_size = 10             # T, tokens in a row
 n_layer = 3                 # blocks
 n_head = 4                  # H, heads per block
 n_embd = 64                 # C, channels
+positions = 'rotary'        # 'rotary': relative, for prose | 'learned': rows have columns
 blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
 blank_low = 0.2             # smallest share of a row that is blank
 blank_high = 0.6            # largest share
@@ -59,9 +60,10 @@ seed = 1                    # of weights, rows and blanks
 # D = C / H | M choices, drawn from U distributions | S states
 
 
-def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, blank_high,
-                 blank_span, batch_size, max_iters, **others):
+def check_recipe(*, block_size, n_layer, n_head, n_embd, positions, blank_kind, blank_low,
+                 blank_high, blank_span, batch_size, max_iters, **others):
     """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
+    one_of(('rotary', 'learned'), positions=positions)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     at_least(2, block_size=block_size)
     at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters,
@@ -76,8 +78,8 @@ def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, 
 
 
 def norm(x):
-    """Root mean square 1 over the channels; no weights."""
-    return F.rms_norm(x, x.shape[-1:])
+    """Mean 0 and variance 1 over the channels; no weights."""
+    return F.layer_norm(x, x.shape[-1:])
 
 
 def attention(q, k, v, bias, causal):
@@ -118,7 +120,7 @@ class KVCache:
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + relu(up(norm(x)))^2 down."""
+    """x + attention(norm(x)), then x + relu(up(norm(x))) down."""
 
     def __init__(self, n_layer, n_head, n_embd):
         super().__init__()
@@ -138,21 +140,23 @@ class Block(nn.Module):
         N, S, C = x.shape
         D = C // self.n_head
         qkv = self.qkv(norm(x)).view(N, S, 3, self.n_head, D)
-        v = qkv[:, :, 2].transpose(1, 2)                            # (N, H, S, D)
-        qk = norm(qkv[:, :, :2].to(cos.dtype))                      # (N, S, 2, H, D)
-        # Rotary positions: of the halves x, y of a head (x cos - y sin, y cos + x sin); the first
-        # half of `sin` is stored with its minus.
-        qk = (qk * cos).addcmul(qk.roll(D // 2, -1), sin)           # (N, S, 2, H, D)
-        q, k = qk.to(v.dtype).transpose(1, 3).unbind(2)             # (N, H, S, D) each
+        qk, v = qkv.split((2, 1), 2)                                # (N, S, 2 or 1, H, D)
+        v = v[:, :, 0].transpose(1, 2)                              # (N, H, S, D)
+        if cos is not None:
+            # Rotary positions: of the halves x, y of a head (x cos - y sin, y cos + x sin); the
+            # first half of `sin` is stored with its minus.
+            qk = (qk * cos).addcmul(qk.roll(D // 2, -1), sin).to(v.dtype)
+        q, k = qk.transpose(1, 3).unbind(2)                         # (N, H, S, D) each
         if cache is not None:
             k, v = cache.append(layer, k, v)
         y = attention(q, k, v, bias, causal)                        # (N, H, S, D)
         x = x + self.proj(y.transpose(1, 2).reshape(N, S, C))
-        return x + self.down(self.up(norm(x)).relu_().square())
+        return x + self.down(self.up(norm(x)).relu_())
 
 
 class GPT(nn.Module):
-    """Pre-norm transformer: rotary positions, RMS-normalised queries and keys, no biases.
+    """Pre-norm transformer without biases. positions: 'rotary', which only a difference of places
+    enters, for prose, or 'learned', for rows with columns.
 
     Inputs are V base ids, mask = V, BOS = V + 1, padding = V + 2; outputs are the V base ids, so no
     function has to ban the others.
@@ -172,10 +176,12 @@ class GPT(nn.Module):
       model.next_logits(tokens, cache) -> logits (N, V) of what follows tokens (N, S), which follow
           what the cache holds, and enter it."""
 
-    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
+    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal,
+                 positions='rotary'):
         super().__init__()
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
-                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal}
+                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal,
+                     'positions': positions}
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.causal = causal
@@ -188,7 +194,10 @@ class GPT(nn.Module):
         nn.init.zeros_(self.head.weight)                            # the first guess is uniform
         self.compiled = None                                        # torch.compile(self.trunk)
 
-        # Rotary positions (RoFormer, arXiv:2104.09864): half of a head is turned against the other.
+        if positions == 'learned':
+            self.position = nn.Embedding(block_size, n_embd)
+            return
+        # RoFormer, arXiv:2104.09864: half of a head is turned against the other.
         D = n_embd // n_head
         frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
@@ -211,9 +220,14 @@ class GPT(nn.Module):
         elif pad is not None:
             bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
 
-        x = norm(self.embed(inputs))                                        # (N, S, C)
-        cos = self.cos[start:stop]
-        sin = self.sin[start:stop]
+        x = self.embed(inputs)                                              # (N, S, C)
+        cos = sin = None
+        if self.args['positions'] == 'learned':
+            x = x + self.position.weight[start:stop]
+        else:
+            cos = self.cos[start:stop]
+            sin = self.sin[start:stop]
+        x = norm(x)
         for layer, block in enumerate(self.blocks):
             x = block(x, cos, sin, bias, self.causal and start == 0, cache, layer)
         if cache is not None:
@@ -611,7 +625,8 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
         agrees = 'folder' in args or (
             embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str
+            and args['block_size'] < 10 ** 6 and args['positions'] in ('rotary', 'learned')
+            and type(checkpoint['unit']) is str
             and (found != 'judge' or type(checkpoint['judge_kind']) is str))
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
@@ -784,7 +799,7 @@ if __name__ == "__main__":
     data.check_rows(block_size, mode, blank_kind)
     torch_device, note = init_device(device, dtype)
     torch.manual_seed(seed)
-    model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal')
+    model = GPT(data.tok.base, block_size, n_layer, n_head, n_embd, mode == 'causal', positions)
     model.to(torch_device)
 
     def loss_at(step):

@@ -6,4 +6,4 @@ blank_kind = 'answer'
 n_embd = 96
 
 learning_rate = 8e-3
-max_iters = 180
+max_iters = 220

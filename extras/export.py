@@ -2,7 +2,7 @@
 
     python extras/export.py out-causal my-policy            # a run, or a checkpoint file
 
-Our GPT leaves as a Qwen3, a pretrained model as what it is."""
+Our GPT leaves as a GPT-NeoX, a pretrained model as what it is."""
 import os
 import sys
 
@@ -16,42 +16,42 @@ from model import load_gpt, norm
 
 try:
     from tokenizers import Tokenizer, decoders, models, processors
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 except ImportError as e:
     fail(f"no export: {e}; pip install transformers")
 
 
 @torch.no_grad()
 def save_gpt(model, folder):
-    """Writes our GPT as a Qwen3 whose norms are all ones. The gated network relu(gate x) * (up x),
-    with gate = up, is our relu(up x)^2."""
+    """Writes our GPT as a GPT-NeoX whose biases are all 0, and whose norms weigh all the same."""
     args = model.args
-    T = args['block_size']
+    if args['positions'] != 'rotary':
+        fail(f"positions = {args['positions']!r}: expected 'rotary' for an export; no model of "
+             "transformers has our learned ones")
     C = args['n_embd']
     V = model.vocab_size
     ids = {'bos_token_id': model.bos_id, 'eos_token_id': model.tok.eos,
            'pad_token_id': model.pad_id}
-    qwen = Qwen3ForCausalLM(Qwen3Config(
+    neox = GPTNeoXForCausalLM(GPTNeoXConfig(
         vocab_size=V + 3, hidden_size=C, intermediate_size=4 * C, num_hidden_layers=args['n_layer'],
-        num_attention_heads=args['n_head'], num_key_value_heads=args['n_head'],
-        head_dim=C // args['n_head'], hidden_act='relu', max_position_embeddings=T + 1,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 10000.0},
-        rms_norm_eps=torch.finfo(torch.float32).eps, tie_word_embeddings=False, **ids))
+        num_attention_heads=args['n_head'], hidden_act='relu', attention_bias=False,
+        max_position_embeddings=args['block_size'] + 1, use_parallel_residual=False,
+        rotary_pct=1.0, **ids))
     # The norm of the embedding has no weights, so it can be applied to the rows once.
-    qwen.model.embed_tokens.weight.copy_(norm(model.embed.weight))
-    qwen.lm_head.weight.zero_()[:V] = model.head.weight     # no output was learned for the specials
-    for layer, block in zip(qwen.model.layers, model.blocks):
-        own = layer.self_attn
-        q, k, v = block.qkv.weight.split(C)
-        mlp = layer.mlp
-        for theirs, ours in (
-                (own.q_proj, q), (own.k_proj, k), (own.v_proj, v), (own.o_proj, block.proj.weight),
-                (mlp.gate_proj, block.up.weight), (mlp.up_proj, block.up.weight),
-                (mlp.down_proj, block.down.weight)):
-            theirs.weight.copy_(ours)
-    qwen.generation_config.suppress_tokens = [V, V + 1, V + 2]
-    qwen.generation_config.do_sample = True
-    qwen.save_pretrained(folder)
+    neox.get_input_embeddings().weight.copy_(norm(model.embed.weight))
+    head = neox.get_output_embeddings().weight
+    head.zero_()[:V] = model.head.weight        # no output was learned for the specials
+    for layer, block in zip(neox.base_model.layers, model.blocks):
+        heads = block.qkv.weight.view(3, args['n_head'], -1, C).transpose(0, 1)     # (H, 3, D, C)
+        layer.attention.query_key_value.weight.copy_(heads.reshape(3 * C, C))
+        layer.attention.dense.weight.copy_(block.proj.weight)
+        layer.mlp.dense_h_to_4h.weight.copy_(block.up.weight)
+        layer.mlp.dense_4h_to_h.weight.copy_(block.down.weight)
+        layer.mlp.dense_h_to_4h.bias.zero_()
+        layer.mlp.dense_4h_to_h.bias.zero_()
+    neox.generation_config.suppress_tokens = [V, V + 1, V + 2]
+    neox.generation_config.do_sample = True
+    neox.save_pretrained(folder)
     if model.tok.kind == 'char':
         save_tokenizer(model.tok, folder)
     else:

@@ -26,9 +26,9 @@ from processes import SMALL, Run, fails, refused, run
 MODES = pytest.mark.parametrize('causal', [False, True])
 
 
-def tiny(causal=False, V=5, T=6):
+def tiny(causal=False, V=5, T=6, positions='rotary'):
     """A GPT in float64 all of whose weights matter; at birth its output is zero."""
-    gpt = GPT(V, T, 2, 2, 8, causal).double()
+    gpt = GPT(V, T, 2, 2, 8, causal, positions).double()
     for p in gpt.parameters():
         nn.init.normal_(p, std=0.5)
     return gpt
@@ -57,23 +57,28 @@ def logits_by_the_book(gpt, inputs, is_seen):
     turn = torch.polar(torch.ones_like(angle), angle)                           # (T, 1, D / 2)
 
     def norm(x):
-        return F.rms_norm(x, x.shape[-1:])
+        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
 
-    x = norm(gpt.embed(inputs))
+    x = gpt.embed(inputs)
+    if gpt.args['positions'] == 'learned':
+        x = x + gpt.position(torch.arange(T))
+        turn = torch.ones_like(turn)
+    x = norm(x)
     for block in gpt.blocks:
         q, k, v = block.qkv(norm(x)).view(T, 3, 2, 4).unbind(1)                 # (T, H, D) each
-        q, k = [turn * torch.complex(*norm(z).split(2, -1)) for z in (q, k)]
+        q, k = [turn * torch.complex(*z.split(2, -1)) for z in (q, k)]
         scores = torch.einsum('thd, shd -> hts', q, k.conj()).real / 2
         share = scores.masked_fill(~is_seen, -math.inf).softmax(-1)             # (H, T, T)
         x = x + block.proj(torch.einsum('hts, shd -> thd', share, v).flatten(1))
-        x = x + block.down(block.up(norm(x)).relu() ** 2)
+        x = x + block.down(block.up(norm(x)).clamp(min=0))
     return gpt.head(norm(x))
 
 
 @MODES
-def test_a_choice_sees_all_that_it_may_and_nothing_else_in_value_and_gradient(causal):
+@pytest.mark.parametrize('positions', ['rotary', 'learned'])
+def test_a_choice_sees_all_that_it_may_and_nothing_else_in_value_and_gradient(causal, positions):
     """Fill: what is outside of `where` and no padding; causal: what stands to the left."""
-    gpt = tiny(causal)
+    gpt = tiny(causal, positions=positions)
     tokens = some_rows(9)
     where = torch.rand(9, 6) < 0.4
     tokens[0, 4:] = gpt.pad_id
@@ -281,7 +286,8 @@ def test_pretraining_that_is_interrupted_ends_with_one_line_and_leaves_nothing(
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
-ARGS = {'vocab_size': 5, 'block_size': 6, 'n_layer': 1, 'n_head': 2, 'n_embd': 8, 'causal': False}
+ARGS = {'vocab_size': 5, 'block_size': 6, 'n_layer': 1, 'n_head': 2, 'n_embd': 8, 'causal': False,
+        'positions': 'rotary'}
 
 
 def content(**changes):
