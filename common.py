@@ -460,6 +460,21 @@ def read_json(path, expected, make):
     return found
 
 
+def read_lines(path, read, expected):
+    """[read(key=value, ...)] of the objects in a user's file of JSON lines. Exits with an error that
+    names the first line that is none, that has other keys, or that read() raises ValueError at."""
+    found = []
+    number = 0
+    try:
+        with open(path, encoding='utf-8-sig') as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found.append(read(**json.loads(line)))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
+        fail(f"{path}, line {number}: {e}; expected JSON lines {expected}")
+    return found
+
+
 def read_json_lines(path):
     """The objects in a file with one a line, each with a step first, as we write them. What is none
     is left out: the last line of a run that was killed may be. [] if there is no file."""

@@ -7,17 +7,17 @@ likelihood (default): a causal GPT of the corpus; score = mean log-probability p
 classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It learns from JSON lines
 {"text": ..., "label": 0..1}, or to tell real rows (1) from what a generator filled (0)."""
 import functools
-import json
 from dataclasses import dataclass
 
-from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, run_missing)
+from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, read_lines,
+                    run_missing)
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.dataset import Dataset, call_user, draw_prompts, draws, texts, texts_and_originals
+from data.dataset import Dataset, call_user, draw_prompts, draws, texts
 from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
 # knobs
@@ -149,7 +149,8 @@ class Scorer:
         reward that needs more than text, such as log-probs, can take it from the Rollout here."""
         rows = rollout.rows                                                 # (N, T)
         B = len(rollout.prompts)
-        strings = None
+        strings = functools.cache(
+            lambda: texts(self.data.tok, rollout.prompts, rows, rollout.causal))
         scores = {}
         for name in names:
             if name == 'judge':
@@ -160,21 +161,15 @@ class Scorer:
             elif name == 'distinct':            # 1 / how often the group has this completion
                 groups = rows.view(B, rollout.k, -1)                        # (B, k, T)
                 values = 1 / (groups[:, :, None] == groups[:, None]).all(3).sum(2)      # (B, k)
+            elif name == 'verify':
+                values = self.data.check(*strings())                        # (N,)
             else:
-                strings = strings or texts_and_originals(self.data.tok, rollout.prompts, rows,
-                                                         rollout.causal)
-                if name == 'verify':
-                    values = self.data.check(*strings)                      # (N,)
-                else:
-                    values = call_user(f"reward '{name}'", self.functions[name], *strings)
+                values = call_user(f"reward '{name}'", self.functions[name], *strings())
             values = torch.as_tensor(values, dtype=torch.float32, device=rows.device)
-            scores[name] = values.reshape(B, rollout.k)
-            bad = (~scores[name].isfinite()).any(1).nonzero()
-            if len(bad) > 0:
-                prompt = rollout.prompts[int(bad[0]):int(bad[0]) + 1]
-                shown, _ = texts(self.data.tok, prompt.tokens, prompt.mask, prompt.tokens, False)
-                fail(f"reward '{name}' is not finite for the prompt {shown[0]!r}; no checkpoint "
-                     "was overwritten; look at that reward, or lower --learning_rate")
+            for n in (~values.flatten().isfinite()).nonzero():
+                fail(f"reward '{name}' is not finite for the prompt {strings()[0][n]!r}; no "
+                     "checkpoint was overwritten; look at that reward, or lower --learning_rate")
+            scores[name] = values.view(B, rollout.k)
         return scores
 
 
@@ -192,23 +187,16 @@ def auc(scores, labels):
 
 def read_labels(path, tok):
     """Rows (n, T) and labels (n,) of a file of JSON lines; long texts are cut to the row."""
-    rows = []
-    marks = []
-    number = 0
-    try:
-        with open(path, encoding='utf-8-sig') as file:
-            for number, line in enumerate(file, 1):
-                item = json.loads(line)
-                ids = tok.encode(item['text'])[:block_size]
-                label = float(item['label'])
-                if not 0 <= label <= 1 or not ids:
-                    raise ValueError(f"label {label}, {len(ids)} tokens")
-                rows.append(ids + [tok.pad] * (block_size - len(ids)))
-                marks.append(label)
-        if len(set(marks)) < 2 or len(marks) < 20:
-            raise ValueError("the file ends too early; expected at least 20 texts, and both labels")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        fail(f'{path}, line {number}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
+    def example(text, label):
+        ids = tok.encode(text)[:block_size]
+        if not (ids and 0 <= label <= 1):
+            raise ValueError(f"label {label}, {len(ids)} tokens")
+        return ids + [tok.pad] * (block_size - len(ids)), float(label)
+
+    examples = read_lines(path, example, '{"text": "...", "label": 0..1}')
+    if len(examples) < 20 or len({label for _, label in examples}) < 2:
+        fail(f"{path}: {len(examples)} texts; expected at least 20, and both labels")
+    rows, marks = zip(*examples)
     return torch.tensor(rows), torch.tensor(marks)
 
 
