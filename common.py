@@ -262,8 +262,8 @@ def at_least(low, why='', **knobs):
     expect(lambda value: low <= value < math.inf, f"{low} or more {why}", knobs)
 
 
-def between(low, high, **knobs):
-    expect(lambda value: low <= value <= high, f"{low} to {high}", knobs)
+def between(low, high, why='', **knobs):
+    expect(lambda value: low <= value <= high, f"{low} to {high} {why}", knobs)
 
 
 def code_digest(code, values):

@@ -88,11 +88,9 @@ class Judge(nn.Module):
         # As many at a time as keep the widest intermediate result in a CPU's cache, or a GPU's
         # memory; a compiled trunk fuses operations, and needs less of it.
         widest = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.vocab_size)
-        numbers = 2 ** 19
-        if rows.device.type != 'cpu':
-            numbers = 2 ** 28
-        elif self.gpt.compiled:
-            numbers = 2 ** 21
+        numbers = 2 ** 28
+        if rows.device.type == 'cpu' and not self.gpt.compiled:
+            numbers = 2 ** 19
         scores = torch.cat([self.raw(few) for few in rows.split(max(1, numbers // widest))])
         if not self.gpt.compiled:
             scores = scores[which]
@@ -115,18 +113,15 @@ def load_judge(path, data, make='python judge.py', block_size=1, device='cpu'):
 def check_rewards(rewards, functions):
     """Exits with an error if rewards {name: weight} ask for what is neither built in nor among the
     functions {name: function} of config files."""
-    for name in functions:
-        if name in BUILT_IN:
-            fail(f"a config file defines a function '{name}', which is the name of a built-in "
-                 "reward; give it another one")
-    for name, weight in rewards.items():
-        if name not in BUILT_IN and name not in functions:
-            fail(f"rewards = {rewards}: no reward '{name}'; there are "
-                 f"{', '.join([*BUILT_IN, *functions])}; config files can define more")
-        if type(weight) not in (int, float):
-            fail(f"rewards = {rewards}: the weight of '{name}' is no number")
-    if not rewards:
-        fail("rewards = {}: expected at least one, such as {'judge': 1.0}")
+    both = set(BUILT_IN).intersection(functions)
+    if both:
+        fail(f"config files define {both}, the name of a built-in reward; give it another one")
+    known = [*BUILT_IN, *functions]
+    wrong = [name for name, weight in rewards.items()
+             if name not in known or type(weight) not in (int, float)]
+    if wrong or not rewards:
+        fail(f"rewards = {rewards}: expected a number for each of some of {', '.join(known)}; "
+             "config files can define more")
 
 
 @dataclass
@@ -156,8 +151,7 @@ class Scorer:
             if name == 'judge':
                 values = self.judge.score(rows)                             # (N,)
             elif name == 'length':              # the share of the row that the policy wrote
-                ones = torch.ones(len(rollout.owner), device=rows.device)
-                values = ones.new_zeros(len(rows)).index_add(0, rollout.owner, ones) / rows.size(1)
+                values = rollout.owner.bincount(minlength=len(rows)) / rows.size(1)
             elif name == 'distinct':            # 1 / how often the group has this completion
                 groups = rows.view(B, rollout.k, -1)                        # (B, k, T)
                 values = 1 / (groups[:, :, None] == groups[:, None]).all(3).sum(2)      # (B, k)

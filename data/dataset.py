@@ -15,8 +15,8 @@ import runpy
 import zlib
 from dataclasses import dataclass, replace
 
-from common import (between, code_digest, digest_of, fail, is_main, new_file, one_of, read_json,
-                    read_object, run_missing)
+from common import (at_least, between, code_digest, digest_of, fail, is_main, new_file, one_of,
+                    read_json, read_object, run_missing)
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
     meta = {'script': script_of(name), 'vocabulary': tok.vocabulary, 'unit': unit,
             'dtype': kind.name}
 
-    stored = {}                                 # {split: bytes}
+    stored = {}                                 # {name of a file: bytes}
     for split, texts in (('train', train), ('val', val)):
         ids = []
         ends = []                               # where each row ends, its eos included
@@ -141,22 +141,24 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
             answers.append(len(encoded[0]))
             ids += sum(encoded, []) + [tok.eos]
             ends.append(len(ids))
-        stored[split] = np.array(ids, kind).tobytes()
-        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(stored[split]).hexdigest()}
+        stored[f'{split}.bin'] = np.array(ids, kind).tobytes()
+        meta[split] = {'ends': ends, 'sha256': sha256(stored[f'{split}.bin'])}
         if unit == 'pairs':
             meta[split]['answers'] = answers
     meta['checksum'] = digest_of(meta)
 
-    path = f'{folder}/meta.json'
-    if not replace and read_object(path) not in ({}, meta):
+    if not replace and read_object(f'{folder}/meta.json') not in ({}, meta):
         fail(f"data/{name} holds another text, and there may be runs of it; choose another "
              "--name=NAME, or --replace=True")
-    for split in stored:
-        with new_file(f'{folder}/{split}.bin') as file:
-            file.write(stored[split])
-    with new_file(path, 'w') as file:           # last: it says "complete"
-        json.dump(meta, file)
+    stored['meta.json'] = json.dumps(meta).encode()         # last: it says "complete"
+    for file_name, content in stored.items():
+        with new_file(f'{folder}/{file_name}') as file:
+            file.write(content)
     print(f"{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
 
 
 class Dataset:
@@ -180,15 +182,15 @@ class Dataset:
         path = f'{folder}/meta.json'
         if prepare:
             run_missing({path: self.make})
-        self.meta = read_json(path, {'checksum': str, 'vocabulary': dict}, self.make)
+        self.meta = read_json(path, {'checksum': str}, self.make)
         self.fingerprint = self.meta.pop('checksum')
         stored = {}                             # {split: bytes}
         for split in ('train', 'val'):
             path = pathlib.Path(folder, f'{split}.bin')
             stored[split] = path.read_bytes() if path.exists() else b''
-        # Only a whole meta.json can say what the others should be.
-        if self.fingerprint != digest_of(self.meta) or any(
-                hashlib.sha256(stored[split]).hexdigest() != self.meta[split]['sha256'] for split in stored):
+        is_whole = self.fingerprint == digest_of(self.meta) and all(
+            sha256(ids) == self.meta[split]['sha256'] for split, ids in stored.items())
+        if not is_whole:
             fail(f"{folder}: train.bin, val.bin or meta.json is missing or damaged; make them with: "
                  f"{self.make}")
         self.tok = make_tokenizer(**self.meta['vocabulary'])
@@ -222,29 +224,29 @@ class Dataset:
     def check_rows(self, block_size, mode='causal', blank_kind=''):
         """Says what a row of block_size tokens cannot hold; exits with an error if that is all, or
         if an answer is asked for where there is none."""
-        where = f"dataset '{self.name}'"
         for split, edges in self.edges.items():
-            lengths = np.diff(edges)
-            fitting = len(self.rows(split, block_size)) / len(lengths)
+            where = f"dataset '{self.name}', {split}"
             if not self.answers:
-                if edges[-1] < block_size:
-                    fail(f"{where}, {split}: expected block_size <= {edges[-1]}, all its tokens")
-            elif fitting == 0:
-                fail(f"{where}, {split}: expected block_size >= {lengths.min()}, its shortest row")
-            elif fitting < 1 and is_main():
-                print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
-                      f"block_size = {block_size} skips {1 - fitting:.1%} of them")
+                between(1, edges[-1], f"tokens of {where}", block_size=block_size)
+                continue
+            lengths = np.diff(edges)
+            at_least(lengths.min(), f"for the shortest row of {where}", block_size=block_size)
+            too_long = (lengths > block_size).mean()
+            if too_long and is_main():
+                print(f"{where}: rows have up to {lengths.max()} tokens with their end; block_size "
+                      f"= {block_size} skips {too_long:.1%} of them")
         is_there = self.answers and (mode == 'causal' or self.has_answers().all())
         if blank_kind == 'answer' and not is_there:
-            fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
+            fail(f"blank_kind = 'answer': dataset '{self.name}' has {self.meta['unit']} without an answer; "
                  "expected pairs, or prompts alone and --mode=causal; see data/README.md")
 
     def check(self, prompts, completions, originals):
         """verify() of each completion, in [0, 1]; equal cases are asked once."""
-        what = f"verify() of {self.script}"
         cases = list(zip(prompts, completions, originals))
-        values = {case: call_user(what, self.verify, *case).item() for case in dict.fromkeys(cases)}
-        between(0, 1, **{f"{what} of {case}": value for case, value in values.items()})
+        values = {}
+        for case in dict.fromkeys(cases):
+            values[case] = call_user(f"verify() of {self.script}", self.verify, *case).item()
+            between(0, 1, **{f"verify{case}": values[case]})
         return [values[case] for case in cases]
 
     def batch(self, split, n, block_size, rng):
@@ -433,11 +435,10 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     how often each came, its values, its text; the best by the first of columns
     {name: values (B, k)}, and the worst. Returns them for samples.jsonl, a dict per completion."""
     k = len(rows) // len(prompts)
-    shown = prompts[:groups]
-    asked, written, _ = texts(tok, shown, rows[:len(shown) * k], causal)
+    asked, written, _ = texts(tok, prompts, rows, causal)
     table = {'prompt': asked, 'completion': written}
     table |= {name: values.flatten().tolist() for name, values in columns.items()}
-    samples = [dict(zip(table, sample)) for sample in zip(*table.values())]
+    samples = [dict(zip(table, sample)) for sample in zip(*table.values())][:groups * k]
     names = ''.join(f'{name:>10}' for name in columns)
     for i in range(0, len(samples), k):
         given = asked[i] if causal else ''

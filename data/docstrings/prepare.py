@@ -86,11 +86,10 @@ def is_prose(part):
         return False
     if part.startswith('    ') or '>>>' in text:
         return False
-    stripped = '\n'.join(line.strip() for line in part.split('\n'))
-    if '  ' in stripped.replace('.  ', ''):     # two spaces, but after a full stop: columns
+    # Two spaces within a line, but after a full stop: columns.
+    if '  ' in re.sub(r' *\n *', '\n', part.strip()).replace('.  ', ''):
         return False
-    letters = sum(char.isalpha() or char == ' ' for char in text)
-    return letters >= 0.85 * len(text)
+    return len(re.findall('[A-Za-z ]', text)) >= 0.85 * len(text)
 
 
 def fails(prompt, completion):
