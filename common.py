@@ -461,8 +461,8 @@ def read_json(path, expected, make):
 
 
 def read_lines(path, read, expected):
-    """[read(key=value, ...)] of the objects in a user's file of JSON lines. Exits with an error that
-    names the first line that is none, that has other keys, or that read() raises ValueError at."""
+    """[read(key=value, ...)] of the objects in a user's file of JSON lines. Exits with an error
+    that names the first line that is none, has other keys, or that read() raises ValueError at."""
     found = []
     number = 0
     try:

@@ -750,7 +750,7 @@ def corpus(tmp_path, monkeypatch):
     verify = "def verify(prompt, completion): return float('ab' in completion)"
     (folder / 'prepare.py').write_text(verify)
     words = [(''.join(word), '') for word in itertools.permutations('abcd')]
-    write_corpus(str(folder), 'pairs', words, words[:9])
+    write_corpus('toy', 'pairs', words, words[:9])
     return Dataset('toy')
 
 

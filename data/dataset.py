@@ -100,9 +100,9 @@ def script_of(name):
     return 'data/pairs/prepare.py'
 
 
-def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
-    """Writes two lists of texts as a corpus: train.bin and val.bin, the ids of all rows, in the
-    smallest type that holds them; and meta.json, which says where each row ends.
+def write_corpus(name, unit, train, val, tokenizer='char', replace=True):
+    """Writes two lists of texts as the corpus data/<name>: train.bin and val.bin, the ids of all
+    rows, in the smallest type that holds them; and meta.json, which says where each row ends.
 
     unit: 'windows', rows are cut anywhere from the texts | 'pairs', a text is (prompt, answer), its
     row is both, and where the answer begins is kept; it may be ''.
@@ -112,8 +112,7 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
     one_of(UNITS, unit=unit)
     everything = [''.join(text) for text in train + val]
     if not (train and val and all(everything)):
-        fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each, "
-             "and none that is empty")
+        fail(f"data/{name}: no text to train on, none held out, or an empty one; expected neither")
     chars = ''.join(sorted(set(''.join(everything))))
     if BLANK in chars:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
@@ -126,8 +125,9 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
     except ValueError as e:
         fail(f"{e} of '{tokenizer}'; leave them out, or prepare '{tokenizer}' with them")
     kind = np.min_scalar_type(tok.base - 1)
-    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
-    meta = {'script': script_of(name), 'vocabulary': tok.vocabulary, 'unit': unit,
+    meta = {'script': script_of(name),
+            'vocabulary': tok.vocabulary,
+            'unit': unit,
             'dtype': kind.name}
 
     stored = {}                                 # {name of a file: bytes}
@@ -137,7 +137,8 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
         answers = []                            # and where in it the answer begins
         for text in texts:
             # Apart: no id is half prompt and half answer.
-            encoded = [tok.encode(part) for part in (text if unit == 'pairs' else [text])]
+            parts = text if unit == 'pairs' else [text]
+            encoded = [tok.encode(part) for part in parts]
             answers.append(len(encoded[0]))
             ids += sum(encoded, []) + [tok.eos]
             ends.append(len(ids))
@@ -147,12 +148,12 @@ def write_corpus(folder, unit, train, val, tokenizer='char', replace=True):
             meta[split]['answers'] = answers
     meta['checksum'] = digest_of(meta)
 
-    if not replace and read_object(f'{folder}/meta.json') not in ({}, meta):
+    if not replace and read_object(f'{HERE}/{name}/meta.json') not in ({}, meta):
         fail(f"data/{name} holds another text, and there may be runs of it; choose another "
              "--name=NAME, or --replace=True")
     stored['meta.json'] = json.dumps(meta).encode()         # last: it says "complete"
     for file_name, content in stored.items():
-        with new_file(f'{folder}/{file_name}') as file:
+        with new_file(f'{HERE}/{name}/{file_name}') as file:
             file.write(content)
     print(f"{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
 
@@ -170,7 +171,7 @@ class Dataset:
         """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
-        known = sorted(glob.glob('[!_]*/', root_dir=HERE))
+        known = glob.glob('[!_]*/', root_dir=HERE)
         # Checkpoints of others name datasets, whose prepare.py is run: '..' leads nowhere.
         if f"{self.name.split('/')[0]}/" not in known or '..' in name:
             fail(f"no dataset '{name}'; there are {' '.join(known)}")
@@ -191,8 +192,8 @@ class Dataset:
         is_whole = self.fingerprint == digest_of(self.meta) and all(
             sha256(ids) == self.meta[split]['sha256'] for split, ids in stored.items())
         if not is_whole:
-            fail(f"{folder}: train.bin, val.bin or meta.json is missing or damaged; make them with: "
-                 f"{self.make}")
+            fail(f"{folder}: train.bin, val.bin or meta.json is missing or damaged; "
+                 f"make them with: {self.make}")
         self.tok = make_tokenizer(**self.meta['vocabulary'])
         self.ids = {}                           # of each split: the ids of all rows,
         self.edges = {}                         # where each row begins, and where the last one ends
@@ -216,11 +217,6 @@ class Dataset:
         return np.concatenate([np.diff(self.edges[split]) - 1 > self.answers[split]
                                for split in self.answers])
 
-    def rows(self, split, block_size):
-        """Numbers of the rows that are drawn. A pair that is too long is not, since an answer
-        without its end teaches a wrong one."""
-        return np.flatnonzero(np.diff(self.edges[split]) <= block_size)
-
     def check_rows(self, block_size, mode='causal', blank_kind=''):
         """Says what a row of block_size tokens cannot hold; exits with an error if that is all, or
         if an answer is asked for where there is none."""
@@ -237,8 +233,8 @@ class Dataset:
                       f"= {block_size} skips {too_long:.1%} of them")
         is_there = self.answers and (mode == 'causal' or self.has_answers().all())
         if blank_kind == 'answer' and not is_there:
-            fail(f"blank_kind = 'answer': dataset '{self.name}' has {self.meta['unit']} without an answer; "
-                 "expected pairs, or prompts alone and --mode=causal; see data/README.md")
+            fail(f"blank_kind = 'answer': dataset '{self.name}' has {self.meta['unit']} without an "
+                 "answer; expected pairs, or prompts alone and --mode=causal; see data/README.md")
 
     def check(self, prompts, completions, originals):
         """verify() of each completion, in [0, 1]; equal cases are asked once."""
@@ -255,7 +251,8 @@ class Dataset:
         edges = self.edges[split]
         answer = None
         if self.answers:
-            rows = self.rows(split, block_size)
+            # One that is too long is not drawn: an answer without its end teaches a wrong one.
+            rows = np.flatnonzero(np.diff(edges) <= block_size)
             row = rows[rng.integers(len(rows), size=n)]                                 # (n,)
             start = edges[row, None]                                                    # (n, 1)
             stop = edges[row + 1, None]
@@ -272,32 +269,33 @@ class Dataset:
 # ---- prompts: rows with blanks -------------------------------------------------------------------
 
 
-def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4, answer=None, causal=False):
-    """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
-    kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row |
-    'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row token, and
-    so does an answer that is written from left to right (causal)."""
+def blanks(tokens, tok, rng, blank_kind, blank_low=0.2, blank_high=0.6, blank_span=4, answer=None,
+           causal=False):
+    """Mask (n, T) bool of what to fill: a share uniform in [blank_low, blank_high] of each row, at
+    least one. blank_kind: 'random' positions | 'span': runs of blank_span | 'suffix': the end of
+    the row | 'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row
+    token, and so does an answer that is written from left to right (causal)."""
     n, T = tokens.shape
     may_be_blank = tokens != tok.pad                                                    # (n, T)
-    if kind != 'suffix' and not (kind == 'answer' and causal):
+    if blank_kind != 'suffix' and not (blank_kind == 'answer' and causal):
         may_be_blank &= tokens != tok.eos
-    if kind == 'answer':
+    if blank_kind == 'answer':
         return may_be_blank & (torch.arange(T) >= answer[:, None])
     may_be_blank = may_be_blank.numpy()
-    share = rng.uniform(low, high, size=(n, 1))
+    share = rng.uniform(blank_low, blank_high, size=(n, 1))
     count = np.rint(share * may_be_blank.sum(1, keepdims=True)).clip(1)                 # (n, 1)
 
     # Give each run of `width` positions a random key; the `count` positions with the lowest keys
     # are blank. Runs begin at a random offset, so that their edges can be anywhere.
-    width = span if kind == 'span' else 1
+    width = blank_span if blank_kind == 'span' else 1
     run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
     key = np.take_along_axis(rng.random((n, T // width + 2)), run, 1)                   # (n, T)
-    if kind == 'suffix':
+    if blank_kind == 'suffix':
         # The last positions first. The random keys were drawn all the same, so that what is drawn
         # next does not depend on the kind.
         key = -np.arange(T)
     key = np.where(may_be_blank, key, 2.0)
-    rank = key.argsort(1, kind='stable').argsort(1, kind='stable')                      # (n, T)
+    rank = key.argsort(1, kind='stable').argsort(1)                      # (n, T)
     return torch.from_numpy((rank < count) & may_be_blank)
 
 
@@ -338,14 +336,13 @@ def with_draws(tokens, mask, tok, k, rng, original=None):
     return Prompts(tokens, mask, uniforms, tok.eos, order, original)
 
 
-def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
-                 blank_span, max_new_tokens=0):
-    """n Prompts for k completions each, from the text of a split; the rest are knobs."""
+def draw_prompts(data, split, n, k, rng, *, block_size, mode, max_new_tokens=0, **how):
+    """n Prompts for k completions each, from the text of a split; the rest are knobs, how: those of
+    blanks()."""
     causal = mode == 'causal'
     original, answer = data.batch(split, n, block_size, rng)                    # (n, T), (n,)
     tokens = original
-    mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
-                  causal)
+    mask = blanks(tokens, data.tok, rng, answer=answer, causal=causal, **how)
     if causal:                                  # a completion may be longer than the original was
         at = torch.arange(block_size)
         first = mask.int().argmax(1, keepdim=True)                                      # (n, 1)
@@ -368,8 +365,8 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
         ids = sum(parts, [])[1:]
         row = (ids + ending + [tok.pad] * block_size)[:block_size]
         if len(ids) > block_size or tok.mask not in row:
-            raise ValueError(f"{text!r} has {len(ids)} symbols; expected {block_size} or fewer, and "
-                             "something left to fill; '_' is a blank")
+            raise ValueError(f"{text!r} has {len(ids)} symbols; expected {block_size} or fewer, "
+                             "and something left to fill; '_' is a blank")
         rows.append(row)
     tokens = torch.tensor(rows)                                                         # (n, T)
     return with_draws(tokens, tokens == tok.mask, tok, k, rng)
@@ -402,7 +399,7 @@ def texts(tok, prompts, rows, causal):
         few = [closed(tok, row[cut:]) if causal else row[:cut] for row in few]
         original, *completions = map(tok.decode, few)
         found += [(prompt, completion, original) for completion in completions]
-    return list(map(list, zip(*found)))
+    return [list(column) for column in zip(*found)]
 
 
 @functools.cache
@@ -422,8 +419,7 @@ def call_user(what, function, prompts, completions, originals):
         values = function(prompts[:], completions[:], **more)
         numbers = torch.as_tensor(values, dtype=torch.float64)
         if numbers.shape != np.shape(prompts):
-            raise ValueError(f"shape {(*numbers.shape,)} of {values!r:.60}; expected "
-                             f"{np.shape(prompts)}")
+            raise ValueError(f"{values!r:.60}; expected the shape {np.shape(prompts)}")
         return numbers
     except Exception as e:
         fail(f"{what} failed: {type(e).__name__}: {e}; it was asked about {prompts!r:.100}, "
@@ -437,7 +433,8 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     k = len(rows) // len(prompts)
     asked, written, _ = texts(tok, prompts, rows, causal)
     table = {'prompt': asked, 'completion': written}
-    table |= {name: values.flatten().tolist() for name, values in columns.items()}
+    for name, values in columns.items():
+        table[name] = values.flatten().tolist()
     samples = [dict(zip(table, sample)) for sample in zip(*table.values())][:groups * k]
     names = ''.join(f'{name:>10}' for name in columns)
     for i in range(0, len(samples), k):

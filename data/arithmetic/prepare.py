@@ -25,8 +25,10 @@ def verify(prompt, completion):
 
 
 if __name__ == "__main__":
+    random = np.random.default_rng(2402)        # always in the same way
     pairs = []
-    for number in np.random.default_rng(2402).permutation(10_000):      # always in the same way
-        a, b = divmod(number, 100)
+    for number in random.permutation(10_000):
+        a = number // 100
+        b = number % 100
         pairs.append((f"{a:02}+{b:02}=", f"{a + b:03}"))
-    write_corpus(HERE, 'pairs', train=pairs[1000:], val=pairs[:1000])
+    write_corpus('arithmetic', 'pairs', train=pairs[1000:], val=pairs[:1000])

@@ -128,6 +128,6 @@ if __name__ == "__main__":
         for text in pieces:
             label = int(not FAILURE.search(text))
             file.write(json.dumps({'text': text, 'label': label}) + '\n')
-    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth])
-    write_corpus(f'{HERE}/failures', 'pairs', train=failing_prompts(texts[tenth:]),
+    write_corpus('docstrings', 'windows', train=texts[tenth:], val=texts[:tenth])
+    write_corpus('docstrings/failures', 'pairs', train=failing_prompts(texts[tenth:]),
                  val=failing_prompts(texts[:tenth]), tokenizer='docstrings')

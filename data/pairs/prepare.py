@@ -54,9 +54,8 @@ def hold_out(pairs):
 if __name__ == "__main__":
     # A word that is no flag and no config file is the input.
     configure(globals(), [re.sub(r'^(?!-)(?!.*\.py$)', '--input=', word) for word in sys.argv[1:]])
-    folder = os.path.join(os.path.dirname(HERE), name)
-    if not re.fullmatch(r'[\w-]+', name) or (folder != HERE
-                                             and os.path.exists(f'{folder}/prepare.py')):
+    is_taken = name != 'pairs' and os.path.exists(f'{HERE}/../{name}/prepare.py')
+    if is_taken or not re.fullmatch(r'[\w-]+', name):
         fail(f"name = {name!r}: expected one that no other prepare.py of data/ has")
     if input == '':
         fail(f"no prompts of yours yet; python data/pairs/prepare.py mine.jsonl; {EXPECTED}")
@@ -70,7 +69,7 @@ if __name__ == "__main__":
         tok = PretrainedTokenizer(tokenizer)
         train, held_out = [[(tok.apply_template(prompt), answer) for prompt, answer in pairs]
                            for pairs in (train, held_out)]
-    write_corpus(folder, 'pairs', train, held_out, tokenizer, replace)
+    write_corpus(name, 'pairs', train, held_out, tokenizer, replace)
 
     data = Dataset(name)
     lengths = np.concatenate([np.diff(edges) for edges in data.edges.values()])

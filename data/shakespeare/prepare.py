@@ -23,8 +23,8 @@ URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshake
 verify = functools.partial(known_words, name='shakespeare')
 
 
-def main(folder):
-    """Prepares the text that the command line asks for, in a folder of data/."""
+def main(name):
+    """Prepares the text that the command line asks for, as the corpus data/<name>."""
     configure(globals())
     path = input or os.path.join(HERE, 'input.txt')
     try:
@@ -40,8 +40,8 @@ def main(folder):
     if len(parts) < 10:
         fail(f"{path}: {len(parts)} paragraphs (split by empty lines); expected at least 10")
     cut = len(parts) * 9 // 10
-    write_corpus(folder, 'windows', parts[:cut], parts[cut:], tokenizer)
+    write_corpus(name, 'windows', parts[:cut], parts[cut:], tokenizer)
 
 
 if __name__ == "__main__":
-    main(HERE)
+    main('shakespeare')
