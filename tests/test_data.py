@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import data.dataset as dataset
-from common import read_lines
 from data.arithmetic import prepare as arithmetic
 from data.dataset import (BLANK, Dataset, Prompts, Tokenizer, blanks, call_user, draw_prompts,
                           draws, print_groups, prompts_of_texts, texts, write_corpus)
@@ -286,7 +285,7 @@ def test_words_touched_by_a_blank_are_looked_up(monkeypatch):
 def test_a_bad_line_of_pairs_is_named(line, name, tmp_path):
     path = tmp_path / 'mine.jsonl'
     path.write_text('{"prompt": "a"}\n' + line)
-    refused([f'{path}, line 2', name], read_lines, str(path), pairs.pair, pairs.EXPECTED)
+    refused([f'{path}, line 2', name], pairs.read_pairs, str(path))
 
 
 def test_a_tenth_of_the_prompts_is_held_out_with_all_their_answers(monkeypatch):

@@ -38,6 +38,11 @@ def pair(prompt, answer=''):
     return prompt, answer
 
 
+def read_pairs(path):
+    """The (prompt, answer) of each line of a file. Exits with an error that names a bad one."""
+    return read_lines(path, pair, EXPECTED)
+
+
 def hold_out(pairs):
     """(train, val): a tenth of the prompts, always the same; a prompt that stands there twice is
     not both learned and held out."""
@@ -59,9 +64,9 @@ if __name__ == "__main__":
         fail(f"name = {name!r}: expected one that no other prepare.py of data/ has")
     if input == '':
         fail(f"no prompts of yours yet; python data/pairs/prepare.py mine.jsonl; {EXPECTED}")
-    train = read_lines(input, pair, EXPECTED)
+    train = read_pairs(input)
     if val:
-        held_out = read_lines(val, pair, EXPECTED)
+        held_out = read_pairs(val)
     else:
         train, held_out = hold_out(train)
     if template:
