@@ -116,10 +116,6 @@ def fail(message):
     sys.exit(' '.join(f"error: {message}".splitlines()))
 
 
-class Stopped(SystemExit):
-    """The end that a signal asked for; a function of the user's may raise another SystemExit."""
-
-
 def go_on_command(*more):
     """The command that was used, with more flags, as one can paste it."""
     command = 'python'
@@ -146,7 +142,7 @@ class StopSignal:
         if is_main():                           # print() might interrupt another one, and fail
             os.write(1, b"\nstopping; once more to stop at once\n")
         if self.code or not self.can_wait:
-            raise Stopped(128 + number)
+            sys.exit(128 + number)
         self.code = 128 + number
 
     def agree(self, device):

@@ -83,6 +83,7 @@ class Judge(nn.Module):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
         Equal rows are scored once, and get equal bits."""
         rows = tokens
+        which = slice(None)
         if not self.gpt.compiled:               # a compiled trunk wants rows of one number
             rows, which = torch.unique(tokens, dim=0, return_inverse=True)
         # As many at a time as keep the widest intermediate result in a CPU's cache, or a GPU's
@@ -92,8 +93,7 @@ class Judge(nn.Module):
         if rows.device.type == 'cpu' and not self.gpt.compiled:
             numbers = 2 ** 19
         scores = torch.cat([self.raw(few) for few in rows.split(max(1, numbers // widest))])
-        if not self.gpt.compiled:
-            scores = scores[which]
+        scores = scores[which]
         if self.kind == 'classifier':
             scores = scores.sigmoid()
         return scores.float()

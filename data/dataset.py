@@ -3,7 +3,6 @@
 What is reserved is out of band: blank, beginning, end and padding of a row are ids that no text
 has. A blank is shown as BLANK; people may type '_' for it."""
 import functools
-import glob
 import hashlib
 import inspect
 import json
@@ -171,17 +170,14 @@ class Dataset:
         """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
-        known = glob.glob('[!_]*/', root_dir=HERE)
-        # Checkpoints of others name datasets, whose prepare.py is run: '..' leads nowhere.
-        if f"{self.name.split('/')[0]}/" not in known or '..' in name:
-            fail(f"no dataset '{name}'; there are {' '.join(known)}")
+        folder = f'{HERE}/{self.name}'
+        path = f'{folder}/meta.json'
+        # Checkpoints of others name datasets: no name leads to a script that is not in data/.
         self.script = script_of(self.name)
         self.make = f'python {self.script}'
         if self.script == 'data/pairs/prepare.py':
             self.make += f' FILE --name={self.name} --replace=True'
-        folder = f'{HERE}/{self.name}'
-        path = f'{folder}/meta.json'
-        if prepare:
+        elif prepare:
             run_missing({path: self.make})
         self.meta = read_json(path, {'checksum': str}, self.make)
         self.fingerprint = self.meta.pop('checksum')
@@ -438,8 +434,12 @@ def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
     samples = [dict(zip(table, sample)) for sample in zip(*table.values())][:groups * k]
     names = ''.join(f'{name:>10}' for name in columns)
     for i in range(0, len(samples), k):
-        given = asked[i] if causal else ''
-        print(f'{label:9}{names}   {one_line(asked[i] + BLANK * causal)}')
+        given = ''
+        head = asked[i]
+        if causal:                              # completions go on from the prompt
+            given = head
+            head += BLANK
+        print(f'{label:9}{names}   {one_line(head)}')
         equal = {}                              # {completion: its samples}
         best = operator.itemgetter(next(iter(columns)))
         # Reversed, the sort is still stable: of equal ones the first comes first.

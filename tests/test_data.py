@@ -95,10 +95,10 @@ def test_a_damaged_or_missing_file_of_a_corpus_is_noticed(file, corpus):
     refused([file], Dataset, 'mine')
 
 
-def test_a_name_finds_its_corpus_or_is_told_which_there_are(corpus):
+def test_a_name_finds_its_corpus_or_how_to_make_it_is_told(corpus):
     data = corpus('rows', ['ab'], ['b'])
     assert Dataset('mine/').fingerprint == data.fingerprint
-    refused(['mien', 'mine'], Dataset, 'mien')
+    refused(['mien/meta.json', '--name=mien'], Dataset, 'mien')
 
 
 def test_the_digest_of_verify_knows_the_modules_that_it_imports(corpus, tmp_path, monkeypatch):
