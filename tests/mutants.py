@@ -53,7 +53,7 @@ MUTANTS = [
     ('data/dataset.py', "closed(tok, row[cut:]) if", "row[cut:] if"),
     ('data/dataset.py', "(np.diff(edges) <= block_size)", "(np.diff(edges) < block_size)"),
     ('data/dataset.py', "(rank < count)", "(rank <= count)"),
-    ('data/dataset.py', "at < stop, there", "at <= stop, there"),
+    ('data/dataset.py', "at < stop, ids", "at <= stop, ids"),
 ]
 
 
