@@ -116,10 +116,6 @@ def fail(message):
     sys.exit(' '.join(f"error: {message}".splitlines()))
 
 
-class Stopped(SystemExit):
-    """The end that a signal asked for; a function of the user's may raise another SystemExit."""
-
-
 def go_on_command(*more):
     """The command that was used, with more flags, as one can paste it."""
     command = 'python'
@@ -146,7 +142,7 @@ class StopSignal:
         if is_main():                           # print() might interrupt another one, and fail
             os.write(1, b"\nstopping; once more to stop at once\n")
         if self.code or not self.can_wait:
-            raise Stopped(128 + number)
+            sys.exit(128 + number)
         self.code = 128 + number
 
     def agree(self, device):
@@ -262,8 +258,8 @@ def at_least(low, why='', **knobs):
     expect(lambda value: low <= value < math.inf, f"{low} or more {why}", knobs)
 
 
-def between(low, high, **knobs):
-    expect(lambda value: low <= value <= high, f"{low} to {high}", knobs)
+def between(low, high, why='', **knobs):
+    expect(lambda value: low <= value <= high, f"{low} to {high} {why}", knobs)
 
 
 def code_digest(code, values):
@@ -457,6 +453,21 @@ def read_json(path, expected, make):
     if not found or any(type(found.get(key)) is not kind for key, kind in expected.items()):
         fail(f"{path}: expected a file that we wrote, with {', '.join(map(repr, expected))}; make "
              f"it with: {make}")
+    return found
+
+
+def read_lines(path, read, expected):
+    """[read(key=value, ...)] of the objects in a user's file of JSON lines. Exits with an error
+    that names the first line that is none, has other keys, or that read() raises ValueError at."""
+    found = []
+    number = 0
+    try:
+        with open(path, encoding='utf-8-sig') as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found.append(read(**json.loads(line)))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
+        fail(f"{path}, line {number}: {e}; expected JSON lines {expected}")
     return found
 
 

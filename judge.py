@@ -7,17 +7,17 @@ likelihood (default): a causal GPT of the corpus; score = mean log-probability p
 classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It learns from JSON lines
 {"text": ..., "label": 0..1}, or to tell real rows (1) from what a generator filled (0)."""
 import functools
-import json
 from dataclasses import dataclass
 
-from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, run_missing)
+from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, read_lines,
+                    run_missing)
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.dataset import Dataset, call_user, draw_prompts, draws, texts, texts_and_originals
+from data.dataset import Dataset, call_user, draw_prompts, draws, texts
 from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
 # knobs
@@ -84,19 +84,17 @@ class Judge(nn.Module):
         """Scores (N,) float32 of rows (N, T): nats per token (<= 0), or P(label = 1) in [0, 1].
         Equal rows are scored once, and get equal bits."""
         rows = tokens
+        which = slice(None)
         if not self.gpt.compiled:               # a compiled trunk wants rows of one number
             rows, which = torch.unique(tokens, dim=0, return_inverse=True)
         # As many at a time as keep the widest intermediate result in a CPU's cache, or a GPU's
         # memory; a compiled trunk fuses operations, and needs less of it.
         widest = rows.size(1) * max(4 * self.gpt.args['n_embd'], self.gpt.vocab_size)
-        numbers = 2 ** 19
-        if rows.device.type != 'cpu':
-            numbers = 2 ** 28
-        elif self.gpt.compiled:
-            numbers = 2 ** 21
+        numbers = 2 ** 28
+        if rows.device.type == 'cpu' and not self.gpt.compiled:
+            numbers = 2 ** 19
         scores = torch.cat([self.raw(few) for few in rows.split(max(1, numbers // widest))])
-        if not self.gpt.compiled:
-            scores = scores[which]
+        scores = scores[which]
         if self.kind == 'classifier':
             scores = scores.sigmoid()
         return scores.float()
@@ -116,18 +114,15 @@ def load_judge(path, data, make='python judge.py', block_size=1, device='cpu'):
 def check_rewards(rewards, functions):
     """Exits with an error if rewards {name: weight} ask for what is neither built in nor among the
     functions {name: function} of config files."""
-    for name in functions:
-        if name in BUILT_IN:
-            fail(f"a config file defines a function '{name}', which is the name of a built-in "
-                 "reward; give it another one")
-    for name, weight in rewards.items():
-        if name not in BUILT_IN and name not in functions:
-            fail(f"rewards = {rewards}: no reward '{name}'; there are "
-                 f"{', '.join([*BUILT_IN, *functions])}; config files can define more")
-        if type(weight) not in (int, float):
-            fail(f"rewards = {rewards}: the weight of '{name}' is no number")
-    if not rewards:
-        fail("rewards = {}: expected at least one, such as {'judge': 1.0}")
+    both = set(BUILT_IN).intersection(functions)
+    if both:
+        fail(f"config files define {both}, the name of a built-in reward; give it another one")
+    known = [*BUILT_IN, *functions]
+    wrong = [name for name, weight in rewards.items()
+             if name not in known or type(weight) not in (int, float)]
+    if wrong or not rewards:
+        fail(f"rewards = {rewards}: expected a number for each of some of {', '.join(known)}; "
+             "config files can define more")
 
 
 @dataclass
@@ -150,32 +145,26 @@ class Scorer:
         reward that needs more than text, such as log-probs, can take it from the Rollout here."""
         rows = rollout.rows                                                 # (N, T)
         B = len(rollout.prompts)
-        strings = None
+        strings = functools.cache(
+            lambda: texts(self.data.tok, rollout.prompts, rows, rollout.causal))
         scores = {}
         for name in names:
             if name == 'judge':
                 values = self.judge.score(rows)                             # (N,)
             elif name == 'length':              # the share of the row that the policy wrote
-                ones = torch.ones(len(rollout.owner), device=rows.device)
-                values = ones.new_zeros(len(rows)).index_add(0, rollout.owner, ones) / rows.size(1)
+                values = rollout.owner.bincount(minlength=len(rows)) / rows.size(1)
             elif name == 'distinct':            # 1 / how often the group has this completion
                 groups = rows.view(B, rollout.k, -1)                        # (B, k, T)
                 values = 1 / (groups[:, :, None] == groups[:, None]).all(3).sum(2)      # (B, k)
+            elif name == 'verify':
+                values = self.data.check(*strings())                        # (N,)
             else:
-                strings = strings or texts_and_originals(self.data.tok, rollout.prompts, rows,
-                                                         rollout.causal)
-                if name == 'verify':
-                    values = self.data.check(*strings)                      # (N,)
-                else:
-                    values = call_user(f"reward '{name}'", self.functions[name], *strings)
+                values = call_user(f"reward '{name}'", self.functions[name], *strings())
             values = torch.as_tensor(values, dtype=torch.float32, device=rows.device)
-            scores[name] = values.reshape(B, rollout.k)
-            bad = (~scores[name].isfinite()).any(1).nonzero()
-            if len(bad) > 0:
-                prompt = rollout.prompts[int(bad[0]):int(bad[0]) + 1]
-                shown, _ = texts(self.data.tok, prompt.tokens, prompt.mask, prompt.tokens, False)
-                fail(f"reward '{name}' is not finite for the prompt {shown[0]!r}; no checkpoint "
-                     "was overwritten; look at that reward, or lower --learning_rate")
+            for n in (~values.flatten().isfinite()).nonzero():
+                fail(f"reward '{name}' is not finite for the prompt {strings()[0][n]!r}; no "
+                     "checkpoint was overwritten; look at that reward, or lower --learning_rate")
+            scores[name] = values.view(B, rollout.k)
         return scores
 
 
@@ -193,23 +182,16 @@ def auc(scores, labels):
 
 def read_labels(path, tok):
     """Rows (n, T) and labels (n,) of a file of JSON lines; long texts are cut to the row."""
-    rows = []
-    marks = []
-    number = 0
-    try:
-        with open(path, encoding='utf-8-sig') as file:
-            for number, line in enumerate(file, 1):
-                item = json.loads(line)
-                ids = tok.encode(item['text'])[:block_size]
-                label = float(item['label'])
-                if not 0 <= label <= 1 or not ids:
-                    raise ValueError(f"label {label}, {len(ids)} tokens")
-                rows.append(ids + [tok.pad] * (block_size - len(ids)))
-                marks.append(label)
-        if len(set(marks)) < 2 or len(marks) < 20:
-            raise ValueError("the file ends too early; expected at least 20 texts, and both labels")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        fail(f'{path}, line {number}: {e}; expected JSON lines {{"text": "...", "label": 0..1}}')
+    def example(text, label):
+        ids = tok.encode(text)[:block_size]
+        if not (ids and 0 <= label <= 1):
+            raise ValueError(f"label {label}, {len(ids)} tokens")
+        return ids + [tok.pad] * (block_size - len(ids)), float(label)
+
+    examples = read_lines(path, example, '{"text": "...", "label": 0..1}')
+    if len(examples) < 20 or len({label for _, label in examples}) < 2:
+        fail(f"{path}: {len(examples)} texts; expected at least 20, and both labels")
+    rows, marks = zip(*examples)
     return torch.tensor(rows), torch.tensor(marks)
 
 

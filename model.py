@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
-                          prompts_of_texts, texts, texts_and_originals)
+                          prompts_of_texts, texts)
 
 # knobs of pretraining
 out = ''                    # checkpoint to write; '': out/<config file>-<digest of the recipe>.pt
@@ -557,7 +557,7 @@ def complete_texts(model, strings, k=1, seed=0, **how):
                                block_size=model.block_size,
                                mode='causal' if model.causal else 'fill')
     rows = complete(model, prompts, **how).rows.cpu()
-    _, completions = texts(model.tok, prompts.tokens, prompts.mask, rows, model.causal)
+    _, completions, _ = texts(model.tok, prompts, rows, model.causal)
     return [completions[i:i + k] for i in range(0, len(completions), k)]
 
 
@@ -785,7 +785,7 @@ def look_at_fills(model, data):
         prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
         for name, greedy in (('sampled', False), ('likeliest', True)):
             rows = complete(model, prompts, greedy).rows
-            strings = texts_and_originals(data.tok, prompts, rows, model.causal)
+            strings = texts(data.tok, prompts, rows, model.causal)
             line += f" | verify {name} {sum(data.check(*strings)) / n:.3f}"
     return line
 

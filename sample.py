@@ -14,7 +14,7 @@ from common import StopSignal, at_least, autocast, configure, fail, init_device
 import numpy as np
 import torch
 
-from data.dataset import (Dataset, asks_for, draw_prompts, draws, print_group,
+from data.dataset import (Dataset, asks_for, draw_prompts, draws, print_groups,
                           prompts_of_texts)
 from judge import BUILT_IN, Scorer, load_judge
 from model import complete, load_checkpoint, load_gpt
@@ -113,8 +113,8 @@ def print_passes(label, model, some, how):
         later = left < blanks                                               # (M,)
         rows = r.rows.clone()                                               # (k, T)
         rows[r.owner[later], r.position[later]] = model.mask_id
-        print_group(model.tok, some.tokens[0], some.mask[0], rows.cpu(), f'pass {number}',
-                    {'blanks': (rows == model.mask_id).sum(1)}, most=r.k)
+        print_groups(model.tok, some, rows, False, f'pass {number}',
+                     {'blanks': (rows == model.mask_id).sum(1)}, most=r.k)
 
 
 def known_scores(c, data, some, functions):
@@ -178,8 +178,8 @@ if __name__ == "__main__":
         for label in models:
             columns = {name: values[b, :k or 1] for name, values in found[label, argmax].items()}
             rows = columns.pop('rows')                                      # (k, T)
-            print_group(data.tok, some.tokens[b], some.mask[b], rows, label, columns,
-                        c['mode'] == 'causal', most=len(rows))
+            print_groups(data.tok, some[b:b + 1], rows, c['mode'] == 'causal', label, columns,
+                         most=len(rows))
     print(f"mean over {len(some)} prompts; the line to beat is the reference at its argmax:")
     for (label, greedy), scores in found.items():
         scores.pop('rows')

@@ -749,8 +749,8 @@ def corpus(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     verify = "def verify(prompt, completion): return float('ab' in completion)"
     (folder / 'prepare.py').write_text(verify)
-    words = [''.join(word) for word in itertools.permutations('abcd')]
-    write_corpus(str(folder), 'rows', words, words[:9])
+    words = [(''.join(word), '') for word in itertools.permutations('abcd')]
+    write_corpus('toy', 'pairs', words, words[:9])
     return Dataset('toy')
 
 
@@ -769,7 +769,7 @@ def test_a_page_of_a_notebook(mode, blank_kind, corpus, knobs):
 
     # Judge: each reward apart, from the text.
     scores = scorer.score(['letters', 'verify'], r)                             # (8, 4) each
-    _, completions = texts(corpus.tok, prompts.tokens, prompts.mask, r.rows, r.causal)
+    _, completions, _ = texts(corpus.tok, prompts, r.rows, r.causal)
     assert scores['letters'].flatten().tolist() == letters('', completions)
     assert scores['verify'].flatten().tolist() == ['ab' in text for text in completions]
 

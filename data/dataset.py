@@ -5,26 +5,24 @@ has. A blank is shown as BLANK; people may type '_' for it."""
 import functools
 import hashlib
 import inspect
-import itertools
 import json
 import operator
 import os
 import pathlib
 import re
 import runpy
-import sys
 import zlib
 from dataclasses import dataclass, replace
 
-from common import (Stopped, code_digest, digest_of, fail, is_main, new_file, one_of, read_json,
-                    run_missing)
+from common import (at_least, between, code_digest, digest_of, fail, is_main, new_file, one_of,
+                    read_json, read_object, run_missing)
 
 import numpy as np
 import torch
 from torch import Tensor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-UNITS = ('rows', 'windows', 'pairs')
+UNITS = ('windows', 'pairs')
 BLANK_KINDS = ('random', 'span', 'suffix', 'answer')
 BLANK = '\u2581'        # how a blank is shown, to people and to rewards: a sign that no corpus has
 SPECIALS = ('mask', 'bos', 'pad')       # ids V, V + 1, V + 2; models have no output for them
@@ -58,18 +56,13 @@ class Tokenizer:
         self.pieces = pieces + [BLANK.encode(), b'', b'']       # how ids are shown, as bytes
         self.vocabulary = {'kind': kind, 'chars': chars}        # make_tokenizer(**this) is equal
 
-    def encode(self, text, blanks=False):
-        """List of ids; with blanks=True each '_' or BLANK is a blank. Raises ValueError."""
-        if blanks:
-            ids = []
-            for part in re.split(f'[_{BLANK}]', text):
-                ids += self.encode(part) + [self.mask]
-            return ids[:-1]
+    def encode(self, text):
+        """List of ids. Raises ValueError."""
         if self.kind == 'gpt2':
             return self.bpe.encode_ordinary(text)
-        strange = ''.join(sorted(set(text) - set(self.ids)))
+        strange = sorted(set(text) - set(self.ids))
         if strange:
-            raise ValueError(f"the characters {strange!r} are not in the vocabulary")
+            raise ValueError(f"the characters {strange} of {text!r:.80} are not in the vocabulary")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
@@ -98,40 +91,45 @@ def make_tokenizer(kind, chars=''):
 # ---- corpora -------------------------------------------------------------------------------------
 
 
-def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', script='',
-                 replace=True):
-    """Writes two lists of texts as a corpus: train.bin and val.bin, the ids of all rows, in the
-    smallest type that holds them; and meta.json, which says where each row ends.
+def script_of(name):
+    """The prepare.py of a corpus; a folder without one holds pairs."""
+    script = f"data/{name.split('/')[0]}/prepare.py"
+    if os.path.exists(f'{os.path.dirname(HERE)}/{script}'):
+        return script
+    return 'data/pairs/prepare.py'
 
-    unit: 'rows', a text is a row | 'windows', rows are cut anywhere from the texts | 'pairs', a
-    text is (prompt, answer), its row is both, and where the answer begins is kept; it may be ''.
-    tokenizer: see make_tokenizer(). vocabulary: name of the corpus whose tokenizer this one takes,
-    so that networks made on either fit the other. script: the prepare.py whose verify() goes with
-    it; '': the folder's. replace=False: a corpus of another text is not replaced."""
+
+def write_corpus(name, unit, train, val, tokenizer='char', replace=True):
+    """Writes two lists of texts as the corpus data/<name>: train.bin and val.bin, the ids of all
+    rows, in the smallest type that holds them; and meta.json, which says where each row ends.
+
+    unit: 'windows', rows are cut anywhere from the texts | 'pairs', a text is (prompt, answer), its
+    row is both, and where the answer begins is kept; it may be ''.
+    tokenizer: see make_tokenizer(); or the name of a corpus, whose tokenizer is taken, so that
+    networks made on either fit the other. replace=False: a corpus of another text is not replaced.
+    """
     one_of(UNITS, unit=unit)
-    if not (train and val and all(map(''.join, itertools.chain(train, val)))):
-        fail(f"{len(train)} texts to train on, {len(val)} held out; expected at least one of each, "
-             "and none that is empty")
-    everything = ''.join(itertools.chain(*train, *val))
-    chars = ''.join(sorted(set(everything)))
+    everything = [''.join(text) for text in train + val]
+    if not (train and val and all(everything)):
+        fail(f"data/{name}: no text to train on, none held out, or an empty one; expected neither")
+    chars = ''.join(sorted(set(''.join(everything))))
     if BLANK in chars:
         fail(f"the text has the sign {BLANK!r}, which stands for a blank; replace it first")
-    if vocabulary:
-        tok = Dataset(vocabulary, prepare=True).tok
+    if os.path.isdir(f'{HERE}/{tokenizer}'):
+        tok = Dataset(tokenizer, prepare=True).tok
     else:
         tok = make_tokenizer(tokenizer, chars if tokenizer == 'char' else '')
-    if tokenizer not in ('char', tok.kind):
-        fail(f"tokenizer = {tokenizer!r}: that of vocabulary = {vocabulary!r} is {tok.kind!r}")
     try:
         tok.encode(chars)
     except ValueError as e:
-        fail(f"{e} of '{vocabulary}'; leave them out, or prepare '{vocabulary}' with them")
+        fail(f"{e} of '{tokenizer}'; leave them out, or prepare '{tokenizer}' with them")
     kind = np.min_scalar_type(tok.base - 1)
-    name = os.path.relpath(folder, HERE).replace(os.sep, '/')
-    meta = {'script': script or f"data/{name.split('/')[0]}/prepare.py",
-            'vocabulary': tok.vocabulary, 'unit': unit, 'dtype': kind.name}
+    meta = {'script': script_of(name),
+            'vocabulary': tok.vocabulary,
+            'unit': unit,
+            'dtype': kind.name}
 
-    stored = {}                                 # {split: bytes}
+    stored = {}                                 # {name of a file: bytes}
     for split, texts in (('train', train), ('val', val)):
         ids = []
         ends = []                               # where each row ends, its eos included
@@ -143,24 +141,24 @@ def write_corpus(folder, unit, train, val, tokenizer='char', vocabulary='', scri
             answers.append(len(encoded[0]))
             ids += sum(encoded, []) + [tok.eos]
             ends.append(len(ids))
-        stored[split] = np.array(ids, kind).tobytes()
-        meta[split] = {'ends': ends, 'sha256': hashlib.sha256(stored[split]).hexdigest()}
+        stored[f'{split}.bin'] = np.array(ids, kind).tobytes()
+        meta[split] = {'ends': ends, 'sha256': sha256(stored[f'{split}.bin'])}
         if unit == 'pairs':
             meta[split]['answers'] = answers
     meta['checksum'] = digest_of(meta)
 
-    path = f'{folder}/meta.json'
-    if not replace and os.path.exists(path):
-        before = read_json(path, {'checksum': str}, 'the flag --replace=True')
-        if before['checksum'] != meta['checksum']:
-            fail(f"data/{name} holds another text, and there may be runs of it; choose another "
-                 "--name=NAME, or --replace=True")
-    for split in stored:
-        with new_file(f'{folder}/{split}.bin') as file:
-            file.write(stored[split])
-    with new_file(path, 'w') as file:           # last: it says "complete"
-        json.dump(meta, file)
+    if not replace and read_object(f'{HERE}/{name}/meta.json') not in ({}, meta):
+        fail(f"data/{name} holds another text, and there may be runs of it; choose another "
+             "--name=NAME, or --replace=True")
+    stored['meta.json'] = json.dumps(meta).encode()         # last: it says "complete"
+    for file_name, content in stored.items():
+        with new_file(f'{HERE}/{name}/{file_name}') as file:
+            file.write(content)
     print(f"{name}: {len(train)} texts, {len(val)} held out, V = {tok.base}")
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
 
 
 class Dataset:
@@ -172,145 +170,128 @@ class Dataset:
         """prepare=True runs its prepare.py if needed. Exits with an error if it is not complete.
         name: 'docstrings', or 'docstrings/failures', a second corpus of the same prepare.py."""
         self.name = name.strip('/')
-        owner = self.name.split('/')[0]
-        known = sorted({path.parent.name for path in pathlib.Path(HERE).glob('*/*')
-                        if path.name in ('prepare.py', 'meta.json')})
-        # Checkpoints of others name datasets, whose prepare.py is run: '..' leads nowhere.
-        if owner not in known or '..' in self.name:
-            fail(f"no dataset '{name}'; there are {', '.join(known)}")
-        self.make = f'python data/{owner}/prepare.py'
-        if not os.path.exists(f'{HERE}/{owner}/prepare.py'):
-            self.make = f'python data/pairs/prepare.py FILE --name={self.name} --replace=True'
         folder = f'{HERE}/{self.name}'
-        meta_path = f'{folder}/meta.json'
-        if prepare:
-            run_missing({meta_path: self.make})
-        self.meta = read_json(meta_path, {'checksum': str, 'vocabulary': dict}, self.make)
+        path = f'{folder}/meta.json'
+        # Checkpoints of others name datasets: no name leads to a script that is not in data/.
+        self.script = script_of(self.name)
+        self.make = f'python {self.script}'
+        if self.script == 'data/pairs/prepare.py':
+            self.make += f' FILE --name={self.name} --replace=True'
+        elif prepare:
+            run_missing({path: self.make})
+        self.meta = read_json(path, {'checksum': str}, self.make)
         self.fingerprint = self.meta.pop('checksum')
-        if self.fingerprint != digest_of(self.meta):
-            fail(f"{meta_path} is damaged: its checksum does not match; make it with: {self.make}")
+        stored = {}                             # {split: bytes}
+        for split in ('train', 'val'):
+            path = pathlib.Path(folder, f'{split}.bin')
+            stored[split] = path.read_bytes() if path.exists() else b''
+        is_whole = self.fingerprint == digest_of(self.meta) and all(
+            sha256(ids) == self.meta[split]['sha256'] for split, ids in stored.items())
+        if not is_whole:
+            fail(f"{folder}: train.bin, val.bin or meta.json is missing or damaged; "
+                 f"make them with: {self.make}")
         self.tok = make_tokenizer(**self.meta['vocabulary'])
         self.ids = {}                           # of each split: the ids of all rows,
         self.edges = {}                         # where each row begins, and where the last one ends
         self.answers = {}                       # pairs: where in each row the answer begins
-        for split in ('train', 'val'):
-            stored = self.meta[split]
-            self.ids[split] = self.read_ids(f'{folder}/{split}.bin', stored['sha256'])
-            self.edges[split] = np.array([0] + stored['ends'])
+        for split, ids in stored.items():
+            self.ids[split] = np.frombuffer(ids, self.meta['dtype'])
+            self.edges[split] = np.array([0] + self.meta[split]['ends'])
             if self.meta['unit'] == 'pairs':
-                self.answers[split] = np.array(stored['answers'])
+                self.answers[split] = np.array(self.meta[split]['answers'])
 
-        self.script = self.meta['script']
         path = f'{os.path.dirname(HERE)}/{self.script}'
-        try:
-            module = runpy.run_path(path)
-        except Exception as e:
-            fail(f"{self.script}: {type(e).__name__}: {e}")
+        module = runpy.run_path(path)
         self.verify = module.get('verify')
         self.code = code_digest(pathlib.Path(path).read_bytes(), module.values())
         if self.answers and not self.has_answers().any() and self.verify:
             if asks_for('original', self.verify):
                 self.verify = None              # there is nothing to compare with
 
-    def read_ids(self, path, sha256):
-        """The ids of a split, if they are those that were written."""
-        try:
-            ids = np.memmap(path, self.meta['dtype'], 'r')
-            if hashlib.sha256(ids).hexdigest() != sha256:
-                raise ValueError("it is not what meta.json says")
-        except (OSError, ValueError) as e:
-            fail(f"cannot read {path}: {e}; make it with: {self.make}")
-        return ids
-
     def has_answers(self):
         """Which pairs have an answer: bool, of all splits."""
         return np.concatenate([np.diff(self.edges[split]) - 1 > self.answers[split]
                                for split in self.answers])
 
-    def fitting(self, split, block_size):
-        """Numbers of the rows that are drawn: pairs that are too long are skipped, since an answer
-        without its end teaches a wrong one; other rows are cut."""
-        lengths = np.diff(self.edges[split])
-        return np.flatnonzero((lengths <= block_size) | (self.meta['unit'] != 'pairs'))
-
     def check_rows(self, block_size, mode='causal', blank_kind=''):
         """Says what a row of block_size tokens cannot hold; exits with an error if that is all, or
         if an answer is asked for where there is none."""
-        where = f"dataset '{self.name}'"
-        for split, ids in self.ids.items():
-            lengths = np.diff(self.edges[split])
+        for split, edges in self.edges.items():
+            where = f"dataset '{self.name}', {split}"
+            if not self.answers:
+                between(1, edges[-1], f"tokens of {where}", block_size=block_size)
+                continue
+            lengths = np.diff(edges)
+            at_least(lengths.min(), f"for the shortest row of {where}", block_size=block_size)
             too_long = (lengths > block_size).mean()
-            if self.meta['unit'] == 'windows':
-                if len(ids) < block_size:
-                    fail(f"{where}, {split}: expected block_size <= {len(ids)}, all its tokens")
-            elif self.answers and too_long == 1:
-                fail(f"{where}, {split}: expected block_size >= {lengths.min()}, its shortest row")
-            elif too_long and is_main():
-                does = 'skips' if self.answers else 'cuts'
-                print(f"{where}, {split}: rows have up to {lengths.max()} tokens with their end; "
-                      f"block_size = {block_size} {does} {too_long:.1%} of them")
-        is_there = bool(self.answers)
-        if is_there and mode == 'fill':
-            is_there = self.has_answers().all()
+            if too_long and is_main():
+                print(f"{where}: rows have up to {lengths.max()} tokens with their end; block_size "
+                      f"= {block_size} skips {too_long:.1%} of them")
+        is_there = self.answers and (mode == 'causal' or self.has_answers().all())
         if blank_kind == 'answer' and not is_there:
-            fail(f"blank_kind = 'answer': {where} has {self.meta['unit']} without an answer; "
-                 "expected pairs, or prompts alone and --mode=causal; see data/README.md")
+            fail(f"blank_kind = 'answer': dataset '{self.name}' has {self.meta['unit']} without an "
+                 "answer; expected pairs, or prompts alone and --mode=causal; see data/README.md")
 
     def check(self, prompts, completions, originals):
-        """verify() of each completion, in [0, 1]."""
-        return call_user(f"verify() of {self.script}", self.verify, prompts, completions,
-                         originals, one_by_one=True)
+        """verify() of each completion, in [0, 1]; equal cases are asked once."""
+        cases = list(zip(prompts, completions, originals))
+        values = {}
+        for case in dict.fromkeys(cases):
+            values[case] = call_user(f"verify() of {self.script}", self.verify, *case).item()
+            between(0, 1, **{f"verify{case}": values[case]})
+        return [values[case] for case in cases]
 
     def batch(self, split, n, block_size, rng):
         """n random rows: ids, int64 (n, T = block_size), windows of the text, or rows with padding;
         and, of pairs, where the answers begin, int64 (n,), else None."""
-        ids = self.ids[split]
+        edges = self.edges[split]
         answer = None
-        if self.meta['unit'] == 'windows':
-            start = rng.integers(len(ids) - block_size + 1, size=(n, 1))                # (n, 1)
-            stop = start + block_size
+        if self.answers:
+            # One that is too long is not drawn: an answer without its end teaches a wrong one.
+            rows = np.flatnonzero(np.diff(edges) <= block_size)
+            row = rows[rng.integers(len(rows), size=n)]                                 # (n,)
+            start = edges[row, None]                                                    # (n, 1)
+            stop = edges[row + 1, None]
+            answer = torch.from_numpy(self.answers[split][row])
         else:
-            rows = self.fitting(split, block_size)
-            row = rows[rng.integers(len(rows), size=(n, 1))]
-            start = self.edges[split][row]
-            stop = self.edges[split][row + 1]
-            if self.answers:
-                answer = torch.from_numpy(self.answers[split][row[:, 0]])
+            start = rng.integers(edges[-1] - block_size + 1, size=(n, 1))
+            stop = start + block_size
         at = start + np.arange(block_size)                                              # (n, T)
-        there = ids.take(at, mode='clip').astype(np.int64)
-        tokens = np.where(at < stop, there, self.tok.pad)
+        ids = self.ids[split].take(at, mode='clip').astype(np.int64)
+        tokens = np.where(at < stop, ids, self.tok.pad)
         return torch.from_numpy(tokens), answer
 
 
 # ---- prompts: rows with blanks -------------------------------------------------------------------
 
 
-def blanks(tokens, tok, rng, kind='random', low=0.2, high=0.6, span=4, answer=None, causal=False):
-    """Mask (n, T) bool of what to fill: a share uniform in [low, high] of each row, at least one.
-    kind: 'random' positions | 'span': runs of that length | 'suffix': the end of the row |
-    'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row token, and
-    so does an answer that is written from left to right (causal)."""
+def blanks(tokens, tok, rng, blank_kind, blank_low=0.2, blank_high=0.6, blank_span=4, answer=None,
+           causal=False):
+    """Mask (n, T) bool of what to fill: a share uniform in [blank_low, blank_high] of each row, at
+    least one. blank_kind: 'random' positions | 'span': runs of blank_span | 'suffix': the end of
+    the row | 'answer': from answer (n,) on, whatever the share. A suffix includes the end-of-row
+    token, and so does an answer that is written from left to right (causal)."""
     n, T = tokens.shape
     may_be_blank = tokens != tok.pad                                                    # (n, T)
-    if kind != 'suffix' and not (kind == 'answer' and causal):
+    if blank_kind != 'suffix' and not (blank_kind == 'answer' and causal):
         may_be_blank &= tokens != tok.eos
-    if kind == 'answer':
+    if blank_kind == 'answer':
         return may_be_blank & (torch.arange(T) >= answer[:, None])
     may_be_blank = may_be_blank.numpy()
-    share = rng.uniform(low, high, size=(n, 1))
+    share = rng.uniform(blank_low, blank_high, size=(n, 1))
     count = np.rint(share * may_be_blank.sum(1, keepdims=True)).clip(1)                 # (n, 1)
 
     # Give each run of `width` positions a random key; the `count` positions with the lowest keys
     # are blank. Runs begin at a random offset, so that their edges can be anywhere.
-    width = span if kind == 'span' else 1
+    width = blank_span if blank_kind == 'span' else 1
     run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
     key = np.take_along_axis(rng.random((n, T // width + 2)), run, 1)                   # (n, T)
-    if kind == 'suffix':
+    if blank_kind == 'suffix':
         # The last positions first. The random keys were drawn all the same, so that what is drawn
         # next does not depend on the kind.
-        key = np.broadcast_to(-np.arange(T), (n, T))
+        key = -np.arange(T)
     key = np.where(may_be_blank, key, 2.0)
-    rank = key.argsort(1, kind='stable').argsort(1, kind='stable')                      # (n, T)
+    rank = key.argsort(1, kind='stable').argsort(1)                      # (n, T)
     return torch.from_numpy((rank < count) & may_be_blank)
 
 
@@ -351,14 +332,13 @@ def with_draws(tokens, mask, tok, k, rng, original=None):
     return Prompts(tokens, mask, uniforms, tok.eos, order, original)
 
 
-def draw_prompts(data, split, n, k, rng, *, block_size, mode, blank_kind, blank_low, blank_high,
-                 blank_span, max_new_tokens=0):
-    """n Prompts for k completions each, from the text of a split; the rest are knobs."""
+def draw_prompts(data, split, n, k, rng, *, block_size, mode, max_new_tokens=0, **how):
+    """n Prompts for k completions each, from the text of a split; the rest are knobs, how: those of
+    blanks()."""
     causal = mode == 'causal'
     original, answer = data.batch(split, n, block_size, rng)                    # (n, T), (n,)
     tokens = original
-    mask = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
-                  causal)
+    mask = blanks(tokens, data.tok, rng, answer=answer, causal=causal, **how)
     if causal:                                  # a completion may be longer than the original was
         at = torch.arange(block_size)
         first = mask.int().argmax(1, keepdim=True)                                      # (n, 1)
@@ -377,14 +357,12 @@ def prompts_of_texts(strings, tok, unit, k, rng, *, block_size, mode, max_new_to
         ending = [tok.mask] * (max_new_tokens or block_size)
     rows = []
     for text in strings:
-        try:
-            ids = tok.encode(text, blanks=True)
-            row = (ids + ending + [tok.pad] * block_size)[:block_size]
-            if not 1 <= len(ids) <= block_size or tok.mask not in row:
-                raise ValueError(f"{len(ids)} symbols; expected 1 to {block_size}, and something "
-                                 "left to fill; '_' is a blank")
-        except ValueError as e:
-            raise ValueError(f"{text!r}: {e}") from None
+        parts = [[tok.mask] + tok.encode(part) for part in re.split(f'[_{BLANK}]', text)]
+        ids = sum(parts, [])[1:]
+        row = (ids + ending + [tok.pad] * block_size)[:block_size]
+        if len(ids) > block_size or tok.mask not in row:
+            raise ValueError(f"{text!r} has {len(ids)} symbols; expected {block_size} or fewer, "
+                             "and something left to fill; '_' is a blank")
         rows.append(row)
     tokens = torch.tensor(rows)                                                         # (n, T)
     return with_draws(tokens, tokens == tok.mask, tok, k, rng)
@@ -399,122 +377,84 @@ def closed(tok, ids):
     return ids[:-1] if ids[-1:] == [tok.eos] else ids
 
 
-def texts(tok, tokens, mask, rows, causal):
-    """Prompts and completions, two lists of N strings, of tokens, mask (B, T) and rows (N, T).
+def texts(tok, prompts, rows, causal):
+    """Of Prompts (B) and rows (N, T), three lists of N strings: prompts, completions, and the
+    completions that the text itself has.
 
     Fill: the row with BLANK for its blanks, and the whole completed row. Causal: what stands to the
     left of the first blank, and what follows. Padding and the end that closes a row are not text;
     but in fill mode an end that was blank is a choice, and is shown."""
-    k = len(rows) // len(tokens)
-    shown = tokens.cpu().masked_fill(mask.cpu(), tok.mask).tolist()                     # (B, T)
-    prompts = []
-    completions = []
-    for b, ids in enumerate(shown):
-        cut = ids.index(tok.mask) if causal else len(closed(tok, ids))
-        prompts += [tok.decode(ids[:cut])] * k
-        for row in rows[b * k:(b + 1) * k].tolist():
-            written = closed(tok, row[cut:]) if causal else row[:cut]
-            completions.append(tok.decode(written))
-    return prompts, completions
-
-
-def texts_and_originals(tok, prompts, rows, causal):
-    """texts() of Prompts (B) and rows (N, T), and for each completion, in the same form, the one
-    that the text itself has: three lists of N strings."""
     k = len(rows) // len(prompts)
+    rows = rows.tolist()
     own = prompts.tokens if prompts.original is None else prompts.original              # (B, T)
-    _, originals = texts(tok, prompts.tokens, prompts.mask, own.cpu(), causal)
-    originals = [original for original in originals for _ in range(k)]
-    return *texts(tok, prompts.tokens, prompts.mask, rows, causal), originals
+    found = []
+    for b, ids in enumerate(prompts.tokens.masked_fill(prompts.mask, tok.mask).tolist()):
+        cut = ids.index(tok.mask) if causal else len(closed(tok, ids))
+        prompt = tok.decode(ids[:cut])
+        few = [own[b].tolist()] + rows[b * k:(b + 1) * k]
+        few = [closed(tok, row[cut:]) if causal else row[:cut] for row in few]
+        original, *completions = map(tok.decode, few)
+        found += [(prompt, completion, original) for completion in completions]
+    return [list(column) for column in zip(*found)]
 
 
+@functools.cache
 def asks_for(name, function):
-    """Does a function take a parameter of this name, or any by **columns?"""
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    """Does a function take a parameter of this name?"""
+    return name in inspect.signature(function).parameters
 
 
-def call_user(what, function, prompts, completions, originals, one_by_one=False):
-    """Calls a function of the user's with lists of N strings; one_by_one: a verify(), with single
-    strings, each different case once. Returns N numbers, or exits with an error that names the
-    function, what came of it, and the prompt. The originals are passed if it asks for them."""
-    s = '' if one_by_one else 's'
-    wants_it = asks_for(f'original{s}', function)
-
-    def ask(prompt, completion, original):
-        return function(prompt, completion, **({f'original{s}': original} if wants_it else {}))
-
-    case = prompts[0]                           # what it failed at
+def call_user(what, function, prompts, completions, originals):
+    """Calls a function of the user's: a reward, with lists of N strings, or a verify(), with single
+    strings. Returns its numbers, float64 (N,) or (), or exits with an error that names the function
+    and what it was asked about. The originals are passed if it asks for them."""
     try:
-        if one_by_one:
-            ask = functools.cache(ask)          # equal cases are asked once
-            values = []
-            for case in zip(prompts, completions, originals):
-                values.append(ask(*case))
-        else:
-            # It gets lists of its own: one that sorts them must not spoil the next one's.
-            values = ask(list(prompts), list(completions), list(originals))
-        if len(values) != len(prompts):
-            raise ValueError(f"{len(values)} values for {len(prompts)} completions: {values!r:.60}")
-        numbers = []
-        for i, prompt in enumerate(prompts):
-            case = (prompt, values[i])          # by number, since a dict or a set has no order
-            numbers.append(float(values[i] + 0))                # '1' + 0 fails; float('1') does not
-            if one_by_one and not 0 <= numbers[i] <= 1:
-                raise ValueError("expected 0 to 1")
+        # It gets lists of its own: one that sorts them must not spoil the next one's.
+        more = {name: originals[:] for name in ('original', 'originals')
+                if asks_for(name, function)}
+        values = function(prompts[:], completions[:], **more)
+        numbers = torch.as_tensor(values, dtype=torch.float64)
+        if numbers.shape != np.shape(prompts):
+            raise ValueError(f"{values!r:.60}; expected the shape {np.shape(prompts)}")
         return numbers
-    except Stopped:                             # a signal came
-        raise
-    except (Exception, SystemExit) as e:
-        fail(f"{what} failed: {type(e).__name__}: {e}; it was at {case!r}; expected "
-             f"(prompt{s}, completion{s}[, original{s}]) -> a number for each")
-
-
-def print_group(tok, tokens, mask, rows, label, columns, causal=False, most=6):
-    """Prints a prompt, tokens and mask (T,), and its different completions among rows (k, T): how
-    often each came, its values, its text; the best by the first of columns {name: values (k,)}, and
-    the worst."""
-    ids = tokens.masked_fill(mask, tok.mask)
-    if causal:                                  # one sign for all that is to be written
-        ids = ids[:mask.int().argmax() + 1]
-    names = ''.join(f'{name:>10}' for name in columns)
-    print(f'{label:9}{names}   {row_text(tok, ids, mask)}')
-
-    order = next(iter(columns.values())).argsort(descending=True, stable=True)
-    found = {}                                  # {row: indices of the equal rows}
-    for j in order.tolist():
-        found.setdefault(tuple(rows[j].tolist()), []).append(j)
-    lines = []
-    for same in found.values():
-        j = same[0]
-        values = ''.join(f'{column[j]:10.3f}' for column in columns.values())
-        lines.append(f'{len(same):7} x{values}   {row_text(tok, rows[j], mask)}')
-    if len(lines) > most:
-        lines[most - 1:-1] = [f'  ({len(lines) - most} between)']
-    print('\n'.join(lines), flush=True)
+    except Exception as e:
+        fail(f"{what} failed: {type(e).__name__}: {e}; it was asked about {prompts!r:.100}, "
+             f"{completions!r:.100}; expected a number for each")
 
 
 def print_groups(tok, prompts, rows, causal, label, columns, groups=3, most=6):
-    """Prints the first groups among rows (N, T), of each its best completions and its worst, with
-    columns {name: values (P, k)}. Returns them for samples.jsonl, a dict per completion."""
+    """Prints the first groups among rows (N, T): of each the prompt and its different completions,
+    how often each came, its values, its text; the best by the first of columns
+    {name: values (B, k)}, and the worst. Returns them for samples.jsonl, a dict per completion."""
     k = len(rows) // len(prompts)
-    shown = prompts[:groups]
-    rows = rows[:len(shown) * k]
-    for p, group in enumerate(rows.split(k)):   # (k, T)
-        here = {name: values[p] for name, values in columns.items()}        # {name: (k,)}
-        print_group(tok, shown.tokens[p], shown.mask[p], group, label, here, causal, most)
-    names = ['prompt', 'completion', *columns]
-    values = [column.flatten().tolist() for column in columns.values()]
-    found = zip(*texts(tok, shown.tokens, shown.mask, rows, causal), *values)
-    return [dict(zip(names, sample)) for sample in found]
+    asked, written, _ = texts(tok, prompts, rows, causal)
+    table = {'prompt': asked, 'completion': written}
+    for name, values in columns.items():
+        table[name] = values.flatten().tolist()
+    samples = [dict(zip(table, sample)) for sample in zip(*table.values())][:groups * k]
+    names = ''.join(f'{name:>10}' for name in columns)
+    for i in range(0, len(samples), k):
+        given = ''
+        head = asked[i]
+        if causal:                              # completions go on from the prompt
+            given = head
+            head += BLANK
+        print(f'{label:9}{names}   {one_line(head)}')
+        equal = {}                              # {completion: its samples}
+        best = operator.itemgetter(next(iter(columns)))
+        # Reversed, the sort is still stable: of equal ones the first comes first.
+        for sample in sorted(samples[i:i + k], key=best, reverse=True):
+            equal.setdefault(sample['completion'], []).append(sample)
+        lines = []
+        for text, same in equal.items():
+            numbers = ''.join(f'{same[0][name]:10.3f}' for name in columns)
+            lines.append(f'{len(same):7} x{numbers}   {one_line(given + text)}')
+        if len(lines) > most:
+            lines[most - 1:-1] = [f'  ({len(lines) - most} between)']
+        print('\n'.join(lines), flush=True)
+    return samples
 
 
-def row_text(tok, ids, mask):
-    """Text of ids (T,); line ends as a sign. On a terminal what was blank, mask (T,), is yellow."""
-    text = ''
-    marked = zip(mask.tolist(), closed(tok, ids.tolist()))
-    for is_blank, run in itertools.groupby(marked, operator.itemgetter(0)):
-        piece = tok.decode([i for _, i in run])
-        piece = ''.join(char if char.isprintable() else '\u00b6' for char in piece)
-        text += f'\033[33m{piece}\033[0m' if is_blank and sys.stdout.isatty() else piece
-    return text
+def one_line(text):
+    """The text with a sign for line ends, and for all else that is not printed."""
+    return ''.join(char if char.isprintable() else '\u00b6' for char in text)

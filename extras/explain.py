@@ -11,7 +11,7 @@ from common import autocast, configure, init_device
 import torch
 
 import train_grpo
-from data.dataset import print_group
+from data.dataset import print_groups
 from judge import Scorer, check_rewards
 from model import log_probs, make_optimizers
 
@@ -45,8 +45,7 @@ if __name__ == "__main__":
     after = train_grpo.sum_by_owner(logp[r.point, r.actions], r)            # (k,)
     columns = {'reward': reward[0], 'advantage': advantages[0], 'log p': before, 'after': after,
                'change': after - before}
-    print_group(scorer.data.tok, prompts.tokens[0], prompts.mask[0], r.rows.cpu(), 'step 0',
-                columns, r.causal, most=len(r.rows))
+    print_groups(scorer.data.tok, prompts, r.rows, r.causal, 'step 0', columns, most=len(r.rows))
 
     line = stats.read(policy.device)
     log_p = ' x log p' if knobs['objective'] == 'cispo' else ''

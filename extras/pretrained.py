@@ -54,10 +54,8 @@ class PretrainedTokenizer(Tokenizer):
             fail(f"the tokenizer in {folder} is not the one that the text was prepared with; "
                  "prepare it again")
 
-    def encode(self, text, blanks=False):
-        """List of ids; blanks: see Tokenizer."""
-        if blanks:
-            return super().encode(text, blanks)
+    def encode(self, text):
+        """List of ids."""
         return self.tokenizer.encode(text, add_special_tokens=False,
                                      split_special_tokens=not isinstance(text, Chat))
 

@@ -51,9 +51,9 @@ MUTANTS = [
     ('judge.py', "values = 1 / (groups", "values = 1.0 * (groups"),
     ('judge.py', "return {'distinct'} | marked", "return {'distinct'}"),
     ('data/dataset.py', "closed(tok, row[cut:]) if", "row[cut:] if"),
-    ('data/dataset.py', "(lengths <= block_size)", "(lengths < block_size)"),
+    ('data/dataset.py', "(np.diff(edges) <= block_size)", "(np.diff(edges) < block_size)"),
     ('data/dataset.py', "(rank < count)", "(rank <= count)"),
-    ('data/dataset.py', "at < stop, there", "at <= stop, there"),
+    ('data/dataset.py', "at < stop, ids", "at <= stop, ids"),
 ]
 
 

@@ -13,8 +13,7 @@ import torch
 import data.dataset as dataset
 from data.arithmetic import prepare as arithmetic
 from data.dataset import (BLANK, Dataset, Prompts, Tokenizer, blanks, call_user, draw_prompts,
-                          draws, print_group, prompts_of_texts, texts, texts_and_originals,
-                          write_corpus)
+                          draws, print_groups, prompts_of_texts, texts, write_corpus)
 from data.docstrings import prepare as docstrings
 from data.pairs import prepare as pairs
 from processes import fails, refused, run
@@ -24,7 +23,8 @@ VERIFY = "def verify(prompt, completion, original): return float(completion == o
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """corpus(unit, train, val, ...) -> the Dataset of a new data/mine, with VERIFY."""
+    """corpus(unit, train, val, ...) -> the Dataset of a new data/mine, with VERIFY. 'rows': pairs
+    without answers."""
     monkeypatch.setattr(dataset, 'HERE', f'{tmp_path}/data')
     monkeypatch.setattr('common.HOME', str(tmp_path))
 
@@ -32,7 +32,10 @@ def corpus(tmp_path, monkeypatch):
         folder = tmp_path / 'data' / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / 'prepare.py').write_text(VERIFY)
-        write_corpus(str(folder), unit, train, val, **how)
+        if unit == 'rows':
+            unit = 'pairs'
+            train, val = [[(text, '') for text in split] for split in (train, val)]
+        write_corpus(name, unit, train, val, **how)
         return Dataset(name)
     make.folder = tmp_path / 'data' / 'mine'
     return make
@@ -54,7 +57,8 @@ def test_a_text_is_stored_as_it_is_and_its_rows_end_where_they_end(corpus):
     tokens = torch.full((1, 9), data.tok.pad)
     tokens[0, :9] = torch.tensor(rows[0].tolist())
     mask = torch.arange(9)[None] >= 4
-    assert texts(data.tok, tokens, mask, tokens, True) == (['a_1='], ['x\ny\n'])
+    prompts = Prompts(tokens, mask, None, data.tok.eos)
+    assert texts(data.tok, prompts, tokens, True) == [['a_1='], ['x\ny\n'], ['x\ny\n']]
 
 
 @pytest.mark.parametrize('n, kind', [(200, 'uint8'), (300, 'uint16')])
@@ -71,10 +75,10 @@ def test_the_sign_of_a_blank_may_not_be_in_a_corpus(corpus):
 
 def test_a_corpus_takes_the_characters_of_another_or_is_refused(corpus):
     first = corpus('windows', ['abc_'] * 3, ['abc'], name='first')
-    data = corpus('rows', ['ab', 'c'], ['_'], vocabulary='first')
+    data = corpus('rows', ['ab', 'c'], ['_'], tokenizer='first')
     assert data.tok.vocabulary == first.tok.vocabulary
     assert data.fingerprint != first.fingerprint
-    refused(["'xz'", 'first'], corpus, 'rows', ['axz'], ['a'], vocabulary='first')
+    refused(["['x', 'z']", 'first'], corpus, 'rows', ['axz'], ['a'], tokenizer='first')
 
 
 @pytest.mark.parametrize('file', ['train.bin', 'val.bin', 'meta.json'])
@@ -91,10 +95,10 @@ def test_a_damaged_or_missing_file_of_a_corpus_is_noticed(file, corpus):
     refused([file], Dataset, 'mine')
 
 
-def test_a_name_finds_its_corpus_or_is_told_which_there_are(corpus):
+def test_a_name_finds_its_corpus_or_how_to_make_it_is_told(corpus):
     data = corpus('rows', ['ab'], ['b'])
     assert Dataset('mine/').fingerprint == data.fingerprint
-    refused(['mien', 'mine'], Dataset, 'mien')
+    refused(['mien/meta.json', '--name=mien'], Dataset, 'mien')
 
 
 def test_the_digest_of_verify_knows_the_modules_that_it_imports(corpus, tmp_path, monkeypatch):
@@ -110,10 +114,10 @@ def test_the_digest_of_verify_knows_the_modules_that_it_imports(corpus, tmp_path
 
 
 def test_rows_are_drawn_cut_and_padded_as_by_a_slow_loop(corpus):
-    """Pairs that are too long are skipped, other rows cut, windows begin anywhere."""
+    """Pairs that are too long are skipped, windows begin anywhere."""
     rows = [('a' * (i + 1), 'b' * (i % 3 + 1)) for i in range(6)]
     joined = [p + a for p, a in rows]
-    for unit, train in (('pairs', rows), ('rows', joined), ('windows', joined)):
+    for unit, train in (('pairs', rows), ('windows', joined)):
         data = corpus(unit, train, train)
         tokens, answer = data.batch('train', 300, 5, draws(0, 'test'))
         found = {data.tok.decode(row.tolist()) for row in tokens}
@@ -122,8 +126,6 @@ def test_rows_are_drawn_cut_and_padded_as_by_a_slow_loop(corpus):
             assert found == {text for text in whole if len(text) <= 5}
             for row, at in zip(tokens, answer):
                 assert 'b' not in data.tok.decode(row[:at]) and row[at] == data.tok.encode('b')[0]
-        elif unit == 'rows':
-            assert found == {text[:5] for text in whole}
         else:
             text = ''.join(whole)
             assert found == {text[i:i + 5] for i in range(len(text) - 4)}
@@ -203,7 +205,7 @@ def test_a_completion_may_be_longer_than_the_original_up_to_max_new_tokens(corpu
         prompts = draw_prompts(data, 'train', 1, 2, draws(0, 'p'), max_new_tokens=longest, **how)
         assert prompts.mask[0].tolist() == [2 <= t < 2 + n for t in range(8)]
         assert (prompts.tokens[0, 2 + n:] == data.tok.pad).all()
-        strings = texts_and_originals(data.tok, prompts, prompts.tokens.repeat(2, 1), True)
+        strings = texts(data.tok, prompts, prompts.tokens.repeat(2, 1), True)
         assert strings[0] == ['ab', 'ab'] and strings[2] == ['b', 'b']
 
 
@@ -213,11 +215,10 @@ def test_what_people_type_may_have_blanks_of_both_signs(corpus):
                             block_size=6)
     found = ask(['a_b', f'{BLANK}{BLANK}a'], mode='fill')
     assert found.mask.int().tolist() == [[0, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0]]
-    assert texts(tok, found.tokens, found.mask, found.tokens, False)[0] == [f'a{BLANK}b',
-                                                                          f'{BLANK}{BLANK}a']
+    assert texts(tok, found, found.tokens, False)[0] == [f'a{BLANK}b', f'{BLANK}{BLANK}a']
     assert ask(['ab'], mode='causal').mask.int().tolist() == [[0, 0, 1, 1, 1, 1]]
-    for bad in ('', 'ab', 'a_x', '_______'):
-        with pytest.raises(ValueError, match=repr(bad)):
+    for bad, name in (('', ''), ('ab', 'ab'), ('a_x', 'x'), ('_______', '_______')):
+        with pytest.raises(ValueError, match=repr(name)):
             ask([bad], mode='fill')
 
 
@@ -225,7 +226,7 @@ def test_an_end_of_row_that_was_blank_is_shown_and_one_that_was_given_is_not():
     tok = Tokenizer('char', 'ab')
     tokens = torch.tensor([[1, 2, 0, tok.pad], [1, 2, 1, 0]])
     mask = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 1]]).bool()
-    prompts, completions = texts(tok, tokens, mask, tokens, False)
+    prompts, completions, _ = texts(tok, Prompts(tokens, mask, None, tok.eos), tokens, False)
     assert prompts == [f'a{BLANK}', f'ab{BLANK}{BLANK}'] and completions == ['ab', 'aba\n']
 
 
@@ -241,15 +242,15 @@ COLUMNS = (['p', 'q'], ['aa', 'b'], ['x', 'y'])
     (lambda prompts, completions, **columns: torch.tensor([True, False]), [1.0, 0.0]),
     (lambda prompts, completions: completions.sort() or (3, 4), [3.0, 4.0])])
 def test_a_function_of_the_users_gets_what_it_asks_for(function, expected):
-    assert call_user('mine', function, *COLUMNS) == expected
+    assert call_user('mine', function, *COLUMNS).tolist() == expected
     assert COLUMNS[1] == ['aa', 'b']                # one that sorts its list spoils nothing
 
 
 @pytest.mark.parametrize('function, names', [
-    (lambda prompts: [1, 2], ['2 were given']), (lambda p, c: [1], ['1 values', '[1]', '2']),
-    (lambda p, c: {1, 2}, ["'set'"]), (lambda p, c: None, ['None']),
-    (lambda p, c: [1, 'x'], ["'x'"]), (lambda p, c: [1, None], ['NoneType', "'q'"]),
-    (lambda p, c: [1, 1 / 0], ['ZeroDivisionError']), (lambda p, c: exit(3), ['SystemExit'])])
+    (lambda prompts: [1, 2], ['2 were given']), (lambda p, c: [1], ['[1]', '(2,)']),
+    (lambda p, c: {1, 2}, ['set']), (lambda p, c: None, ['None']),
+    (lambda p, c: [1, 'x'], ['str']), (lambda p, c: [1, None], ['NoneType', "'q'"]),
+    (lambda p, c: ['1', '2'], ['str']), (lambda p, c: [1, 1 / 0], ['ZeroDivisionError'])])
 def test_one_that_fails_is_named_with_what_came_of_it(function, names):
     refused(["reward 'mine'", *names], call_user, "reward 'mine'", function, *COLUMNS)
 
@@ -278,7 +279,8 @@ def test_words_touched_by_a_blank_are_looked_up(monkeypatch):
 
 @pytest.mark.parametrize('line, name', [
     ('{"prompt": "a", "anwser": "b"}', 'anwser'), ('{"answer": "b"}', 'prompt'),
-    ('{"prompt": 3}', '3'), ('[' * 10 ** 5, 'line 2'), ('{"prompt": "\\ud800"}', 'line 2'),
+    ('{"prompt": 3}', 'int'), ('{"prompt": 3, "answer": 4}', 'int'), ('["a"]', 'list'),
+    ('[' * 10 ** 5, 'line 2'), ('{"prompt": "\\ud800"}', 'line 2'),
     ('{"prompt": ""}', 'empty'), ('nonsense', 'line 2')])
 def test_a_bad_line_of_pairs_is_named(line, name, tmp_path):
     path = tmp_path / 'mine.jsonl'
@@ -313,11 +315,12 @@ def test_several_tasks_stand_side_by_side_and_none_is_replaced_unasked(repositor
 
 def test_a_group_shows_its_best_and_its_worst(capsys):
     tok = Tokenizer('char', 'ab')
-    rows = torch.tensor(list(itertools.product([1, 2], repeat=3)) + [[1, 1, 1]])        # 8 of 9
+    rows = torch.tensor([[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2], [1, 1, 1]])
     score = -rows.sum(1).float()
-    print_group(tok, rows[0], torch.tensor([False, True, True]), rows, 'here', {'score': score},
-                causal=True, most=3)
+    prompts = Prompts(rows[:1], torch.tensor([[False, True, True]]), None, tok.eos)
+    samples = print_groups(tok, prompts, rows, True, 'here', {'score': score[None]}, most=3)
+    assert samples[4] == {'prompt': 'a', 'completion': 'aa', 'score': -3}
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ['here', 'score', f'a{BLANK}']
-    assert [line.split()[-1] for line in lines] == ['aaa', 'aab', 'between)', 'bbb']
-    assert lines[0].split()[:3] == ['2', 'x', '-3.000'] and '5 between' in lines[2]
+    assert [line.split()[-1] for line in lines] == ['aaa', 'aab', 'between)', 'abb']
+    assert lines[0].split()[:3] == ['2', 'x', '-3.000'] and '1 between' in lines[2]

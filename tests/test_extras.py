@@ -108,4 +108,4 @@ def test_the_numbers_of_a_run_are_those_that_sample_shows(repository, out):
     code, text = run(repository, 'sample.py', f'--out_dir={out}', '--prompt=1_+3_=__7', '--k=3')
     assert code == 0 and text.count('=') >= 6, text
     fails(['no-such-run'], repository, 'sample.py', '--out_dir=no-such-run')
-    fails(['x_'], repository, 'sample.py', f'--out_dir={out}', '--prompt=x_')
+    fails(["'x'"], repository, 'sample.py', f'--out_dir={out}', '--prompt=x_')

@@ -12,7 +12,7 @@ import torch
 transformers = pytest.importorskip('transformers')
 HOME = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(HOME))
-from data.dataset import BLANK, Prompts
+from data.dataset import BLANK, Prompts, draws, prompts_of_texts
 from extras import make_tiny, pretrained
 from model import complete, load_gpt, log_probs
 
@@ -69,7 +69,9 @@ def test_text_becomes_ids_and_text_again(folders, causal):
     tok = pretrained.PretrainedTokenizer(folders[causal])
     assert tok.decode([*tok.encode('12+7=19'), tok.eos, tok.pad, tok.bos]) == '12+7=19\n'
     assert tok.tokenizer.convert_ids_to_tokens(tok.eos) == ('<|end|>' if causal else '[SEP]')
-    ids = tok.encode(f'1+{BLANK}{BLANK}=3', blanks=True)
+    prompts = prompts_of_texts([f'1+{BLANK}_=3'], tok, 'windows', 1, draws(0, 'test'),
+                               block_size=12, mode='fill')
+    ids = [i for i in prompts.tokens[0].tolist() if i != tok.pad]
     assert ids == [*tok.encode('1+'), tok.mask, tok.mask, *tok.encode('=3')]
     assert tok.decode(ids).count(BLANK) == 2
 

@@ -18,18 +18,17 @@ from data.dataset import BLANK, write_corpus
 def verify(prompt, completion):
     """1.0 if the completed row is a true equation aa+bb=ccc, else 0.0."""
     row = completion if BLANK in prompt else prompt + completion
-    match = re.fullmatch(r'(\d\d)\+(\d\d)=(\d{3})', row)
-    if match is None:
+    if not re.fullmatch(r'\d\d\+\d\d=\d{3}', row):
         return 0.0
-    a, b, total = map(int, match.groups())
+    a, b, total = map(int, re.split(r'[+=]', row))
     return float(a + b == total)
 
 
 if __name__ == "__main__":
+    random = np.random.default_rng(2402)        # always in the same way
     pairs = []
-    for a in range(100):
-        for b in range(100):
-            pairs.append((f"{a:02}+{b:02}=", f"{a + b:03}"))
-    random = np.random.default_rng(2402)                    # always in the same way
-    pairs = [pairs[i] for i in random.permutation(len(pairs))]
-    write_corpus(HERE, 'pairs', train=pairs[1000:], val=pairs[:1000])
+    for number in random.permutation(10_000):
+        a = number // 100
+        b = number % 100
+        pairs.append((f"{a:02}+{b:02}=", f"{a + b:03}"))
+    write_corpus('arithmetic', 'pairs', train=pairs[1000:], val=pairs[:1000])

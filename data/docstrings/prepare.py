@@ -21,14 +21,13 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from common import configure, new_file
+from common import new_file
 from data.dataset import BLANK, Dataset, write_corpus
 
 SKIP = '/(tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|turtledemo)/'
 FAILURE = re.compile(r"error|fail|invalid|deprecat|unsupported|except|illegal|wrong|bad |broken|"
                      r"corrupt|missing|cannot|can't|unable|warn|abort|refuse|reject|unknown|"
                      r"undefined|obsolete|not (supported|found|allowed|available)", re.I)
-vocabulary = ''             # corpus whose characters to take; '': its own
 
 
 @functools.cache
@@ -87,11 +86,10 @@ def is_prose(part):
         return False
     if part.startswith('    ') or '>>>' in text:
         return False
-    stripped = '\n'.join(line.strip() for line in part.split('\n'))
-    if '  ' in stripped.replace('.  ', ''):     # two spaces, but after a full stop: columns
+    # Two spaces within a line, but after a full stop: columns.
+    if '  ' in re.sub(r' *\n *', '\n', part.strip()).replace('.  ', ''):
         return False
-    letters = sum(char.isalpha() or char == ' ' for char in text)
-    return letters >= 0.85 * len(text)
+    return len(re.findall('[A-Za-z ]', text)) >= 0.85 * len(text)
 
 
 def fails(prompt, completion):
@@ -113,7 +111,6 @@ def failing_prompts(texts):
 
 
 if __name__ == "__main__":
-    configure(globals())
     warnings.simplefilter('ignore')             # of old syntax in the library
     root = sysconfig.get_path('stdlib')
     texts = {}                                  # a dict, for each text once, in order
@@ -131,6 +128,6 @@ if __name__ == "__main__":
         for text in pieces:
             label = int(not FAILURE.search(text))
             file.write(json.dumps({'text': text, 'label': label}) + '\n')
-    write_corpus(HERE, 'windows', train=texts[tenth:], val=texts[:tenth], vocabulary=vocabulary)
-    write_corpus(f'{HERE}/failures', 'pairs', train=failing_prompts(texts[tenth:]),
-                 val=failing_prompts(texts[:tenth]), vocabulary='docstrings')
+    write_corpus('docstrings', 'windows', train=texts[tenth:], val=texts[:tenth])
+    write_corpus('docstrings/failures', 'pairs', train=failing_prompts(texts[tenth:]),
+                 val=failing_prompts(texts[:tenth]), tokenizer='docstrings')

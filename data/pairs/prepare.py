@@ -6,7 +6,6 @@
 Without an answer a line is a prompt to be continued. Without --val a tenth of the prompts is held
 out. verify() says whether a completion is the answer; a reward of your own can say more."""
 import collections
-import json
 import os
 import re
 import sys
@@ -15,17 +14,16 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from common import configure, fail
-from data.dataset import Dataset, make_tokenizer, write_corpus
+from common import configure, fail, read_lines
+from data.dataset import Dataset, write_corpus
 
 input = ''                  # file of JSON lines to train on
 val = ''                    # file of JSON lines to hold out; '': a tenth of the other's prompts
 name = 'pairs'              # of the corpus, data/<name>; several stand side by side
 replace = False             # True: a corpus of that name, of another text, is replaced
-tokenizer = 'char'          # 'char' | 'gpt2': byte pairs, by tiktoken | folder of a pretrained one
-vocabulary = ''             # corpus whose characters to take, such as 'docstrings'; '': its own
+tokenizer = 'char'          # 'char' | 'gpt2' | corpus, 'docstrings' | folder of a pretrained one
 template = False            # True: prompts are put into the pretrained tokenizer's chat template
-EXPECTED = 'expected JSON lines {"prompt": "12+35=", "answer": "047"}; the answer may be left out'
+EXPECTED = '{"prompt": "12+35=", "answer": "047"}; the answer may be left out'
 
 
 def verify(prompt, completion, original):
@@ -33,37 +31,16 @@ def verify(prompt, completion, original):
     return float(completion.strip() == original.strip())
 
 
-def read_pairs(path):
-    """The (prompt, answer) of each line of a file. Exits with an error that names a bad one."""
-    pairs = []
-    number = 0
-    try:
-        with open(path, encoding='utf-8-sig') as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    pairs.append(read_pair(line))
-    except (OSError, ValueError, RecursionError) as e:
-        where = f'{path}, line {number}' if number else path
-        fail(f"{where}: {getattr(e, 'strerror', None) or e}; {EXPECTED}")
-    return pairs
-
-
-def read_pair(line):
-    """(prompt, answer) of a line. Raises ValueError."""
-    item = json.loads(line)
-    if type(item) is not dict or 'prompt' not in item:
-        raise ValueError("no object with a prompt")
-    for key, text in item.items():
-        if key not in ('prompt', 'answer'):
-            raise ValueError(f"a key {key!r}, which is none of ours")
-        if type(text) is not str:
-            raise ValueError(f"the {key} is {text!r}, no text")
-        text.encode()                           # a lone surrogate is no text: UnicodeError
-    prompt = item['prompt']
-    answer = item.get('answer', '')
-    if prompt + answer == '':
+def pair(prompt, answer=''):
+    """What a line says. Raises TypeError, AttributeError or ValueError."""
+    if not (prompt + answer).encode():          # a lone surrogate is no text: UnicodeError
         raise ValueError("prompt and answer are empty")
     return prompt, answer
+
+
+def read_pairs(path):
+    """The (prompt, answer) of each line of a file. Exits with an error that names a bad one."""
+    return read_lines(path, pair, EXPECTED)
 
 
 def hold_out(pairs):
@@ -81,12 +58,9 @@ def hold_out(pairs):
 
 if __name__ == "__main__":
     # A word that is no flag and no config file is the input.
-    words = [word if word.startswith('-') or word.endswith('.py') else f'--input={word}'
-             for word in sys.argv[1:]]
-    configure(globals(), words)
-    folder = os.path.join(os.path.dirname(HERE), name)
-    if not re.fullmatch(r'[\w-]+', name) or (folder != HERE
-                                             and os.path.exists(f'{folder}/prepare.py')):
+    configure(globals(), [re.sub(r'^(?!-)(?!.*\.py$)', '--input=', word) for word in sys.argv[1:]])
+    is_taken = name != 'pairs' and os.path.exists(f'{HERE}/../{name}/prepare.py')
+    if is_taken or not re.fullmatch(r'[\w-]+', name):
         fail(f"name = {name!r}: expected one that no other prepare.py of data/ has")
     if input == '':
         fail(f"no prompts of yours yet; python data/pairs/prepare.py mine.jsonl; {EXPECTED}")
@@ -96,19 +70,15 @@ if __name__ == "__main__":
     else:
         train, held_out = hold_out(train)
     if template:
-        tok = make_tokenizer(tokenizer)
-        if not hasattr(tok, 'apply_template'):
-            fail(f"template = True: expected --tokenizer=FOLDER of a pretrained one, not "
-                 f"{tokenizer}")
-        train = [(tok.apply_template(prompt), answer) for prompt, answer in train]
-        held_out = [(tok.apply_template(prompt), answer) for prompt, answer in held_out]
-    write_corpus(folder, 'pairs', train, held_out, tokenizer, vocabulary,
-                 'data/pairs/prepare.py', replace)
+        from extras.pretrained import PretrainedTokenizer
+        tok = PretrainedTokenizer(tokenizer)
+        train, held_out = [[(tok.apply_template(prompt), answer) for prompt, answer in pairs]
+                           for pairs in (train, held_out)]
+    write_corpus(name, 'pairs', train, held_out, tokenizer, replace)
 
     data = Dataset(name)
     lengths = np.concatenate([np.diff(edges) for edges in data.edges.values()])
-    print(f"{len(train)} pairs to learn from, {len(held_out)} held out; "
-          f"{(~data.has_answers()).sum()} have no answer; rows have {lengths.min()} to "
+    print(f"{(~data.has_answers()).sum()} have no answer; rows have {lengths.min()} to "
           f"{lengths.max()} tokens with their end; --block_size={lengths.max()} holds them all")
     if data.verify:
         answer, count = collections.Counter(answer for _, answer in held_out).most_common(1)[0]

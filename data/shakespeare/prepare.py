@@ -13,21 +13,19 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', '..'))
-from common import configure, fail, new_file, one_of
+from common import configure, fail, new_file
 from data.dataset import write_corpus
 from data.docstrings.prepare import known_words
 
 input = ''                  # text file; '': data/shakespeare/input.txt, downloaded if missing
-tokenizer = 'char'          # 'char': one symbol per character | 'gpt2': byte pairs, by tiktoken
-vocabulary = ''             # corpus whose characters to take, such as 'docstrings'; '': its own
+tokenizer = 'char'          # 'char' | 'gpt2': byte pairs, by tiktoken | corpus that has one
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 verify = functools.partial(known_words, name='shakespeare')
 
 
-def main(folder):
-    """Prepares the text that the command line asks for, in a folder of data/."""
+def main(name):
+    """Prepares the text that the command line asks for, as the corpus data/<name>."""
     configure(globals())
-    one_of(('char', 'gpt2'), tokenizer=tokenizer)
     path = input or os.path.join(HERE, 'input.txt')
     try:
         if input == '' and not os.path.exists(path):
@@ -42,8 +40,8 @@ def main(folder):
     if len(parts) < 10:
         fail(f"{path}: {len(parts)} paragraphs (split by empty lines); expected at least 10")
     cut = len(parts) * 9 // 10
-    write_corpus(folder, 'windows', parts[:cut], parts[cut:], tokenizer, vocabulary)
+    write_corpus(name, 'windows', parts[:cut], parts[cut:], tokenizer)
 
 
 if __name__ == "__main__":
-    main(HERE)
+    main('shakespeare')

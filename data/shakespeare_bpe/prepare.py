@@ -13,4 +13,4 @@ verify = functools.partial(prepare.known_words, name='shakespeare_bpe')
 
 if __name__ == "__main__":
     prepare.tokenizer = 'gpt2'
-    prepare.main(HERE)
+    prepare.main('shakespeare_bpe')
