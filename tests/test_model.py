@@ -57,7 +57,8 @@ def logits_by_the_book(gpt, inputs, is_seen):
     turn = torch.polar(torch.ones_like(angle), angle)                           # (T, 1, D / 2)
 
     def norm(x):
-        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+        variance = x.var(-1, keepdim=True, correction=0)
+        return (x - x.mean(-1, keepdim=True)) / (variance + 1e-5).sqrt()
 
     x = gpt.embed(inputs)
     if gpt.args['positions'] == 'learned':
