@@ -93,28 +93,22 @@ def attention(q, k, v, bias, causal):
     return scores.softmax(-2).transpose(-2, -1).to(v.dtype) @ v
 
 
-class KVCache:
-    """Keys and values (N, H, length, D) of the tokens that a causal model has seen, of each block.
+class KVCache(dict):
+    """{block: (keys, values)}, (N, H, length, D) each, of the tokens that a causal model has seen.
     Appending copies them, which costs no more than looking at them does."""
 
-    def __init__(self, n_layer):
-        self.length = 0                         # GPT.trunk() advances it after the last block
-        self.keys = [None] * n_layer
-        self.values = [None] * n_layer
-
-    def append(self, layer, k, v):
+    def append(self, block, k, v):
         """Takes in k, v (N, H, S, D) of the next S tokens; returns all there are."""
-        if self.keys[layer] is not None:
-            k = torch.cat((self.keys[layer], k), 2)
-            v = torch.cat((self.values[layer], v), 2)
-        self.keys[layer] = k
-        self.values[layer] = v
+        if block in self:
+            k = torch.cat((self[block][0], k), 2)
+            v = torch.cat((self[block][1], v), 2)
+        self[block] = k, v
         return k, v
 
     def expand(self, copies):
         """Each row becomes `copies` neighbouring rows."""
-        self.keys = [k.repeat_interleave(copies, 0) for k in self.keys]
-        self.values = [v.repeat_interleave(copies, 0) for v in self.values]
+        for block, kept in self.items():
+            self[block] = [x.repeat_interleave(copies, 0) for x in kept]
 
 
 class Block(nn.Module):
@@ -129,12 +123,12 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * n_embd, n_embd, bias=False)
         # What is added to the residual stream starts small, by the number of such branches.
         small = 0.02 / math.sqrt(2 * n_layer)
-        nn.init.normal_(self.qkv.weight, std=n_embd ** -0.5)
-        nn.init.normal_(self.up.weight, std=n_embd ** -0.5)
-        nn.init.normal_(self.proj.weight, std=small)
-        nn.init.normal_(self.down.weight, std=small)
+        for layer in (self.qkv, self.up):
+            nn.init.normal_(layer.weight, std=n_embd ** -0.5)
+        for layer in (self.proj, self.down):
+            nn.init.normal_(layer.weight, std=small)
 
-    def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
+    def forward(self, x, cos, sin, bias, causal, cache=None):
         N, S, C = x.shape
         D = C // self.n_head
         qkv = self.qkv(norm(x)).view(N, S, 3, self.n_head, D)
@@ -145,7 +139,7 @@ class Block(nn.Module):
         qk = (qk * cos).addcmul(qk.roll(D // 2, -1), sin)           # (N, S, 2, H, D)
         q, k = qk.to(v.dtype).transpose(1, 3).unbind(2)             # (N, H, S, D) each
         if cache is not None:
-            k, v = cache.append(layer, k, v)
+            k, v = cache.append(self, k, v)
         y = attention(q, k, v, bias, causal)                        # (N, H, S, D)
         x = x + self.proj(y.transpose(1, 2).reshape(N, S, C))
         return x + self.down(self.up(norm(x)).relu_().square())
@@ -179,9 +173,7 @@ class GPT(nn.Module):
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.causal = causal
-        self.mask_id = vocab_size
-        self.bos_id = vocab_size + 1
-        self.pad_id = vocab_size + 2
+        self.mask_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
@@ -202,22 +194,20 @@ class GPT(nn.Module):
     def trunk(self, inputs, cache=None, pad=None):
         """Ids (N, S) -> normalised features (N, S, C). cache: what stands to their left, and takes
         them in (causal); pad: (N, S) bool, positions that nobody looks at (bidirectional)."""
-        start = cache.length if cache is not None else 0
+        start = cache[self.blocks[0]][0].size(2) if cache else 0
         stop = start + inputs.size(1)
         bias = None
-        if self.causal and stop - start > 1:
+        if pad is not None:
+            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
+        elif stop - start > 1:
             future = torch.full((stop - start, stop), -math.inf, device=self.device)
             bias = future.triu(start + 1)                                   # (S, keys)
-        elif pad is not None:
-            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
 
         x = norm(self.embed(inputs))                                        # (N, S, C)
         cos = self.cos[start:stop]
         sin = self.sin[start:stop]
-        for layer, block in enumerate(self.blocks):
-            x = block(x, cos, sin, bias, self.causal and start == 0, cache, layer)
-        if cache is not None:
-            cache.length = stop
+        for block in self.blocks:
+            x = block(x, cos, sin, bias, self.causal and start == 0, cache)
         return norm(x)
 
     def features(self, tokens, where=None, copies=1):
@@ -226,36 +216,31 @@ class GPT(nn.Module):
         of the positions where it holds. Raises ValueError if the rows are too long."""
         if tokens.size(1) > self.block_size:
             raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
-        if self.causal:
-            x = self.causal_features(tokens, where, copies)                 # (N, T, C)
+        trunk = self.compiled or self.trunk
+        if not self.causal:
+            inputs = tokens
+            if where is not None:
+                hidden = where.to(self.device, non_blocking=True)
+                inputs = tokens.masked_fill(hidden, self.mask_id)
+            x = trunk(inputs, pad=tokens == self.pad_id)                    # (N, T, C)
         else:
-            x = self.fill_features(tokens, where)                           # (N, T, C)
+            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)       # BOS, all but the last
+            if copies == 1 or self.compiled:    # a compiled trunk wants rows of one shape
+                x = trunk(inputs)                                           # (N, T, C)
+            else:
+                x = self.of_copies(inputs, first_choice(where) + 1, copies)
         if where is None:
             return x
         index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (U,)
         return x.flatten(0, 1).index_select(0, index)                       # (U, C)
 
-    def fill_features(self, tokens, where):
-        inputs = tokens
-        if where is not None:
-            inputs = tokens.masked_fill(where.to(self.device, non_blocking=True), self.mask_id)
-        pad = tokens == self.pad_id                                         # (N, T)
-        # Without padding the attention needs no bias. A GPU would have to be waited for to know.
-        if self.compiled is None and tokens.device.type == 'cpu' and not pad.any():
-            pad = None
-        return (self.compiled or self.trunk)(inputs, pad=pad)
-
-    def causal_features(self, tokens, where, copies):
-        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)           # BOS, all but the last
-        if copies == 1 or self.compiled:        # a compiled trunk wants rows of one shape
-            return (self.compiled or self.trunk)(inputs)
-        # The copies of a prompt share what is left of the first choice of all: it is computed once,
-        # then each goes on alone.
-        prefix = first_choice(where)
+    def of_copies(self, inputs, n_shared, copies):
+        """Features (N, T, C) of inputs (N, T) of which each `copies` neighbouring rows begin with
+        the same n_shared ids: these are computed once, then each row goes on alone."""
         cache = self.new_cache()
-        shared = self.trunk(inputs[::copies, :prefix + 1], cache)           # (B, prefix + 1, C)
+        shared = self.trunk(inputs[::copies, :n_shared], cache)             # (B, n_shared, C)
         cache.expand(copies)
-        own = self.trunk(inputs[:, prefix + 1:], cache)
+        own = self.trunk(inputs[:, n_shared:], cache)
         return torch.cat((shared.repeat_interleave(copies, 0), own), 1)
 
     def logits(self, x):
@@ -267,7 +252,7 @@ class GPT(nn.Module):
         return self.logits(self.features(tokens, where, copies))
 
     def new_cache(self):
-        return KVCache(len(self.blocks))
+        return KVCache()
 
     def next_logits(self, tokens, cache):
         """Logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
