@@ -197,11 +197,11 @@ class GPT(nn.Module):
         start = cache[self.blocks[0]][0].size(2) if cache else 0
         stop = start + inputs.size(1)
         bias = None
-        if pad is not None:
-            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
-        elif stop - start > 1:
+        if self.causal and stop - start > 1:
             future = torch.full((stop - start, stop), -math.inf, device=self.device)
             bias = future.triu(start + 1)                                   # (S, keys)
+        elif pad is not None:
+            bias = torch.where(pad, -math.inf, 0.0)[:, None, None]          # (N, 1, 1, S)
 
         x = norm(self.embed(inputs))                                        # (N, S, C)
         cos = self.cos[start:stop]
@@ -306,15 +306,15 @@ def draw(logp, uniforms):
     return ids.clamp(max=logp.size(-1) - 1)     # NaN logits are reported later, by name
 
 
-def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
-    """Logits (U, V), uniforms (U, k), or None: the likeliest id -> ids, their log-probs (U, k), and
-    the kept set (U, V) bool, None if nothing is filtered."""
+def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
+    """Logits (U, V), uniforms (U, k) -> ids, their log-probs (U, k), and the kept set (U, V) bool,
+    None if nothing is filtered. greedy: the likeliest id, k = 1, whatever the uniforms are."""
     logp = log_probs(logits, temperature)                           # (U, V)
     kept = None
     if top_k > 0 or top_p < 1:
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
-    ids = logp.argmax(-1, keepdim=True) if uniforms is None else draw(logp, uniforms)
+    ids = logp.argmax(-1, keepdim=True) if greedy else draw(logp, uniforms)
     return ids, logp.gather(1, ids), kept
 
 
@@ -322,10 +322,23 @@ def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
 class Rollout:
     """k completions of each of B prompts, and every choice that was made on the way to them.
 
-    A choice is an id that one completion took at one position, drawn from one of the U
-    distributions model(states, where). In fill mode all completions of a prompt that stand in one
-    state share its distributions: in the first pass all k do, so that B rows serve all N = B * k
-    completions. In causal mode each choice has a distribution of its own."""
+    A choice is an id that one completion took at one position, drawn from one of the distributions
+    model(states, where). Here two prompts, 7 _ _ and 2 _ _, k = 2, are filled from left to right in
+    two passes. Completions of a prompt that stand in one state share its row and its distributions:
+    in the first pass all k do, in the second those of the second prompt, which both took an 8.
+
+        rows      7 4 9   7 5 1   2 8 6   2 8 3           N = 4 completions: owners 0 to 3
+
+                  first pass      second pass
+        states    7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
+        where       x       x         x       x       x   U = 5 distributions: points 0 to 4
+
+        owner     0 1 2 3         0 1 2 3                 M = 8 choices
+        position  1 1 1 1         2 2 2 2
+        point     0 0 1 1         2 3 4 4
+        actions   4 5 8 8         9 1 6 3
+
+    In causal mode the states are the rows, and each choice has a distribution of its own."""
     prompts: Prompts        # B of them
     rows: Tensor            # (N, T) completed; row b * k + j is completion j of prompt b
     states: Tensor          # (S, T) what the policy saw, of all passes; causal: the rows
@@ -355,13 +368,15 @@ def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, 
     likeliest ids. Returns a Rollout. This one function completes, in training, evaluation and
     sample.py. keep_graph (fill): keep the logits, to learn from the very passes that chose."""
     k = 1 if greedy else prompts.uniforms.size(2)
-    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
-    if model.causal:
-        return write(model, prompts, k, greedy, **how)
-    return fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
+    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p, 'greedy': greedy}
+    keep_graph = keep_graph and not model.causal and torch.is_grad_enabled()
+    with torch.set_grad_enabled(keep_graph):
+        if model.causal:
+            return write(model, prompts, k, **how)
+        return fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how)
 
 
-def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how):
+def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     """Fills the blanks in passes, each of which sees what the passes before it wrote. The blanks of
     a row are ranked; pass t fills those of rank r with r * n_fill_steps // blanks == t.
 
@@ -370,90 +385,70 @@ def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
     uniforms that sample, so the log-probability of a completion, given its order, is exactly the
     sum of those of its choices.
 
-    Who chooses what is worked out on the CPU, where prompts lie, so that a GPU is waited for only
-    to learn what an earlier pass wrote. Two prompts, k = 2, in the second of two passes:
-
-        rows    7 4 _   7 5 _   | 2 _ _ _   2 _ _ _     completions 0, 1 of prompt 0; 2, 3 of 1
-        states  7 4 _   7 5 _   | 2 _ _ _               completions 2 and 3 still share a state
-        where       x       x   |     x x               U = 4 distributions, numbered from 0
-        owner       0       1   |     2 2 3 3           M = 6 choices
-        point       0       1   |     2 3 2 3           which of the 4 each is drawn from"""
+    A pass asks three things: which states are there, which of their blanks have their turn, and
+    who draws from them what. See Rollout for an example. All that is worked out on the CPU, where
+    prompts lie, so that a GPU is waited for only to learn what an earlier pass wrote."""
     device = model.device
     B, T = prompts.tokens.shape
-    prompt_of = torch.arange(B).repeat_interleave(k)                    # (N,)
-    n_blanks = prompts.mask.sum(1, keepdim=True)                        # (B, 1)
     key = torch.arange(T).expand(B, T)
     if fill_order == 'random' and n_fill_steps > 1:
         key = prompts.order                                             # (B, T)
-    if not greedy:                                                      # (N, T), one each
-        uniforms = prompts.uniforms.transpose(1, 2).flatten(0, 1)
-    blank = prompts.tokens.masked_fill(prompts.mask, model.mask_id)     # (B, T)
-    rows = blank.to(device, non_blocking=True).repeat_interleave(k, 0)  # (N, T)
+    n_blanks = prompts.mask.sum(1, keepdim=True).clamp(min=1)           # (B, 1)
+    uniforms = prompts.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)    # (N, T)
 
+    # At first all completions of a prompt stand in one state.
+    prompt = torch.arange(B)                                            # (S,) of each state
+    state_of = prompt_of = prompt.repeat_interleave(k)                  # (N,) of each completion
+    states = prompts.tokens.masked_fill(prompts.mask, model.mask_id)    # (S, T)
+    rows = states.to(device, non_blocking=True).repeat_interleave(k, 0)     # (N, T)
     passes = []
     n_points = 0
     for t in range(n_fill_steps):
-        # Completions of a prompt that stand in one state share its row, as at first all k do.
-        if t == 0:
-            states = blank
-            state_of = prompt_of                                        # (N,)
-            prompt = torch.arange(B)                                    # (S,)
-        else:
+        if t > 0:
             seen = torch.cat((prompt_of[:, None], rows.cpu()), 1)
             seen, state_of = seen.unique(dim=0, return_inverse=True)    # (S, 1 + T), (N,)
-            states = seen[:, 1:]
             prompt = seen[:, 0]
+            states = seen[:, 1:]
 
         # Which of the blanks that are left have their turn? Those that were filled ranked lower.
         left = states == model.mask_id                                  # (S, T)
         keys = key[prompt]                                              # (S, T)
-        if fill_order == 'confident' and n_fill_steps > 1:
-            look = logits_at(model, states, left, keep_graph)           # (blanks left, V)
-            keys = torch.zeros(left.shape)
-            keys[left] = -confidence(look).to(keys.dtype)
-        rank = n_blanks[prompt] - left.sum(1, keepdim=True) + rank_among(keys, left)
-        where = left & (rank * n_fill_steps // n_blanks[prompt].clamp(min=1) == t)      # (S, T)
+        if fill_order == 'confident':
+            look = model(states.to(device, non_blocking=True), left)    # (blanks left, V)
+            keys = left.double().masked_scatter(left, -confidence(look))
+        n = n_blanks[prompt]                                            # (S, 1)
+        rank = n - left.sum(1, keepdim=True) + rank_among(keys, left)
+        where = left & (rank * n_fill_steps // n == t)                  # (S, T)
+        if not where.any():                     # with few blanks a pass may have nothing to do
+            continue
 
         # Each completion draws from the distributions of its state.
         number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
         owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
         point = number[state_of[owner], position]                       # (M of this pass,)
-        if len(owner) == 0:
-            continue
         is_chosen = where[left]                                         # of the blanks left
-        busy = where.any(1)                     # with few blanks a row has no turn in some passes
-        states = states[busy]
+        busy = where.any(1)                     # and so may a row
+        states = states[busy].to(device, non_blocking=True)
         where = where[busy]                     # numbered as before
-        if fill_order == 'confident' and n_fill_steps > 1:
+        if fill_order == 'confident':
             chosen = is_chosen.nonzero().squeeze(1).to(device, non_blocking=True)
             logits = look.index_select(0, chosen)                       # of the very same pass
         else:
-            logits = logits_at(model, states, where, keep_graph)        # (U of this pass, V)
+            logits = model(states, where)                               # (U of this pass, V)
 
         # It draws with uniforms of its own.
-        drawn = None
-        if not greedy:
-            drawn = uniforms.new_zeros(len(logits), k)
-            drawn[point, owner % k] = uniforms[owner, position]
-            drawn = drawn.to(device, non_blocking=True)
-        ids, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
+        drawn = uniforms.new_zeros(len(logits), k)
+        drawn[point, owner % k] = uniforms[owner, position]
+        ids, logp, kept = choose(logits.detach(), drawn.to(device, non_blocking=True), **how)
         owner, position, point = [index.to(device, non_blocking=True)
                                   for index in (owner, position, point)]
-        actions = ids[point, owner % k]
+        actions = ids[point, owner % k]                                 # of ids (U, k)
         rows[owner, position] = actions
-        passes.append((states.to(device, non_blocking=True), where, owner, position,
-                       n_points + point, actions, logp[point, owner % k], kept, logits))
+        passes.append((states, where, owner, position, n_points + point, actions,
+                       logp[point, owner % k], kept, logits if keep_graph else None))
         n_points += len(logits)
     joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*passes)]
-    if not keep_graph:
-        joined[-1] = None
     return Rollout(prompts, rows, *joined)
-
-
-def logits_at(model, states, where, keep_graph):
-    """Logits (U, V) at where (S, T) of states (S, T), with gradient if they are kept."""
-    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
-        return model(states.to(model.device, non_blocking=True), where)
 
 
 def rank_among(key, among):
@@ -466,7 +461,7 @@ def confidence(logits):
     """How sure the model is (U,), on the CPU: the log-probability of the likeliest id, from logits
     (U, V). Of the distribution, not of a sample; rounded, so that places that are equal but for
     rounding go from left to right."""
-    return logits.detach().log_softmax(-1).amax(-1).round(decimals=4).cpu()
+    return logits.detach().log_softmax(-1).amax(-1).round(decimals=4).cpu().double()
 
 
 def first_choice(where):
@@ -474,48 +469,44 @@ def first_choice(where):
     return int(where.int().argmax(1).min())
 
 
-@torch.no_grad()
-def write(model, prompts, k, greedy, **how):
+def write(model, prompts, k, **how):
     """Writes from left to right, up to *and including* eos, padding after it; what a row gives, it
     takes. Prompts need not be equally long, but what follows a blank is blank."""
     device = model.device
     first = first_choice(prompts.mask)
-    tokens = prompts.tokens.to(device, non_blocking=True)                   # (B, T)
-    rows = tokens.repeat_interleave(k, 0)                                   # (N, T)
-    where = prompts.mask.to(device, non_blocking=True).repeat_interleave(k, 0)      # (N, T)
-    uniforms = prompts.uniforms.to(device, non_blocking=True)
-    uniforms = uniforms.transpose(1, 2).flatten(0, 1)                       # (N, T)
-    N, T = rows.shape
-
-    # The k completions of a prompt share everything up to the first blank of all.
+    there = prompts.map(lambda tensor: tensor.to(device, non_blocking=True))
+    rows = there.tokens.repeat_interleave(k, 0)                             # (N, T)
+    where = there.mask.repeat_interleave(k, 0)                              # (N, T)
+    uniforms = there.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)          # (N, T)
     cache = model.new_cache()
-    prefix = F.pad(tokens[:, :first], (1, 0), value=model.bos_id)           # (B, first + 1)
-    logits = model.next_logits(prefix, cache).repeat_interleave(k, 0)       # (N, V)
-    cache.expand(k)
-    steps = []                                  # of each position: log-probs (N,), kept (N, V)
-    for t in range(first, T):
-        u = None if greedy else uniforms[:, t, None]                        # (N, 1)
-        ids, logp, kept = choose(logits, u, **how)                          # (N, 1) twice, (N, V)
-        steps.append((logp[:, 0], kept))
+    seen = F.pad(there.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
+    steps = []                                  # of each position: log-probs (N, 1), kept (N, V)
+    for t in range(first, rows.size(1)):
+        logits = model.next_logits(seen, cache)                             # (N, V)
+        if t == first:                          # up to here the k completions of a prompt are one
+            logits = logits.repeat_interleave(k, 0)
+            cache.expand(k)
+        ids, logp, kept = choose(logits, uniforms[:, t, None], **how)       # (N, 1) twice, (N, V)
+        steps.append((logp, kept))
         rows[:, t] = torch.where(where[:, t], ids[:, 0], rows[:, t])
-        ended = where[:, t, None] & (rows[:, t, None] == prompts.eos)       # (N, 1)
+        seen = rows[:, t, None]                                             # (N, 1)
+        ended = where[:, t, None] & (seen == prompts.eos)                   # (N, 1)
         rows[:, t + 1:] = rows[:, t + 1:].masked_fill(ended, model.pad_id)
         where[:, t + 1:] &= ~ended
         # To know whether all have ended a GPU must be waited for, so it is asked seldom.
-        if t == T - 1 or (device.type == 'cpu' or t % 4 == 3) and not where[:, t + 1:].any():
+        if (device.type == 'cpu' or t % 4 == 3) and not where[:, t + 1:].any():
             break
-        logits = model.next_logits(rows[:, t, None], cache)                 # (N, V)
 
     where = where.cpu()
-    index = where.nonzero(as_tuple=True)
-    owner, position = [values.to(device, non_blocking=True) for values in index]    # (M,) each
+    owner, position = [index.to(device, non_blocking=True)
+                       for index in where.nonzero(as_tuple=True)]           # (M,) each
+    point = torch.arange(len(owner), device=device)     # each choice has a distribution of its own
     logp, kept = zip(*steps)
-    logp_old = torch.stack(logp, 1)[owner, position - first]
+    logp_old = torch.cat(logp, 1)[owner, position - first]
     if kept[0] is not None:
         kept = torch.stack(kept, 1)[owner, position - first]                # (U, V)
     else:
         kept = None
-    point = torch.arange(len(owner), device=device)     # each choice has a distribution of its own
     return Rollout(prompts, rows, rows, where, owner, position, point, rows[owner, position],
                    logp_old, kept, causal=True)
 
@@ -541,7 +532,7 @@ def make_optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon
     serves both. 'adamw': for all."""
     settings = {'lr': learning_rate, 'weight_decay': weight_decay}
     matrices = hidden_matrices(model) if kind == 'muon' else []
-    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    others = [p for p in model.parameters() if p not in set(matrices)]
     optimizers = [torch.optim.AdamW(others, betas=(beta1, beta2), fused=True, **settings)]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **settings))
