@@ -11,6 +11,7 @@ the ratio; optimizers; checkpoints and the recipes they are made by; the loop of
 import ast
 import functools
 import importlib
+import inspect
 import math
 import os
 import pathlib
@@ -20,7 +21,7 @@ import time
 import zipfile
 from dataclasses import dataclass
 
-from common import (HOME, StopSignal, at_least, autocast, between, configure, digest_of, fail,
+from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
                     init_device, knobs, new_file, one_of, use_threads)
 
 import torch
@@ -28,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
-                          prompts_of_texts, texts, texts_and_originals)
+                          prompts_of_texts, texts, texts_and_originals, with_draws)
 
 # knobs of pretraining
 out = ''                    # checkpoint to write; '': out/<config file>-<digest of the recipe>.pt
@@ -73,6 +74,13 @@ def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, 
 
 
 # ---- the network ---------------------------------------------------------------------------------
+
+
+def rows_at(mask, x):
+    """The rows (U, ...) of x (N, ...) where a mask (N,) bool on the CPU holds: no GPU is waited for.
+    """
+    index = mask.nonzero().squeeze(1).to(x.device, non_blocking=True)       # (U,)
+    return x.index_select(0, index)
 
 
 def norm(x):
@@ -229,10 +237,9 @@ class GPT(nn.Module):
                 x = trunk(inputs)                                           # (N, T, C)
             else:
                 x = self.of_copies(inputs, first_choice(where) + 1, copies)
-        if where is None:
-            return x
-        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (U,)
-        return x.flatten(0, 1).index_select(0, index)                       # (U, C)
+        if where is not None:
+            x = rows_at(where.flatten(), x.flatten(0, 1))                   # (U, C)
+        return x
 
     def of_copies(self, inputs, n_shared, copies):
         """Features (N, T, C) of inputs (N, T) of which each `copies` neighbouring rows begin with
@@ -251,8 +258,7 @@ class GPT(nn.Module):
         """Logits that score tokens[n, t]: (N, T, V), or (U, V) at where (N, T); see features()."""
         return self.logits(self.features(tokens, where, copies))
 
-    def new_cache(self):
-        return KVCache()
+    new_cache = KVCache                         # model.new_cache() makes one
 
     def next_logits(self, tokens, cache):
         """Logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
@@ -369,10 +375,9 @@ def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, 
     sample.py. keep_graph (fill): keep the logits, to learn from the very passes that chose."""
     k = 1 if greedy else prompts.uniforms.size(2)
     how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p, 'greedy': greedy}
-    keep_graph = keep_graph and not model.causal and torch.is_grad_enabled()
+    if model.causal:
+        return write(model, prompts, k, **how)
     with torch.set_grad_enabled(keep_graph):
-        if model.causal:
-            return write(model, prompts, k, **how)
         return fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how)
 
 
@@ -391,7 +396,7 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     device = model.device
     B, T = prompts.tokens.shape
     key = torch.arange(T).expand(B, T)
-    if fill_order == 'random' and n_fill_steps > 1:
+    if fill_order == 'random':
         key = prompts.order                                             # (B, T)
     n_blanks = prompts.mask.sum(1, keepdim=True).clamp(min=1)           # (B, 1)
     uniforms = prompts.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)    # (N, T)
@@ -431,8 +436,7 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
         states = states[busy].to(device, non_blocking=True)
         where = where[busy]                     # numbered as before
         if fill_order == 'confident':
-            chosen = is_chosen.nonzero().squeeze(1).to(device, non_blocking=True)
-            logits = look.index_select(0, chosen)                       # of the very same pass
+            logits = rows_at(is_chosen, look)   # of the very same pass
         else:
             logits = model(states, where)                               # (U of this pass, V)
 
@@ -469,6 +473,7 @@ def first_choice(where):
     return int(where.int().argmax(1).min())
 
 
+@torch.no_grad()
 def write(model, prompts, k, **how):
     """Writes from left to right, up to *and including* eos, padding after it; what a row gives, it
     takes. Prompts need not be equally long, but what follows a blank is blank."""
@@ -575,41 +580,33 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
     if not os.path.isfile(path):
         fail(f"no {kind} at {path}{end}")
     try:
-        damaged = zipfile.ZipFile(path).testzip()       # compares the checksums of its parts
+        if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
+            raise zipfile.BadZipFile
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         found = checkpoint['kind']
-        args = checkpoint['model_args']
-        weights = checkpoint['model']
-        corpus = checkpoint['corpus']
-        vocabulary = checkpoint['vocabulary']
-        dataset_then = checkpoint['config']['dataset']
-        embed = [w.shape for name, w in weights.items() if name.endswith('embed.weight')]
-        n_blocks = sum(name.endswith('qkv.weight') for name in weights)
-        agrees = 'folder' in args or (
-            embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6 and type(checkpoint['unit']) is str
-            and (found != 'judge' or type(checkpoint['judge_kind']) is str))
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
         fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
-    if damaged or not agrees:
-        fail(f"{path} is damaged: its parts do not agree{end}")
+    args = checkpoint['model_args']
+    wrong = ''
     if found != kind and (kind, found) != ('generator', 'policy'):
-        fail(f"{path} is a {found}, expected a {kind}{end}")
-    if data and vocabulary != data.tok.vocabulary:
-        fail(f"{path} was made for the vocabulary of '{dataset_then}', which is not that of "
-             f"'{data.name}'{end}")
-    if data and kind == 'policy' and corpus != data.fingerprint:
-        fail(f"{path} was made for another text of '{dataset_then}' than data/{data.name} has{end}")
-    if args['block_size'] < block_size:
-        fail(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}{end}")
-    if mode and args['causal'] != (mode == 'causal'):
-        fail(f"{path} is not a {mode} model{end}")
+        wrong = f"is a {found}, expected a {kind}"
+    elif data and checkpoint['vocabulary'] != data.tok.vocabulary:
+        wrong = (f"was made for the vocabulary of '{checkpoint['config']['dataset']}', not that of "
+                 f"'{data.name}'")
+    elif data and kind == 'policy' and checkpoint['corpus'] != data.fingerprint:
+        wrong = f"was made for another text than data/{data.name} has"
+    elif args['block_size'] < block_size:
+        wrong = f"takes rows of {args['block_size']} tokens, block_size is {block_size}"
+    elif mode and args['causal'] != (mode == 'causal'):
+        wrong = f"is not a {mode} model"
+    if wrong:
+        fail(f"{path} {wrong}{end}")
     return checkpoint
 
 
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
-    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has three
-    attributes more: tok, its Tokenizer; text, the name of its corpus; unit, of that corpus."""
+    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has two attributes
+    more: tok, its Tokenizer, and unit, of its corpus."""
     if os.path.isdir(path):                     # a model of others
         from extras.pretrained import load
         return load(path, data, block_size, mode, device)
@@ -620,7 +617,6 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     model = network(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
-    model.text = checkpoint['config']['dataset']
     model.unit = checkpoint['unit']
     use_threads(model.args.get('n_embd', 256))
     return model.to(device)
@@ -641,21 +637,16 @@ def recipe_path(config, words):
     files that knobs name, the network's code, and the generator that a classifier learns from."""
     data = Dataset(config['dataset'], prepare=True)
     made_of = [data.fingerprint]
-    for file in ('model.py', 'judge.py'):
-        for node in ast.parse(pathlib.Path(HOME, file).read_text()).body:
-            if getattr(node, 'name', '') in ('norm', 'attention', 'Block', 'GPT', 'Judge'):
-                made_of.append(ast.unparse(node))       # without comments
+    for part in (norm, attention, Block, GPT, importlib.import_module('judge').Judge):
+        made_of.append(ast.unparse(ast.parse(inspect.getsource(part))))     # without comments
     for name, value in config.items():
-        if name in ('out', 'device', 'compile', 'eval_interval'):
-            continue
-        if type(value) is str and os.path.isfile(value):
+        if os.path.isfile(str(value)):
             value = pathlib.Path(value).read_bytes()
-        made_of.append([name, value])
+        if name not in ('out', 'device', 'compile', 'eval_interval'):
+            made_of.append([name, value])
     if config.get('kind') == 'classifier' and config['labels'] == '':
-        path, _ = find_generator(config, data)
-        made_of.append(path)
-    recipes = [word for word in words if word.endswith('.py')]
-    name = os.path.basename(recipes[0]).removesuffix('.py') if recipes else 'made'
+        made_of.append(find_generator(config, data))
+    name = next((pathlib.Path(word).stem for word in words if word.endswith('.py')), 'made')
     return f'out/{name}-{digest_of(made_of)[:8]}.pt'
 
 
@@ -688,8 +679,7 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
     path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
     use_threads(config['n_embd'])
-    n_weights = sum(p.numel() for p in model.parameters())
-    print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
+    print(f"{title}, {config['dataset']} -> {path}")
     if config['compile']:
         gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
     peak = config['learning_rate']
@@ -697,25 +687,21 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     interval = config['eval_interval'] or last
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
-    began = time.time()
-    printed = began
-    mean = 0.0                                  # of the loss, over about the last 50 steps
+    printed = time.time()
     for step in range(1, last + 1):
         loss = loss_at(step)
-        mean += (loss.item() - mean) / min(step, 50)
-        if not math.isfinite(mean):
-            fail(f"step {step}: loss {loss:g}, nothing was written; try --learning_rate={peak / 2}")
         loss.backward()
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
-
         is_due = step == last or step % interval == 0
         if is_due or time.time() - printed > 5:                 # a sign of life
             printed = time.time()
-            seconds_left = (printed - began) / step * (last - step)
-            held_out = f"{look()} | " if is_due else ''
-            print(f"{content['kind']:9} step {step:5} | loss {mean:.4f} | {held_out}"
-                  f"{seconds_left:.0f} s left", flush=True)
+            if not loss.isfinite():
+                fail(f"step {step}: loss {loss:g}, nothing was written; try "
+                     f"--learning_rate={peak / 2}")
+            held_out = f" | {look()}" if is_due else ''
+            print(f"{content['kind']:9} step {step:5} of {last} | loss {loss:.4f}{held_out}",
+                  flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
     print(f"saved {path}")
 
@@ -735,19 +721,16 @@ def pretraining_batch(model, data, split, n, rng):
 
 @torch.no_grad()
 def look_at_fills(model, data):
-    """Text: held-out loss, and verify() of sampled and of best-guess completions of fixed blanks.
-    """
+    """Text: held-out loss, and verify() of sampled completions of fixed blanks."""
     n = min(512, 2 ** 15 // block_size)
     rng = draws(0, 'look')
-    tokens, mask, loss = pretraining_batch(model, data, 'val', n, rng)
-    line = f"held-out loss {loss.item():.4f}"
+    tokens, hidden, loss = pretraining_batch(model, data, 'val', n, rng)
+    line = f"held-out loss {loss:.4f}"
     if data.verify:
-        uniforms = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32'))
-        prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
-        for name, greedy in (('sampled', False), ('likeliest', True)):
-            rows = complete(model, prompts, greedy).rows
-            strings = texts_and_originals(data.tok, prompts, rows, model.causal)
-            line += f" | verify {name} {sum(data.check(*strings)) / n:.3f}"
+        prompts = with_draws(tokens, hidden, data.tok, 1, rng)
+        rows = complete(model, prompts).rows
+        found = data.check(*texts_and_originals(data.tok, prompts, rows, model.causal))
+        line += f" | verify {sum(found) / n:.3f}"
     return line
 
 
