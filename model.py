@@ -17,7 +17,6 @@ import os
 import pathlib
 import shlex
 import sys
-import time
 import zipfile
 from dataclasses import dataclass
 
@@ -77,8 +76,8 @@ def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, 
 
 
 def rows_at(mask, x):
-    """The rows (U, ...) of x (N, ...) where a mask (N,) bool on the CPU holds: no GPU is waited for.
-    """
+    """The rows (U, ...) of x (N, ...) where a mask (N,) holds, which lies on the CPU: no GPU is
+    waited for."""
     index = mask.nonzero().squeeze(1).to(x.device, non_blocking=True)       # (U,)
     return x.index_select(0, index)
 
@@ -394,15 +393,14 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     who draws from them what. See Rollout for an example. All that is worked out on the CPU, where
     prompts lie, so that a GPU is waited for only to learn what an earlier pass wrote."""
     device = model.device
-    B, T = prompts.tokens.shape
-    key = torch.arange(T).expand(B, T)
+    key = torch.zeros(prompts.mask.shape)       # ties go from left to right
     if fill_order == 'random':
         key = prompts.order                                             # (B, T)
     n_blanks = prompts.mask.sum(1, keepdim=True).clamp(min=1)           # (B, 1)
     uniforms = prompts.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)    # (N, T)
 
     # At first all completions of a prompt stand in one state.
-    prompt = torch.arange(B)                                            # (S,) of each state
+    prompt = torch.arange(len(prompts))                                 # (S,) of each state
     state_of = prompt_of = prompt.repeat_interleave(k)                  # (N,) of each completion
     states = prompts.tokens.masked_fill(prompts.mask, model.mask_id)    # (S, T)
     rows = states.to(device, non_blocking=True).repeat_interleave(k, 0)     # (N, T)
@@ -427,26 +425,25 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
         if not where.any():                     # with few blanks a pass may have nothing to do
             continue
 
-        # Each completion draws from the distributions of its state.
+        # Each completion draws from the distributions of its state, with uniforms of its own.
         number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
         owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
         point = number[state_of[owner], position]                       # (M of this pass,)
+        drawn = uniforms.new_zeros(number[-1, -1] + 1, k)               # (U of this pass, k)
+        drawn[point, owner % k] = uniforms[owner, position]
+
         is_chosen = where[left]                                         # of the blanks left
-        busy = where.any(1)                     # and so may a row
-        states = states[busy].to(device, non_blocking=True)
-        where = where[busy]                     # numbered as before
+        busy = where.any(1)                     # so may a row; the others are numbered as before
+        where = where[busy]
+        states, drawn, owner, position, point = [
+            tensor.to(device, non_blocking=True)
+            for tensor in (states[busy], drawn, owner, position, point)]
         if fill_order == 'confident':
             logits = rows_at(is_chosen, look)   # of the very same pass
         else:
             logits = model(states, where)                               # (U of this pass, V)
-
-        # It draws with uniforms of its own.
-        drawn = uniforms.new_zeros(len(logits), k)
-        drawn[point, owner % k] = uniforms[owner, position]
-        ids, logp, kept = choose(logits.detach(), drawn.to(device, non_blocking=True), **how)
-        owner, position, point = [index.to(device, non_blocking=True)
-                                  for index in (owner, position, point)]
-        actions = ids[point, owner % k]                                 # of ids (U, k)
+        ids, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
+        actions = ids[point, owner % k]
         rows[owner, position] = actions
         passes.append((states, where, owner, position, n_points + point, actions,
                        logp[point, owner % k], kept, logits if keep_graph else None))
@@ -485,14 +482,14 @@ def write(model, prompts, k, **how):
     uniforms = there.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)          # (N, T)
     cache = model.new_cache()
     seen = F.pad(there.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
-    steps = []                                  # of each position: log-probs (N, 1), kept (N, V)
+    steps = []                                  # of each position: log-probs (N,), kept (N, V)
     for t in range(first, rows.size(1)):
         logits = model.next_logits(seen, cache)                             # (N, V)
         if t == first:                          # up to here the k completions of a prompt are one
             logits = logits.repeat_interleave(k, 0)
             cache.expand(k)
         ids, logp, kept = choose(logits, uniforms[:, t, None], **how)       # (N, 1) twice, (N, V)
-        steps.append((logp, kept))
+        steps.append((logp[:, 0], kept))
         rows[:, t] = torch.where(where[:, t], ids[:, 0], rows[:, t])
         seen = rows[:, t, None]                                             # (N, 1)
         ended = where[:, t, None] & (seen == prompts.eos)                   # (N, 1)
@@ -506,12 +503,9 @@ def write(model, prompts, k, **how):
     owner, position = [index.to(device, non_blocking=True)
                        for index in where.nonzero(as_tuple=True)]           # (M,) each
     point = torch.arange(len(owner), device=device)     # each choice has a distribution of its own
-    logp, kept = zip(*steps)
-    logp_old = torch.cat(logp, 1)[owner, position - first]
-    if kept[0] is not None:
-        kept = torch.stack(kept, 1)[owner, position - first]                # (U, V)
-    else:
-        kept = None
+    logp_old, kept = [
+        None if parts[0] is None else torch.stack(parts, 1)[owner, position - first]
+        for parts in zip(*steps)]                                           # (M,), (M, V)
     return Rollout(prompts, rows, rows, where, owner, position, point, rows[owner, position],
                    logp_old, kept, causal=True)
 
@@ -679,7 +673,7 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
     path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
     use_threads(config['n_embd'])
-    print(f"{title}, {config['dataset']} -> {path}")
+    print(f"{title}, {config['dataset']}")
     if config['compile']:
         gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
     peak = config['learning_rate']
@@ -687,20 +681,16 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     interval = config['eval_interval'] or last
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
-    printed = time.time()
     for step in range(1, last + 1):
         loss = loss_at(step)
         loss.backward()
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
-        is_due = step == last or step % interval == 0
-        if is_due or time.time() - printed > 5:                 # a sign of life
-            printed = time.time()
+        if step == last or step % interval == 0:
             if not loss.isfinite():
                 fail(f"step {step}: loss {loss:g}, nothing was written; try "
                      f"--learning_rate={peak / 2}")
-            held_out = f" | {look()}" if is_due else ''
-            print(f"{content['kind']:9} step {step:5} of {last} | loss {loss:.4f}{held_out}",
+            print(f"{content['kind']:9} step {step:5} of {last} | loss {loss:.4f} | {look()}",
                   flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
     print(f"saved {path}")
