@@ -16,22 +16,21 @@ import math
 import os
 import pathlib
 import shlex
-import sys
 import zipfile
 from dataclasses import dataclass
 
 from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
-                    init_device, knobs, new_file, one_of, use_threads)
+                    init_device, new_file, one_of, use_threads)
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
-                          prompts_of_texts, texts, texts_and_originals, with_draws)
+                          prompts_of_texts, texts_and_originals, with_draws)
 
 # knobs of pretraining
-out = ''                    # checkpoint to write; '': out/<config file>-<digest of the recipe>.pt
+out = ''                    # checkpoint to write; '': out/generator_<dataset>-<digest of recipe>.pt
 dataset = 'arithmetic'      # a folder of data/
 mode = 'fill'               # 'fill' blanks | 'causal': left to right
 block_size = 10             # T, tokens in a row
@@ -59,16 +58,15 @@ seed = 1                    # of weights, rows and blanks
 # D = C / H | M choices, drawn from U distributions | S states
 
 
-def check_recipe(*, block_size, n_layer, n_head, n_embd, blank_kind, blank_low, blank_high,
-                 blank_span, batch_size, max_iters, **others):
+def check_recipe(*, block_size, n_head, n_embd, blank_kind, blank_low, blank_high, blank_span,
+                 batch_size, **others):
     """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     at_least(2, block_size=block_size)
-    at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters,
-             blank_span=blank_span)
+    at_least(1, n_head=n_head, n_embd=n_embd, batch_size=batch_size, blank_span=blank_span)
     between(0, 1, blank_high=blank_high)
     between(0, blank_high, blank_low=blank_low)
-    if n_embd < 1 or n_embd % (2 * n_head) != 0:
+    if n_embd % (2 * n_head) != 0:
         fail(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
 
 
@@ -96,7 +94,7 @@ def attention(q, k, v, bias, causal):
         return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
     scores = k @ (q * q.size(-1) ** -0.5).transpose(-2, -1)         # (N, H, keys, S)
     if bias is not None:
-        scores = scores.add_(bias.transpose(-2, -1).to(scores.dtype))
+        scores = scores.add_(bias.transpose(-2, -1))
     return scores.softmax(-2).transpose(-2, -1).to(v.dtype) @ v
 
 
@@ -106,11 +104,11 @@ class KVCache(dict):
 
     def append(self, block, k, v):
         """Takes in k, v (N, H, S, D) of the next S tokens; returns all there are."""
+        own = (k, v)
         if block in self:
-            k = torch.cat((self[block][0], k), 2)
-            v = torch.cat((self[block][1], v), 2)
-        self[block] = k, v
-        return k, v
+            own = [torch.cat(pair, 2) for pair in zip(self[block], own)]
+        self[block] = own
+        return own
 
     def expand(self, copies):
         """Each row becomes `copies` neighbouring rows."""
@@ -191,8 +189,9 @@ class GPT(nn.Module):
         D = n_embd // n_head
         frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
-        self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
-        self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
+        cos = torch.cat((angle, angle), -1).cos()                           # (T, 1, 1, D)
+        sin = torch.cat((-angle, angle), -1).sin()
+        self.rotary = nn.Buffer(torch.stack((cos, sin)), persistent=False)
 
     @property
     def device(self):
@@ -211,8 +210,7 @@ class GPT(nn.Module):
             bias = torch.where(pad, -math.inf, 0.0)[:, None, None]          # (N, 1, 1, S)
 
         x = norm(self.embed(inputs))                                        # (N, S, C)
-        cos = self.cos[start:stop]
-        sin = self.sin[start:stop]
+        cos, sin = self.rotary[:, start:stop]                               # (S, 1, 1, D) each
         for block in self.blocks:
             x = block(x, cos, sin, bias, self.causal and start == 0, cache)
         return norm(x)
@@ -220,9 +218,7 @@ class GPT(nn.Module):
     def features(self, tokens, where=None, copies=1):
         """Features (N, T, C) of rows (N, T), of what a choice of tokens[n, t] may see: all to its
         left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (U, C)
-        of the positions where it holds. Raises ValueError if the rows are too long."""
-        if tokens.size(1) > self.block_size:
-            raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
+        of the positions where it holds."""
         trunk = self.compiled or self.trunk
         if not self.causal:
             inputs = tokens
@@ -314,11 +310,10 @@ def draw(logp, uniforms):
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Logits (U, V), uniforms (U, k) -> ids, their log-probs (U, k), and the kept set (U, V) bool,
     None if nothing is filtered. greedy: the likeliest id, k = 1, whatever the uniforms are."""
-    logp = log_probs(logits, temperature)                           # (U, V)
     kept = None
     if top_k > 0 or top_p < 1:
-        kept = kept_set(logp, top_k, top_p)
-        logp = log_probs(logits, temperature, kept)
+        kept = kept_set(log_probs(logits, temperature), top_k, top_p)
+    logp = log_probs(logits, temperature, kept)                     # (U, V)
     ids = logp.argmax(-1, keepdim=True) if greedy else draw(logp, uniforms)
     return ids, logp.gather(1, ids), kept
 
@@ -393,9 +388,9 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     who draws from them what. See Rollout for an example. All that is worked out on the CPU, where
     prompts lie, so that a GPU is waited for only to learn what an earlier pass wrote."""
     device = model.device
-    key = torch.zeros(prompts.mask.shape)       # ties go from left to right
+    key = torch.zeros(prompts.mask.shape)       # (B, T); ties go from left to right
     if fill_order == 'random':
-        key = prompts.order                                             # (B, T)
+        key = prompts.order
     n_blanks = prompts.mask.sum(1, keepdim=True).clamp(min=1)           # (B, 1)
     uniforms = prompts.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)    # (N, T)
 
@@ -517,8 +512,8 @@ def complete_texts(model, strings, k=1, seed=0, **how):
     prompts = prompts_of_texts(strings, model.tok, model.unit, k, draws(seed, 'texts'),
                                block_size=model.block_size,
                                mode='causal' if model.causal else 'fill')
-    rows = complete(model, prompts, **how).rows.cpu()
-    _, completions = texts(model.tok, prompts.tokens, prompts.mask, rows, model.causal)
+    rows = complete(model, prompts, **how).rows
+    _, completions, _ = texts_and_originals(model.tok, prompts, rows, model.causal)
     return [completions[i:i + k] for i in range(0, len(completions), k)]
 
 
@@ -568,25 +563,22 @@ def save_checkpoint(path, **content):
 
 def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
     """A checkpoint, checked before anything is computed; exits with an error if it does not fit.
-    kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one.
-    data: a Dataset with whose vocabulary it shall work; a policy also belongs to its text."""
+    kind: 'generator' (a policy is one, too), 'judge', or 'policy', which belongs to its text; make:
+    the command that makes one. data: a Dataset with whose vocabulary it shall work."""
     end = f"; make one with: {make}"
-    if not os.path.isfile(path):
-        fail(f"no {kind} at {path}{end}")
     try:
         if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
             raise zipfile.BadZipFile
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         found = checkpoint['kind']
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
-        fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
+        fail(f"no {kind} at {path}, or a damaged one ({type(e).__name__}){end}")
     args = checkpoint['model_args']
     wrong = ''
-    if found != kind and (kind, found) != ('generator', 'policy'):
+    if (found == 'judge') != (kind == 'judge'):
         wrong = f"is a {found}, expected a {kind}"
     elif data and checkpoint['vocabulary'] != data.tok.vocabulary:
-        wrong = (f"was made for the vocabulary of '{checkpoint['config']['dataset']}', not that of "
-                 f"'{data.name}'")
+        wrong = f"was made for another vocabulary than that of data/{data.name}"
     elif data and kind == 'policy' and checkpoint['corpus'] != data.fingerprint:
         wrong = f"was made for another text than data/{data.name} has"
     elif args['block_size'] < block_size:
@@ -625,10 +617,10 @@ def default_recipe(part, data):
     return path
 
 
-def recipe_path(config, words):
-    """Where the checkpoint of a recipe lies: all its knobs, and the words that set them. What it is
-    made of is digested in its name, so that what is made otherwise has another name: knobs, text,
-    files that knobs name, the network's code, and the generator that a classifier learns from."""
+def recipe_path(config):
+    """Where the checkpoint of a recipe, all its knobs, lies. What it is made of is digested in its
+    name, so that what is made otherwise has another name: knobs, text, files that knobs name, the
+    network's code, and the generator that a classifier learns from."""
     data = Dataset(config['dataset'], prepare=True)
     made_of = [data.fingerprint]
     for part in (norm, attention, Block, GPT, importlib.import_module('judge').Judge):
@@ -640,7 +632,7 @@ def recipe_path(config, words):
             made_of.append([name, value])
     if config.get('kind') == 'classifier' and config['labels'] == '':
         made_of.append(find_generator(config, data))
-    name = next((pathlib.Path(word).stem for word in words if word.endswith('.py')), 'made')
+    name = f"{config.get('kind', 'generator')}_{data.name.replace('/', '_')}"
     return f'out/{name}-{digest_of(made_of)[:8]}.pt'
 
 
@@ -648,12 +640,11 @@ def find_part(path, script, recipe, **run):
     """Path of a generator or judge, and the command that makes it. path '': where the recipe's
     checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
     module = importlib.import_module(script.removesuffix('.py'))
-    defaults = knobs(vars(module))
-    words = [f'--{name}={value}' for name, value in run.items() if name in defaults]
+    words = [f'--{name}={value}' for name, value in run.items() if hasattr(module, name)]
     words += shlex.split(recipe)
     if path == '':
         config, _ = configure(vars(module) | {}, words, quiet=True)
-        path = recipe_path(config, words)
+        path = recipe_path(config)
     else:
         words.append(f'--out={path}')
     return path, shlex.join(['python', script] + words)
@@ -668,12 +659,11 @@ def find_generator(config, data):
 # ---- the supervised loop of model.py and judge.py ------------------------------------------------
 
 
-def fit(model, gpt, loss_at, look, config, title, **content):
+def fit(model, gpt, data, loss_at, look, config, **content):
     """Minimises loss_at(step), a scalar, over a model's weights, and saves it with this content.
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
-    path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
+    path = config['out'] or recipe_path(config)   # now: files may change meanwhile
     use_threads(config['n_embd'])
-    print(f"{title}, {config['dataset']}")
     if config['compile']:
         gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
     peak = config['learning_rate']
@@ -688,17 +678,17 @@ def fit(model, gpt, loss_at, look, config, title, **content):
         update(model, optimizers, lr, config['grad_clip'])
         if step == last or step % interval == 0:
             if not loss.isfinite():
-                fail(f"step {step}: loss {loss:g}, nothing was written; try "
-                     f"--learning_rate={peak / 2}")
-            print(f"{content['kind']:9} step {step:5} of {last} | loss {loss:.4f} | {look()}",
-                  flush=True)
-    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
+                fail(f"step {step}: loss {loss:g}; nothing was written; lower --learning_rate")
+            print(f"step {step:5} of {last} | loss {loss:.4f} | {look()}", flush=True)
+    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,
+                    corpus=data.fingerprint, vocabulary=data.tok.vocabulary,
+                    unit=data.meta['unit'], **content)
     print(f"saved {path}")
 
 
 def pretraining_batch(model, data, split, n, rng):
-    """Rows (n, T), their blanks (n, T) bool, and the loss of guessing them: nats per blank, or in
-    causal mode nats per token of the whole row."""
+    """The loss of guessing the blanks of rows, nats per blank, or in causal mode nats per token of
+    the whole row; the rows (n, T) and their blanks (n, T) bool."""
     tokens, answer = data.batch(split, n, block_size, rng)
     hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
                     model.causal)
@@ -706,15 +696,15 @@ def pretraining_batch(model, data, split, n, rng):
     with autocast(model.device, dtype):
         logits = model(tokens.to(model.device), where)                  # (U, V)
         loss = F.cross_entropy(logits, tokens[where].to(model.device))
-    return tokens, hidden, loss
+    return loss, tokens, hidden
 
 
 @torch.no_grad()
 def look_at_fills(model, data):
     """Text: held-out loss, and verify() of sampled completions of fixed blanks."""
-    n = min(512, 2 ** 15 // block_size)
+    n = 2 * batch_size
     rng = draws(0, 'look')
-    tokens, hidden, loss = pretraining_batch(model, data, 'val', n, rng)
+    loss, tokens, hidden = pretraining_batch(model, data, 'val', n, rng)
     line = f"held-out loss {loss:.4f}"
     if data.verify:
         prompts = with_draws(tokens, hidden, data.tok, 1, rng)
@@ -728,7 +718,7 @@ if __name__ == "__main__":
     StopSignal()                                # Ctrl-C ends with one line
     config, _ = configure(globals())
     one_of(('fill', 'causal'), mode=mode)
-    check_recipe(**knobs(globals()))
+    check_recipe(**config)
     data = Dataset(dataset)
     data.check_rows(block_size, mode, blank_kind)
     torch_device, note = init_device(device, dtype)
@@ -737,10 +727,9 @@ if __name__ == "__main__":
     model.to(torch_device)
 
     def loss_at(step):
-        _, _, loss = pretraining_batch(model, data, 'train', batch_size,
-                                       draws(seed, 'pretrain', step))
-        return loss
+        rng = draws(seed, 'pretrain', step)
+        return pretraining_batch(model, data, 'train', batch_size, rng)[0]
 
-    fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,
-        f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint,
-        vocabulary=data.tok.vocabulary, unit=data.meta['unit'])
+    print(f"{mode} generator of {dataset}, {note}")
+    look = functools.partial(look_at_fills, model, data)
+    fit(model, model, data, loss_at, look, config, kind='generator')
