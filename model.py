@@ -63,7 +63,7 @@ def check_recipe(*, block_size, n_head, n_embd, blank_kind, blank_low, blank_hig
     """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     at_least(2, block_size=block_size)
-    at_least(1, n_head=n_head, n_embd=n_embd, batch_size=batch_size, blank_span=blank_span)
+    at_least(1, n_head=n_head, batch_size=batch_size, blank_span=blank_span)
     between(0, 1, blank_high=blank_high)
     between(0, blank_high, blank_low=blank_low)
     if n_embd % (2 * n_head) != 0:
@@ -91,7 +91,8 @@ def attention(q, k, v, bias, causal):
 
     On a CPU two plain products beat torch's fused kernel, for heads as small as ours."""
     if q.device.type != 'cpu':
-        return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
+        mask = None if causal else bias
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
     scores = k @ (q * q.size(-1) ** -0.5).transpose(-2, -1)         # (N, H, keys, S)
     if bias is not None:
         scores = scores.add_(bias.transpose(-2, -1))
@@ -402,7 +403,7 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     passes = []
     n_points = 0
     for t in range(n_fill_steps):
-        if t > 0:
+        if t > 0:                               # those in one state, of a prompt, share its row
             seen = torch.cat((prompt_of[:, None], rows.cpu()), 1)
             seen, state_of = seen.unique(dim=0, return_inverse=True)    # (S, 1 + T), (N,)
             prompt = seen[:, 0]
@@ -427,9 +428,10 @@ def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
         drawn = uniforms.new_zeros(number[-1, -1] + 1, k)               # (U of this pass, k)
         drawn[point, owner % k] = uniforms[owner, position]
 
+        # Ask for those distributions, of the rows that have one, and choose.
         is_chosen = where[left]                                         # of the blanks left
-        busy = where.any(1)                     # so may a row; the others are numbered as before
-        where = where[busy]
+        busy = where.any(1)
+        where = where[busy]                     # numbered as before
         states, drawn, owner, position, point = [
             tensor.to(device, non_blocking=True)
             for tensor in (states[busy], drawn, owner, position, point)]
@@ -467,8 +469,12 @@ def first_choice(where):
 
 @torch.no_grad()
 def write(model, prompts, k, **how):
-    """Writes from left to right, up to *and including* eos, padding after it; what a row gives, it
-    takes. Prompts need not be equally long, but what follows a blank is blank."""
+    """Writes from left to right, up to *and including* eos, padding after it. Prompts need not be
+    equally long, but what follows a blank is blank.
+
+    At each position, from the first blank of all on: every row gets an id; the rows whose blank it
+    is keep it, the others what their prompt has there; and a row that has taken eos has no blanks
+    any more. So `where` begins as the blanks and ends as what was chosen."""
     device = model.device
     first = first_choice(prompts.mask)
     there = prompts.map(lambda tensor: tensor.to(device, non_blocking=True))
@@ -490,8 +496,9 @@ def write(model, prompts, k, **how):
         ended = where[:, t, None] & (seen == prompts.eos)                   # (N, 1)
         rows[:, t + 1:] = rows[:, t + 1:].masked_fill(ended, model.pad_id)
         where[:, t + 1:] &= ~ended
-        # To know whether all have ended a GPU must be waited for, so it is asked seldom.
-        if (device.type == 'cpu' or t % 4 == 3) and not where[:, t + 1:].any():
+        # Have all ended? To know it a GPU must be waited for, so it is asked seldom.
+        is_asked = device.type == 'cpu' or t % 4 == 3
+        if is_asked and not where[:, t + 1:].any():
             break
 
     where = where.cpu()
@@ -568,7 +575,7 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
     end = f"; make one with: {make}"
     try:
         if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
-            raise zipfile.BadZipFile
+            raise OSError
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         found = checkpoint['kind']
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
@@ -642,11 +649,11 @@ def find_part(path, script, recipe, **run):
     module = importlib.import_module(script.removesuffix('.py'))
     words = [f'--{name}={value}' for name, value in run.items() if hasattr(module, name)]
     words += shlex.split(recipe)
-    if path == '':
+    if path:
+        words.append(f'--out={path}')
+    else:
         config, _ = configure(vars(module) | {}, words, quiet=True)
         path = recipe_path(config)
-    else:
-        words.append(f'--out={path}')
     return path, shlex.join(['python', script] + words)
 
 
@@ -731,5 +738,5 @@ if __name__ == "__main__":
         return pretraining_batch(model, data, 'train', batch_size, rng)[0]
 
     print(f"{mode} generator of {dataset}, {note}")
-    look = functools.partial(look_at_fills, model, data)
-    fit(model, model, data, loss_at, look, config, kind='generator')
+    fit(model, model, data, loss_at, functools.partial(look_at_fills, model, data), config,
+        kind='generator')

@@ -43,7 +43,7 @@ MUTANTS = [
     ('model.py', "n_points + point", "point"),
     ('model.py', "future.triu(start + 1)", "future.triu(start)"),
     ('model.py', "where[:, t + 1:] &= ~ended", "pass"),
-    ('model.py', "owner, position - first]\n    if", "owner, position - first - 1]\n    if"),
+    ('model.py', "position - first]\n", "position - first - 1]\n"),
     ('model.py', "inputs = F.pad(tokens[:, :-1]", "inputs = F.pad(tokens[:, 1:]"),
     ('model.py', "if 'blocks.' in name and p.ndim == 2", "if p.ndim == 2"),
     ('model.py', "if zipfile.ZipFile(path).testzip():", "if False:"),

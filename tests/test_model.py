@@ -1,7 +1,6 @@
 """The model: what it sees, against the formula by the book; its cache; writing and filling;
 optimizers; pretraining; checkpoints, what damages them, and the names of parts."""
 import inspect
-import itertools
 import math
 import os
 import re
@@ -19,7 +18,7 @@ import model
 from common import configure, knobs
 from data.dataset import Dataset, Prompts, Tokenizer, draws
 from model import (GPT, complete, complete_texts, find_part, freeze, get_lr, load_checkpoint,
-                   load_gpt, log_probs, look_at_fills, make_optimizers, pretraining_batch,
+                   load_gpt, look_at_fills, make_optimizers, pretraining_batch,
                    recipe_path, save_checkpoint, update)
 from processes import SMALL, Run, fails, refused, run
 
@@ -103,16 +102,6 @@ def test_the_output_layer_is_computed_for_choices_alone_and_gives_float32_under_
     assert asked == [where.sum()]
 
 
-@pytest.mark.parametrize('pieces, ends', [([1] * 6, range(6)), ([2, 3, 1], [1, 4, 5])])
-def test_token_by_token_or_in_pieces_is_the_whole_row(pieces, ends):
-    gpt = tiny(causal=True)
-    tokens = some_rows()
-    inputs = F.pad(tokens[:, :-1], (1, 0), value=gpt.bos_id)
-    cache = gpt.new_cache()
-    logits = [gpt.next_logits(part, cache) for part in inputs.split(pieces, 1)]
-    assert_same(torch.stack(logits, 1), gpt(tokens)[:, ends], gpt)
-
-
 def test_what_copies_share_is_computed_once_with_the_gradient_of_all_of_them():
     gpt = tiny(causal=True)
     first = torch.tensor([2, 4, 3]).repeat_interleave(2)[:, None]
@@ -178,14 +167,6 @@ def test_a_prompt_without_a_blank_stays_and_is_for_the_others_as_if_not_there():
     assert torch.equal(r.rows[20:40], prompts.tokens[1].expand(20, 6))
     assert torch.equal(r.rows[40:], same.rows[20:])
     torch.testing.assert_close(r.logp_old, same.logp_old)
-
-
-def test_greedy_is_the_likeliest_of_all_completions():
-    gpt = tiny()
-    prompts = prompts_of(some_rows(1), [2], [5])
-    logp = log_probs(gpt(prompts.tokens, prompts.mask))                         # (3, 5)
-    best = max(itertools.product(range(5), repeat=3), key=lambda ids: logp[range(3), ids].sum())
-    assert complete(gpt, prompts, greedy=True).actions.tolist() == list(best)
 
 
 def test_freezing_casts_hidden_matrices_alone_and_moves_outputs_by_bfloat16s_rounding():
