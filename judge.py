@@ -9,7 +9,7 @@ classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It lea
 import functools
 from dataclasses import dataclass
 
-from common import (StopSignal, autocast, configure, fail, init_device, knobs, one_of, read_lines,
+from common import (StopSignal, autocast, configure, fail, init_device, one_of, read_lines,
                     run_missing)
 
 import numpy as np
@@ -21,7 +21,7 @@ from data.dataset import Dataset, call_user, draw_prompts, draws, texts
 from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
 
 # knobs
-out = ''                    # checkpoint to write; '' means out/<name of the config file>.pt
+out = ''                    # checkpoint to write; '': out/<kind>_<dataset>-<digest of recipe>.pt
 dataset = 'arithmetic'      # a folder of data/
 kind = 'likelihood'         # 'likelihood' | 'classifier'
 labels = ''                 # classifier: JSON lines {"text", "label"}; '': real against generated
@@ -238,7 +238,7 @@ if __name__ == "__main__":
     StopSignal()                                # Ctrl-C ends with one line
     config, _ = configure(globals())
     one_of(('likelihood', 'classifier'), kind=kind)
-    check_recipe(**knobs(globals()))
+    check_recipe(**config)
     if labels and kind != 'classifier':
         fail(f"labels = {labels!r}: expected kind = 'classifier'; a likelihood learns from text")
     data = Dataset(dataset)
@@ -271,6 +271,5 @@ if __name__ == "__main__":
         scores = judge.score(rows.to(torch_device)).cpu()
         return f"held-out AUC {auc(scores, marks > 0.5):.4f} of {len(marks)} rows"
 
-    fit(judge, judge.gpt, loss_at, look, config, f"{kind} judge, {note}", kind='judge',
-        judge_kind=kind, corpus=data.fingerprint, vocabulary=data.tok.vocabulary,
-        unit=data.meta['unit'])
+    print(f"{kind} judge of {dataset}, {note}")
+    fit(judge, judge.gpt, data, loss_at, look, config, kind='judge', judge_kind=kind)

@@ -11,27 +11,26 @@ the ratio; optimizers; checkpoints and the recipes they are made by; the loop of
 import ast
 import functools
 import importlib
+import inspect
 import math
 import os
 import pathlib
 import shlex
-import sys
-import time
 import zipfile
 from dataclasses import dataclass
 
-from common import (HOME, StopSignal, at_least, autocast, between, configure, digest_of, fail,
-                    init_device, knobs, new_file, one_of, use_threads)
+from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
+                    init_device, new_file, one_of, use_threads)
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.dataset import (BLANK_KINDS, Dataset, Prompts, blanks, draws, make_tokenizer,
-                          prompts_of_texts, texts)
+                          prompts_of_texts, texts, with_draws)
 
 # knobs of pretraining
-out = ''                    # checkpoint to write; '': out/<config file>-<digest of the recipe>.pt
+out = ''                    # checkpoint to write; '': out/generator_<dataset>-<digest of recipe>.pt
 dataset = 'arithmetic'      # a folder of data/
 mode = 'fill'               # 'fill' blanks | 'causal': left to right
 block_size = 10             # T, tokens in a row
@@ -56,25 +55,33 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # products in 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
 compile = torch.cuda.is_available()     # torch.compile the trunk
 seed = 1                    # of weights, rows and blanks
+
+POSITIONS = ('rotary', 'learned')
 # letters: N rows, k of each of B prompts | T positions | V base ids | C channels | H heads
 # D = C / H | M choices, drawn from U distributions | S states
 
 
-def check_recipe(*, block_size, n_layer, n_head, n_embd, positions, blank_kind, blank_low,
-                 blank_high, blank_span, batch_size, max_iters, **others):
+def check_recipe(*, block_size, n_head, n_embd, positions, blank_kind, blank_low, blank_high,
+                 blank_span, batch_size, **others):
     """Exits with an error if a knob that model.py and judge.py share has an invalid value."""
-    one_of(('rotary', 'learned'), positions=positions)
+    one_of(POSITIONS, positions=positions)
     one_of(BLANK_KINDS, blank_kind=blank_kind)
     at_least(2, block_size=block_size)
-    at_least(1, n_layer=n_layer, n_head=n_head, batch_size=batch_size, max_iters=max_iters,
-             blank_span=blank_span)
+    at_least(1, n_head=n_head, batch_size=batch_size, blank_span=blank_span)
     between(0, 1, blank_high=blank_high)
     between(0, blank_high, blank_low=blank_low)
-    if n_embd < 1 or n_embd % (2 * n_head) != 0:
+    if n_embd % (2 * n_head) != 0:
         fail(f"n_embd = {n_embd}: expected a multiple of 2 * n_head = {2 * n_head}")
 
 
 # ---- the network ---------------------------------------------------------------------------------
+
+
+def rows_at(mask, x):
+    """The rows (U, ...) of x (N, ...) where a mask (N,) holds, which lies on the CPU: no GPU is
+    waited for."""
+    index = mask.nonzero().squeeze(1).to(x.device, non_blocking=True)       # (U,)
+    return x.index_select(0, index)
 
 
 def norm(x):
@@ -88,35 +95,30 @@ def attention(q, k, v, bias, causal):
 
     On a CPU two plain products beat torch's fused kernel, for heads as small as ours."""
     if q.device.type != 'cpu':
-        return F.scaled_dot_product_attention(q, k, v, None if causal else bias, is_causal=causal)
+        mask = None if causal else bias
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
     scores = k @ (q * q.size(-1) ** -0.5).transpose(-2, -1)         # (N, H, keys, S)
     if bias is not None:
-        scores = scores.add_(bias.transpose(-2, -1).to(scores.dtype))
+        scores = scores.add_(bias.transpose(-2, -1))
     return scores.softmax(-2).transpose(-2, -1).to(v.dtype) @ v
 
 
-class KVCache:
-    """Keys and values (N, H, length, D) of the tokens that a causal model has seen, of each block.
+class KVCache(dict):
+    """{block: (keys, values)}, (N, H, length, D) each, of the tokens that a causal model has seen.
     Appending copies them, which costs no more than looking at them does."""
 
-    def __init__(self, n_layer):
-        self.length = 0                         # GPT.trunk() advances it after the last block
-        self.keys = [None] * n_layer
-        self.values = [None] * n_layer
-
-    def append(self, layer, k, v):
+    def append(self, block, k, v):
         """Takes in k, v (N, H, S, D) of the next S tokens; returns all there are."""
-        if self.keys[layer] is not None:
-            k = torch.cat((self.keys[layer], k), 2)
-            v = torch.cat((self.values[layer], v), 2)
-        self.keys[layer] = k
-        self.values[layer] = v
-        return k, v
+        own = (k, v)
+        if block in self:
+            own = [torch.cat(pair, 2) for pair in zip(self[block], own)]
+        self[block] = own
+        return own
 
     def expand(self, copies):
         """Each row becomes `copies` neighbouring rows."""
-        self.keys = [k.repeat_interleave(copies, 0) for k in self.keys]
-        self.values = [v.repeat_interleave(copies, 0) for v in self.values]
+        for block, kept in self.items():
+            self[block] = [x.repeat_interleave(copies, 0) for x in kept]
 
 
 class Block(nn.Module):
@@ -131,12 +133,12 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * n_embd, n_embd, bias=False)
         # What is added to the residual stream starts small, by the number of such branches.
         small = 0.02 / math.sqrt(2 * n_layer)
-        nn.init.normal_(self.qkv.weight, std=n_embd ** -0.5)
-        nn.init.normal_(self.up.weight, std=n_embd ** -0.5)
-        nn.init.normal_(self.proj.weight, std=small)
-        nn.init.normal_(self.down.weight, std=small)
+        for layer in (self.qkv, self.up):
+            nn.init.normal_(layer.weight, std=n_embd ** -0.5)
+        for layer in (self.proj, self.down):
+            nn.init.normal_(layer.weight, std=small)
 
-    def forward(self, x, cos, sin, bias, causal, cache=None, layer=0):
+    def forward(self, x, cos, sin, bias, causal, cache=None):
         N, S, C = x.shape
         D = C // self.n_head
         qkv = self.qkv(norm(x)).view(N, S, 3, self.n_head, D)
@@ -148,7 +150,7 @@ class Block(nn.Module):
             qk = (qk * cos).addcmul(qk.roll(D // 2, -1), sin).to(v.dtype)
         q, k = qk.transpose(1, 3).unbind(2)                         # (N, H, S, D) each
         if cache is not None:
-            k, v = cache.append(layer, k, v)
+            k, v = cache.append(self, k, v)
         y = attention(q, k, v, bias, causal)                        # (N, H, S, D)
         x = x + self.proj(y.transpose(1, 2).reshape(N, S, C))
         return x + self.down(self.up(norm(x)).relu_())
@@ -185,9 +187,7 @@ class GPT(nn.Module):
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.causal = causal
-        self.mask_id = vocab_size
-        self.bos_id = vocab_size + 1
-        self.pad_id = vocab_size + 2
+        self.mask_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
@@ -201,8 +201,9 @@ class GPT(nn.Module):
         D = n_embd // n_head
         frequency = 10000.0 ** (-torch.arange(0, D, 2) / D)
         angle = torch.arange(block_size).view(-1, 1, 1, 1) * frequency      # (T, 1, 1, D / 2)
-        self.cos = nn.Buffer(torch.cat((angle, angle), -1).cos(), persistent=False)
-        self.sin = nn.Buffer(torch.cat((-angle, angle), -1).sin(), persistent=False)
+        cos = torch.cat((angle, angle), -1).cos()                           # (T, 1, 1, D)
+        sin = torch.cat((-angle, angle), -1).sin()
+        self.rotary = nn.Buffer(torch.stack((cos, sin)), persistent=False)
 
     @property
     def device(self):
@@ -211,65 +212,54 @@ class GPT(nn.Module):
     def trunk(self, inputs, cache=None, pad=None):
         """Ids (N, S) -> normalised features (N, S, C). cache: what stands to their left, and takes
         them in (causal); pad: (N, S) bool, positions that nobody looks at (bidirectional)."""
-        start = cache.length if cache is not None else 0
+        start = cache[self.blocks[0]][0].size(2) if cache else 0
         stop = start + inputs.size(1)
         bias = None
         if self.causal and stop - start > 1:
             future = torch.full((stop - start, stop), -math.inf, device=self.device)
             bias = future.triu(start + 1)                                   # (S, keys)
         elif pad is not None:
-            bias = torch.where(pad, float('-inf'), 0.0)[:, None, None]      # (N, 1, 1, S)
+            bias = torch.where(pad, -math.inf, 0.0)[:, None, None]          # (N, 1, 1, S)
 
         x = self.embed(inputs)                                              # (N, S, C)
         cos = sin = None
         if self.args['positions'] == 'learned':
             x = x + self.position.weight[start:stop]
         else:
-            cos = self.cos[start:stop]
-            sin = self.sin[start:stop]
+            cos, sin = self.rotary[:, start:stop]                           # (S, 1, 1, D) each
         x = norm(x)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, cos, sin, bias, self.causal and start == 0, cache, layer)
-        if cache is not None:
-            cache.length = stop
+        for block in self.blocks:
+            x = block(x, cos, sin, bias, self.causal and start == 0, cache)
         return norm(x)
 
     def features(self, tokens, where=None, copies=1):
         """Features (N, T, C) of rows (N, T), of what a choice of tokens[n, t] may see: all to its
         left (causal), all outside `where` (N, T), which is hidden here (fill). With `where`: (U, C)
-        of the positions where it holds. Raises ValueError if the rows are too long."""
-        if tokens.size(1) > self.block_size:
-            raise ValueError(f"rows of {tokens.size(1)} tokens; block_size is {self.block_size}")
-        if self.causal:
-            x = self.causal_features(tokens, where, copies)                 # (N, T, C)
+        of the positions where it holds."""
+        trunk = self.compiled or self.trunk
+        if not self.causal:
+            inputs = tokens
+            if where is not None:
+                hidden = where.to(self.device, non_blocking=True)
+                inputs = tokens.masked_fill(hidden, self.mask_id)
+            x = trunk(inputs, pad=tokens == self.pad_id)                    # (N, T, C)
         else:
-            x = self.fill_features(tokens, where)                           # (N, T, C)
-        if where is None:
-            return x
-        index = where.flatten().nonzero().squeeze(1).to(x.device, non_blocking=True)    # (U,)
-        return x.flatten(0, 1).index_select(0, index)                       # (U, C)
-
-    def fill_features(self, tokens, where):
-        inputs = tokens
+            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)       # BOS, all but the last
+            if copies == 1 or self.compiled:    # a compiled trunk wants rows of one shape
+                x = trunk(inputs)                                           # (N, T, C)
+            else:
+                x = self.of_copies(inputs, first_choice(where) + 1, copies)
         if where is not None:
-            inputs = tokens.masked_fill(where.to(self.device, non_blocking=True), self.mask_id)
-        pad = tokens == self.pad_id                                         # (N, T)
-        # Without padding the attention needs no bias. A GPU would have to be waited for to know.
-        if self.compiled is None and tokens.device.type == 'cpu' and not pad.any():
-            pad = None
-        return (self.compiled or self.trunk)(inputs, pad=pad)
+            x = rows_at(where.flatten(), x.flatten(0, 1))                   # (U, C)
+        return x
 
-    def causal_features(self, tokens, where, copies):
-        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)           # BOS, all but the last
-        if copies == 1 or self.compiled:        # a compiled trunk wants rows of one shape
-            return (self.compiled or self.trunk)(inputs)
-        # The copies of a prompt share what is left of the first choice of all: it is computed once,
-        # then each goes on alone.
-        prefix = first_choice(where)
+    def of_copies(self, inputs, n_shared, copies):
+        """Features (N, T, C) of inputs (N, T) of which each `copies` neighbouring rows begin with
+        the same n_shared ids: these are computed once, then each row goes on alone."""
         cache = self.new_cache()
-        shared = self.trunk(inputs[::copies, :prefix + 1], cache)           # (B, prefix + 1, C)
+        shared = self.trunk(inputs[::copies, :n_shared], cache)             # (B, n_shared, C)
         cache.expand(copies)
-        own = self.trunk(inputs[:, prefix + 1:], cache)
+        own = self.trunk(inputs[:, n_shared:], cache)
         return torch.cat((shared.repeat_interleave(copies, 0), own), 1)
 
     def logits(self, x):
@@ -280,8 +270,7 @@ class GPT(nn.Module):
         """Logits that score tokens[n, t]: (N, T, V), or (U, V) at where (N, T); see features()."""
         return self.logits(self.features(tokens, where, copies))
 
-    def new_cache(self):
-        return KVCache(len(self.blocks))
+    new_cache = KVCache                         # model.new_cache() makes one
 
     def next_logits(self, tokens, cache):
         """Logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
@@ -335,15 +324,14 @@ def draw(logp, uniforms):
     return ids.clamp(max=logp.size(-1) - 1)     # NaN logits are reported later, by name
 
 
-def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
-    """Logits (U, V), uniforms (U, k), or None: the likeliest id -> ids, their log-probs (U, k), and
-    the kept set (U, V) bool, None if nothing is filtered."""
-    logp = log_probs(logits, temperature)                           # (U, V)
+def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
+    """Logits (U, V), uniforms (U, k) -> ids, their log-probs (U, k), and the kept set (U, V) bool,
+    None if nothing is filtered. greedy: the likeliest id, k = 1, whatever the uniforms are."""
     kept = None
     if top_k > 0 or top_p < 1:
-        kept = kept_set(logp, top_k, top_p)
-        logp = log_probs(logits, temperature, kept)
-    ids = logp.argmax(-1, keepdim=True) if uniforms is None else draw(logp, uniforms)
+        kept = kept_set(log_probs(logits, temperature), top_k, top_p)
+    logp = log_probs(logits, temperature, kept)                     # (U, V)
+    ids = logp.argmax(-1, keepdim=True) if greedy else draw(logp, uniforms)
     return ids, logp.gather(1, ids), kept
 
 
@@ -351,10 +339,23 @@ def choose(logits, uniforms=None, temperature=1.0, top_k=0, top_p=1.0):
 class Rollout:
     """k completions of each of B prompts, and every choice that was made on the way to them.
 
-    A choice is an id that one completion took at one position, drawn from one of the U
-    distributions model(states, where). In fill mode all completions of a prompt that stand in one
-    state share its distributions: in the first pass all k do, so that B rows serve all N = B * k
-    completions. In causal mode each choice has a distribution of its own."""
+    A choice is an id that one completion took at one position, drawn from one of the distributions
+    model(states, where). Here two prompts, 7 _ _ and 2 _ _, k = 2, are filled from left to right in
+    two passes. Completions of a prompt that stand in one state share its row and its distributions:
+    in the first pass all k do, in the second those of the second prompt, which both took an 8.
+
+        rows      7 4 9   7 5 1   2 8 6   2 8 3           N = 4 completions: owners 0 to 3
+
+                  first pass      second pass
+        states    7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
+        where       x       x         x       x       x   U = 5 distributions: points 0 to 4
+
+        owner     0 1 2 3         0 1 2 3                 M = 8 choices
+        position  1 1 1 1         2 2 2 2
+        point     0 0 1 1         2 3 4 4
+        actions   4 5 8 8         9 1 6 3
+
+    In causal mode the states are the rows, and each choice has a distribution of its own."""
     prompts: Prompts        # B of them
     rows: Tensor            # (N, T) completed; row b * k + j is completion j of prompt b
     states: Tensor          # (S, T) what the policy saw, of all passes; causal: the rows
@@ -384,13 +385,14 @@ def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, 
     likeliest ids. Returns a Rollout. This one function completes, in training, evaluation and
     sample.py. keep_graph (fill): keep the logits, to learn from the very passes that chose."""
     k = 1 if greedy else prompts.uniforms.size(2)
-    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p}
+    how = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p, 'greedy': greedy}
     if model.causal:
-        return write(model, prompts, k, greedy, **how)
-    return fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
+        return write(model, prompts, k, **how)
+    with torch.set_grad_enabled(keep_graph):
+        return fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how)
 
 
-def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how):
+def fill(model, prompts, k, n_fill_steps, fill_order, keep_graph, **how):
     """Fills the blanks in passes, each of which sees what the passes before it wrote. The blanks of
     a row are ranked; pass t fills those of rank r with r * n_fill_steps // blanks == t.
 
@@ -399,90 +401,68 @@ def fill(model, prompts, k, greedy, n_fill_steps, fill_order, keep_graph, **how)
     uniforms that sample, so the log-probability of a completion, given its order, is exactly the
     sum of those of its choices.
 
-    Who chooses what is worked out on the CPU, where prompts lie, so that a GPU is waited for only
-    to learn what an earlier pass wrote. Two prompts, k = 2, in the second of two passes:
-
-        rows    7 4 _   7 5 _   | 2 _ _ _   2 _ _ _     completions 0, 1 of prompt 0; 2, 3 of 1
-        states  7 4 _   7 5 _   | 2 _ _ _               completions 2 and 3 still share a state
-        where       x       x   |     x x               U = 4 distributions, numbered from 0
-        owner       0       1   |     2 2 3 3           M = 6 choices
-        point       0       1   |     2 3 2 3           which of the 4 each is drawn from"""
+    A pass asks three things: which states are there, which of their blanks have their turn, and
+    who draws from them what. See Rollout for an example. All that is worked out on the CPU, where
+    prompts lie, so that a GPU is waited for only to learn what an earlier pass wrote."""
     device = model.device
-    B, T = prompts.tokens.shape
-    prompt_of = torch.arange(B).repeat_interleave(k)                    # (N,)
-    n_blanks = prompts.mask.sum(1, keepdim=True)                        # (B, 1)
-    key = torch.arange(T).expand(B, T)
-    if fill_order == 'random' and n_fill_steps > 1:
-        key = prompts.order                                             # (B, T)
-    if not greedy:                                                      # (N, T), one each
-        uniforms = prompts.uniforms.transpose(1, 2).flatten(0, 1)
-    blank = prompts.tokens.masked_fill(prompts.mask, model.mask_id)     # (B, T)
-    rows = blank.to(device, non_blocking=True).repeat_interleave(k, 0)  # (N, T)
+    key = torch.zeros(prompts.mask.shape)       # (B, T); ties go from left to right
+    if fill_order == 'random':
+        key = prompts.order
+    n_blanks = prompts.mask.sum(1, keepdim=True).clamp(min=1)           # (B, 1)
+    uniforms = prompts.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)    # (N, T)
 
+    # At first all completions of a prompt stand in one state.
+    prompt = torch.arange(len(prompts))                                 # (S,) of each state
+    state_of = prompt_of = prompt.repeat_interleave(k)                  # (N,) of each completion
+    states = prompts.tokens.masked_fill(prompts.mask, model.mask_id)    # (S, T)
+    rows = states.to(device, non_blocking=True).repeat_interleave(k, 0)     # (N, T)
     passes = []
     n_points = 0
     for t in range(n_fill_steps):
-        # Completions of a prompt that stand in one state share its row, as at first all k do.
-        if t == 0:
-            states = blank
-            state_of = prompt_of                                        # (N,)
-            prompt = torch.arange(B)                                    # (S,)
-        else:
+        if t > 0:                               # those in one state, of a prompt, share its row
             seen = torch.cat((prompt_of[:, None], rows.cpu()), 1)
             seen, state_of = seen.unique(dim=0, return_inverse=True)    # (S, 1 + T), (N,)
-            states = seen[:, 1:]
             prompt = seen[:, 0]
+            states = seen[:, 1:]
 
         # Which of the blanks that are left have their turn? Those that were filled ranked lower.
         left = states == model.mask_id                                  # (S, T)
         keys = key[prompt]                                              # (S, T)
-        if fill_order == 'confident' and n_fill_steps > 1:
-            look = logits_at(model, states, left, keep_graph)           # (blanks left, V)
-            keys = torch.zeros(left.shape)
-            keys[left] = -confidence(look).to(keys.dtype)
-        rank = n_blanks[prompt] - left.sum(1, keepdim=True) + rank_among(keys, left)
-        where = left & (rank * n_fill_steps // n_blanks[prompt].clamp(min=1) == t)      # (S, T)
+        if fill_order == 'confident':
+            look = model(states.to(device, non_blocking=True), left)    # (blanks left, V)
+            keys = left.double().masked_scatter(left, -confidence(look))
+        n = n_blanks[prompt]                                            # (S, 1)
+        rank = n - left.sum(1, keepdim=True) + rank_among(keys, left)
+        where = left & (rank * n_fill_steps // n == t)                  # (S, T)
+        if not where.any():                     # with few blanks a pass may have nothing to do
+            continue
 
-        # Each completion draws from the distributions of its state.
+        # Each completion draws from the distributions of its state, with uniforms of its own.
         number = where.flatten().cumsum(0).view_as(where) - 1           # (S, T) row of the logits
         owner, position = where[state_of].nonzero(as_tuple=True)        # (M of this pass,) each
         point = number[state_of[owner], position]                       # (M of this pass,)
-        if len(owner) == 0:
-            continue
-        is_chosen = where[left]                                         # of the blanks left
-        busy = where.any(1)                     # with few blanks a row has no turn in some passes
-        states = states[busy]
-        where = where[busy]                     # numbered as before
-        if fill_order == 'confident' and n_fill_steps > 1:
-            chosen = is_chosen.nonzero().squeeze(1).to(device, non_blocking=True)
-            logits = look.index_select(0, chosen)                       # of the very same pass
-        else:
-            logits = logits_at(model, states, where, keep_graph)        # (U of this pass, V)
+        drawn = uniforms.new_zeros(number[-1, -1] + 1, k)               # (U of this pass, k)
+        drawn[point, owner % k] = uniforms[owner, position]
 
-        # It draws with uniforms of its own.
-        drawn = None
-        if not greedy:
-            drawn = uniforms.new_zeros(len(logits), k)
-            drawn[point, owner % k] = uniforms[owner, position]
-            drawn = drawn.to(device, non_blocking=True)
+        # Ask for those distributions, of the rows that have one, and choose.
+        is_chosen = where[left]                                         # of the blanks left
+        busy = where.any(1)
+        where = where[busy]                     # numbered as before
+        states, drawn, owner, position, point = [
+            tensor.to(device, non_blocking=True)
+            for tensor in (states[busy], drawn, owner, position, point)]
+        if fill_order == 'confident':
+            logits = rows_at(is_chosen, look)   # of the very same pass
+        else:
+            logits = model(states, where)                               # (U of this pass, V)
         ids, logp, kept = choose(logits.detach(), drawn, **how)         # (U, k), (U, k), (U, V)
-        owner, position, point = [index.to(device, non_blocking=True)
-                                  for index in (owner, position, point)]
         actions = ids[point, owner % k]
         rows[owner, position] = actions
-        passes.append((states.to(device, non_blocking=True), where, owner, position,
-                       n_points + point, actions, logp[point, owner % k], kept, logits))
+        passes.append((states, where, owner, position, n_points + point, actions,
+                       logp[point, owner % k], kept, logits if keep_graph else None))
         n_points += len(logits)
     joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*passes)]
-    if not keep_graph:
-        joined[-1] = None
     return Rollout(prompts, rows, *joined)
-
-
-def logits_at(model, states, where, keep_graph):
-    """Logits (U, V) at where (S, T) of states (S, T), with gradient if they are kept."""
-    with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
-        return model(states.to(model.device, non_blocking=True), where)
 
 
 def rank_among(key, among):
@@ -495,7 +475,7 @@ def confidence(logits):
     """How sure the model is (U,), on the CPU: the log-probability of the likeliest id, from logits
     (U, V). Of the distribution, not of a sample; rounded, so that places that are equal but for
     rounding go from left to right."""
-    return logits.detach().log_softmax(-1).amax(-1).round(decimals=4).cpu()
+    return logits.detach().log_softmax(-1).amax(-1).round(decimals=4).cpu().double()
 
 
 def first_choice(where):
@@ -504,47 +484,46 @@ def first_choice(where):
 
 
 @torch.no_grad()
-def write(model, prompts, k, greedy, **how):
-    """Writes from left to right, up to *and including* eos, padding after it; what a row gives, it
-    takes. Prompts need not be equally long, but what follows a blank is blank."""
+def write(model, prompts, k, **how):
+    """Writes from left to right, up to *and including* eos, padding after it. Prompts need not be
+    equally long, but what follows a blank is blank.
+
+    At each position, from the first blank of all on: every row gets an id; the rows whose blank it
+    is keep it, the others what their prompt has there; and a row that has taken eos has no blanks
+    any more. So `where` begins as the blanks and ends as what was chosen."""
     device = model.device
     first = first_choice(prompts.mask)
-    tokens = prompts.tokens.to(device, non_blocking=True)                   # (B, T)
-    rows = tokens.repeat_interleave(k, 0)                                   # (N, T)
-    where = prompts.mask.to(device, non_blocking=True).repeat_interleave(k, 0)      # (N, T)
-    uniforms = prompts.uniforms.to(device, non_blocking=True)
-    uniforms = uniforms.transpose(1, 2).flatten(0, 1)                       # (N, T)
-    N, T = rows.shape
-
-    # The k completions of a prompt share everything up to the first blank of all.
+    there = prompts.map(lambda tensor: tensor.to(device, non_blocking=True))
+    rows = there.tokens.repeat_interleave(k, 0)                             # (N, T)
+    where = there.mask.repeat_interleave(k, 0)                              # (N, T)
+    uniforms = there.uniforms.transpose(1, 2)[:, :k].flatten(0, 1)          # (N, T)
     cache = model.new_cache()
-    prefix = F.pad(tokens[:, :first], (1, 0), value=model.bos_id)           # (B, first + 1)
-    logits = model.next_logits(prefix, cache).repeat_interleave(k, 0)       # (N, V)
-    cache.expand(k)
+    seen = F.pad(there.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
     steps = []                                  # of each position: log-probs (N,), kept (N, V)
-    for t in range(first, T):
-        u = None if greedy else uniforms[:, t, None]                        # (N, 1)
-        ids, logp, kept = choose(logits, u, **how)                          # (N, 1) twice, (N, V)
+    for t in range(first, rows.size(1)):
+        logits = model.next_logits(seen, cache)                             # (N, V)
+        if t == first:                          # up to here the k completions of a prompt are one
+            logits = logits.repeat_interleave(k, 0)
+            cache.expand(k)
+        ids, logp, kept = choose(logits, uniforms[:, t, None], **how)       # (N, 1) twice, (N, V)
         steps.append((logp[:, 0], kept))
         rows[:, t] = torch.where(where[:, t], ids[:, 0], rows[:, t])
-        ended = where[:, t, None] & (rows[:, t, None] == prompts.eos)       # (N, 1)
+        seen = rows[:, t, None]                                             # (N, 1)
+        ended = where[:, t, None] & (seen == prompts.eos)                   # (N, 1)
         rows[:, t + 1:] = rows[:, t + 1:].masked_fill(ended, model.pad_id)
         where[:, t + 1:] &= ~ended
-        # To know whether all have ended a GPU must be waited for, so it is asked seldom.
-        if t == T - 1 or (device.type == 'cpu' or t % 4 == 3) and not where[:, t + 1:].any():
+        # Have all ended? To know it a GPU must be waited for, so it is asked seldom.
+        is_asked = device.type == 'cpu' or t % 4 == 3
+        if is_asked and not where[:, t + 1:].any():
             break
-        logits = model.next_logits(rows[:, t, None], cache)                 # (N, V)
 
     where = where.cpu()
-    index = where.nonzero(as_tuple=True)
-    owner, position = [values.to(device, non_blocking=True) for values in index]    # (M,) each
-    logp, kept = zip(*steps)
-    logp_old = torch.stack(logp, 1)[owner, position - first]
-    if kept[0] is not None:
-        kept = torch.stack(kept, 1)[owner, position - first]                # (U, V)
-    else:
-        kept = None
+    owner, position = [index.to(device, non_blocking=True)
+                       for index in where.nonzero(as_tuple=True)]           # (M,) each
     point = torch.arange(len(owner), device=device)     # each choice has a distribution of its own
+    logp_old, kept = [
+        None if parts[0] is None else torch.stack(parts, 1)[owner, position - first]
+        for parts in zip(*steps)]                                           # (M,), (M, V)
     return Rollout(prompts, rows, rows, where, owner, position, point, rows[owner, position],
                    logp_old, kept, causal=True)
 
@@ -556,7 +535,7 @@ def complete_texts(model, strings, k=1, seed=0, **how):
     prompts = prompts_of_texts(strings, model.tok, model.unit, k, draws(seed, 'texts'),
                                block_size=model.block_size,
                                mode='causal' if model.causal else 'fill')
-    rows = complete(model, prompts, **how).rows.cpu()
+    rows = complete(model, prompts, **how).rows
     _, completions, _ = texts(model.tok, prompts, rows, model.causal)
     return [completions[i:i + k] for i in range(0, len(completions), k)]
 
@@ -570,7 +549,7 @@ def make_optimizers(model, learning_rate, weight_decay, beta1, beta2, kind='muon
     serves both. 'adamw': for all."""
     settings = {'lr': learning_rate, 'weight_decay': weight_decay}
     matrices = hidden_matrices(model) if kind == 'muon' else []
-    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    others = [p for p in model.parameters() if p not in set(matrices)]
     optimizers = [torch.optim.AdamW(others, betas=(beta1, beta2), fused=True, **settings)]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **settings))
@@ -607,48 +586,44 @@ def save_checkpoint(path, **content):
 
 def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
     """A checkpoint, checked before anything is computed; exits with an error if it does not fit.
-    kind: 'generator' (a policy will do), 'policy', 'judge'; make: the command that makes one.
-    data: a Dataset with whose vocabulary it shall work; a policy also belongs to its text."""
+    kind: 'generator' (a policy is one, too), 'judge', or 'policy', which belongs to its text; make:
+    the command that makes one. data: a Dataset with whose vocabulary it shall work."""
     end = f"; make one with: {make}"
-    if not os.path.isfile(path):
-        fail(f"no {kind} at {path}{end}")
     try:
-        damaged = zipfile.ZipFile(path).testzip()       # compares the checksums of its parts
+        if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
+            raise OSError
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         found = checkpoint['kind']
         args = checkpoint['model_args']
         weights = checkpoint['model']
-        corpus = checkpoint['corpus']
-        vocabulary = checkpoint['vocabulary']
-        dataset_then = checkpoint['config']['dataset']
         embed = [w.shape for name, w in weights.items() if name.endswith('embed.weight')]
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
         agrees = 'folder' in args or (
             embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6 and args['positions'] in ('rotary', 'learned')
-            and type(checkpoint['unit']) is str
-            and (found != 'judge' or type(checkpoint['judge_kind']) is str))
+            and args['block_size'] < 10 ** 6 and args['positions'] in POSITIONS)
+        if not (agrees and {'config', 'corpus', 'unit', 'vocabulary'} <= checkpoint.keys()):
+            raise ValueError
     except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
-        fail(f"{path} is damaged, or no checkpoint of these scripts ({type(e).__name__}){end}")
-    if damaged or not agrees:
-        fail(f"{path} is damaged: its parts do not agree{end}")
-    if found != kind and (kind, found) != ('generator', 'policy'):
-        fail(f"{path} is a {found}, expected a {kind}{end}")
-    if data and vocabulary != data.tok.vocabulary:
-        fail(f"{path} was made for the vocabulary of '{dataset_then}', which is not that of "
-             f"'{data.name}'{end}")
-    if data and kind == 'policy' and corpus != data.fingerprint:
-        fail(f"{path} was made for another text of '{dataset_then}' than data/{data.name} has{end}")
-    if args['block_size'] < block_size:
-        fail(f"{path} takes rows of {args['block_size']} tokens, block_size is {block_size}{end}")
-    if mode and args['causal'] != (mode == 'causal'):
-        fail(f"{path} is not a {mode} model{end}")
+        fail(f"no {kind} at {path}, or a damaged one ({type(e).__name__}){end}")
+    wrong = ''
+    if (found == 'judge') != (kind == 'judge'):
+        wrong = f"is a {found}, expected a {kind}"
+    elif data and checkpoint['vocabulary'] != data.tok.vocabulary:
+        wrong = f"was made for another vocabulary than that of data/{data.name}"
+    elif data and kind == 'policy' and checkpoint['corpus'] != data.fingerprint:
+        wrong = f"was made for another text than data/{data.name} has"
+    elif args['block_size'] < block_size:
+        wrong = f"takes rows of {args['block_size']} tokens, block_size is {block_size}"
+    elif mode and args['causal'] != (mode == 'causal'):
+        wrong = f"is not a {mode} model"
+    if wrong:
+        fail(f"{path} {wrong}{end}")
     return checkpoint
 
 
 def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', device='cpu'):
-    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has three
-    attributes more: tok, its Tokenizer; text, the name of its corpus; unit, of that corpus."""
+    """The GPT of a generator or policy checkpoint; see load_checkpoint(). It has two attributes
+    more: tok, its Tokenizer, and unit, of its corpus."""
     if os.path.isdir(path):                     # a model of others
         from extras.pretrained import load
         return load(path, data, block_size, mode, device)
@@ -659,7 +634,6 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     model = network(**checkpoint['model_args'])
     model.load_state_dict(checkpoint['model'])
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
-    model.text = checkpoint['config']['dataset']
     model.unit = checkpoint['unit']
     use_threads(model.args.get('n_embd', 256))
     return model.to(device)
@@ -674,27 +648,22 @@ def default_recipe(part, data):
     return path
 
 
-def recipe_path(config, words):
-    """Where the checkpoint of a recipe lies: all its knobs, and the words that set them. What it is
-    made of is digested in its name, so that what is made otherwise has another name: knobs, text,
-    files that knobs name, the network's code, and the generator that a classifier learns from."""
+def recipe_path(config):
+    """Where the checkpoint of a recipe, all its knobs, lies. What it is made of is digested in its
+    name, so that what is made otherwise has another name: knobs, text, files that knobs name, the
+    network's code, and the generator that a classifier learns from."""
     data = Dataset(config['dataset'], prepare=True)
     made_of = [data.fingerprint]
-    for file in ('model.py', 'judge.py'):
-        for node in ast.parse(pathlib.Path(HOME, file).read_text()).body:
-            if getattr(node, 'name', '') in ('norm', 'attention', 'Block', 'GPT', 'Judge'):
-                made_of.append(ast.unparse(node))       # without comments
+    for part in (norm, attention, Block, GPT, importlib.import_module('judge').Judge):
+        made_of.append(ast.unparse(ast.parse(inspect.getsource(part))))     # without comments
     for name, value in config.items():
-        if name in ('out', 'device', 'compile', 'eval_interval'):
-            continue
-        if type(value) is str and os.path.isfile(value):
+        if os.path.isfile(str(value)):
             value = pathlib.Path(value).read_bytes()
-        made_of.append([name, value])
+        if name not in ('out', 'device', 'compile', 'eval_interval'):
+            made_of.append([name, value])
     if config.get('kind') == 'classifier' and config['labels'] == '':
-        path, _ = find_generator(config, data)
-        made_of.append(path)
-    recipes = [word for word in words if word.endswith('.py')]
-    name = os.path.basename(recipes[0]).removesuffix('.py') if recipes else 'made'
+        made_of.append(find_generator(config, data))
+    name = f"{config.get('kind', 'generator')}_{data.name.replace('/', '_')}"
     return f'out/{name}-{digest_of(made_of)[:8]}.pt'
 
 
@@ -702,14 +671,13 @@ def find_part(path, script, recipe, **run):
     """Path of a generator or judge, and the command that makes it. path '': where the recipe's
     checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
     module = importlib.import_module(script.removesuffix('.py'))
-    defaults = knobs(vars(module))
-    words = [f'--{name}={value}' for name, value in run.items() if name in defaults]
+    words = [f'--{name}={value}' for name, value in run.items() if hasattr(module, name)]
     words += shlex.split(recipe)
-    if path == '':
-        config, _ = configure(vars(module) | {}, words, quiet=True)
-        path = recipe_path(config, words)
-    else:
+    if path:
         words.append(f'--out={path}')
+    else:
+        config, _ = configure(vars(module) | {}, words, quiet=True)
+        path = recipe_path(config)
     return path, shlex.join(['python', script] + words)
 
 
@@ -722,13 +690,11 @@ def find_generator(config, data):
 # ---- the supervised loop of model.py and judge.py ------------------------------------------------
 
 
-def fit(model, gpt, loss_at, look, config, title, **content):
+def fit(model, gpt, data, loss_at, look, config, **content):
     """Minimises loss_at(step), a scalar, over a model's weights, and saves it with this content.
     gpt: the model, or its trunk; look() tells about held-out data; config: all knobs."""
-    path = config['out'] or recipe_path(config, sys.argv[1:])   # now: files may change meanwhile
+    path = config['out'] or recipe_path(config)     # now: files may change meanwhile
     use_threads(config['n_embd'])
-    n_weights = sum(p.numel() for p in model.parameters())
-    print(f"{title}, {n_weights:,} parameters, {config['dataset']} -> {path}")
     if config['compile']:
         gpt.compiled = torch.compile(gpt.trunk, dynamic=False)
     peak = config['learning_rate']
@@ -737,31 +703,28 @@ def fit(model, gpt, loss_at, look, config, title, **content):
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
     began = time.time()
-    printed = began
-    mean = 0.0                                  # of the loss, over about the last 50 steps
     for step in range(1, last + 1):
         loss = loss_at(step)
-        mean += (loss.item() - mean) / min(step, 50)
-        if not math.isfinite(mean):
-            fail(f"step {step}: loss {loss:g}, nothing was written; try --learning_rate={peak / 2}")
         loss.backward()
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
-
-        is_due = step == last or step % interval == 0
-        if is_due or time.time() - printed > 5:                 # a sign of life
-            printed = time.time()
-            seconds_left = (printed - began) / step * (last - step)
-            held_out = f"{look()} | " if is_due else ''
-            print(f"{content['kind']:9} step {step:5} | loss {mean:.4f} | {held_out}"
+        looks = step == last or step % interval == 0
+        if looks or step % (last // 10 + 1) == 0:
+            if not loss.isfinite():
+                fail(f"step {step}: loss {loss:g}; nothing was written; lower --learning_rate")
+            held_out = f" | {look()}" if looks else ''
+            seconds_left = (time.time() - began) / step * (last - step)
+            print(f"{content['kind']:9} step {step:5} | loss {loss:.4f}{held_out} | "
                   f"{seconds_left:.0f} s left", flush=True)
-    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config, **content)
+    save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,
+                    corpus=data.fingerprint, vocabulary=data.tok.vocabulary,
+                    unit=data.meta['unit'], **content)
     print(f"saved {path}")
 
 
 def pretraining_batch(model, data, split, n, rng):
-    """Rows (n, T), their blanks (n, T) bool, and the loss of guessing them: nats per blank, or in
-    causal mode nats per token of the whole row."""
+    """The loss of guessing the blanks of rows, nats per blank, or in causal mode nats per token of
+    the whole row; the rows (n, T) and their blanks (n, T) bool."""
     tokens, answer = data.batch(split, n, block_size, rng)
     hidden = blanks(tokens, data.tok, rng, blank_kind, blank_low, blank_high, blank_span, answer,
                     model.causal)
@@ -769,24 +732,21 @@ def pretraining_batch(model, data, split, n, rng):
     with autocast(model.device, dtype):
         logits = model(tokens.to(model.device), where)                  # (U, V)
         loss = F.cross_entropy(logits, tokens[where].to(model.device))
-    return tokens, hidden, loss
+    return loss, tokens, hidden
 
 
 @torch.no_grad()
 def look_at_fills(model, data):
-    """Text: held-out loss, and verify() of sampled and of best-guess completions of fixed blanks.
-    """
-    n = min(512, 2 ** 15 // block_size)
+    """Text: held-out loss, and verify() of sampled completions of fixed blanks."""
+    n = 2 * batch_size
     rng = draws(0, 'look')
-    tokens, mask, loss = pretraining_batch(model, data, 'val', n, rng)
-    line = f"held-out loss {loss.item():.4f}"
+    loss, tokens, hidden = pretraining_batch(model, data, 'val', n, rng)
+    line = f"held-out loss {loss:.4f}"
     if data.verify:
-        uniforms = torch.from_numpy(rng.random((*tokens.shape, 1), dtype='float32'))
-        prompts = Prompts(tokens, mask, uniforms, data.tok.eos)
-        for name, greedy in (('sampled', False), ('likeliest', True)):
-            rows = complete(model, prompts, greedy).rows
-            strings = texts(data.tok, prompts, rows, model.causal)
-            line += f" | verify {name} {sum(data.check(*strings)) / n:.3f}"
+        prompts = with_draws(tokens, hidden, data.tok, 1, rng)
+        rows = complete(model, prompts).rows
+        found = data.check(*texts(data.tok, prompts, rows, model.causal))
+        line += f" | verify {sum(found) / n:.3f}"
     return line
 
 
@@ -794,7 +754,7 @@ if __name__ == "__main__":
     StopSignal()                                # Ctrl-C ends with one line
     config, _ = configure(globals())
     one_of(('fill', 'causal'), mode=mode)
-    check_recipe(**knobs(globals()))
+    check_recipe(**config)
     data = Dataset(dataset)
     data.check_rows(block_size, mode, blank_kind)
     torch_device, note = init_device(device, dtype)
@@ -803,10 +763,9 @@ if __name__ == "__main__":
     model.to(torch_device)
 
     def loss_at(step):
-        _, _, loss = pretraining_batch(model, data, 'train', batch_size,
-                                       draws(seed, 'pretrain', step))
-        return loss
+        rng = draws(seed, 'pretrain', step)
+        return pretraining_batch(model, data, 'train', batch_size, rng)[0]
 
-    fit(model, model, loss_at, functools.partial(look_at_fills, model, data), config,
-        f"{mode} generator, {note}", kind='generator', corpus=data.fingerprint,
-        vocabulary=data.tok.vocabulary, unit=data.meta['unit'])
+    print(f"{mode} generator of {dataset}, {note}")
+    fit(model, model, data, loss_at, functools.partial(look_at_fills, model, data), config,
+        kind='generator')

@@ -6,25 +6,21 @@
 
 A run's folder is only read: no code that a checkpoint names is run."""
 import os
-import pathlib
 import sys
 
 from common import StopSignal, at_least, autocast, configure, fail, init_device
 
-import numpy as np
 import torch
 
 from data.dataset import (Dataset, asks_for, draw_prompts, draws, print_groups,
                           prompts_of_texts)
-from judge import BUILT_IN, Scorer, load_judge
+from judge import Scorer, load_judge
 from model import complete, load_checkpoint, load_gpt
 
 # knobs
 out_dir = 'out-grpo'        # folder of a run
 checkpoint = 'ckpt.pt'      # in it: ckpt.pt, best.pt, ckpt-000100.pt; or a file of its own
 prompt = ''                 # one of your own: '_' is a blank; causal: what to continue
-answer = ''                 # and its answer, to verify with; '': the one that the corpus has
-prompts = ''                # file of prompts of your own, one a line
 num_samples = 10            # held-out prompts to show
 k = 0                       # > 0: list so many completions of each prompt, with counts
 argmax = False              # True: show the likeliest completion; False: sampled ones
@@ -44,38 +40,14 @@ DEFAULTS = {'eval_prompts': 512, 'max_new_tokens': 0, 'temperature': 1.0, 'top_k
 # ---- prompts: c holds the knobs of the run, {name: value} ----------------------------------------
 
 
-def own_prompts(data, c):
-    """Prompts of the texts in --prompt or --prompts."""
-    strings = [prompt]
+def own_prompt(data, c):
+    """Prompts of the text in --prompt, alone. Its answer nobody knows."""
     try:
-        if prompts:
-            strings = pathlib.Path(prompts).read_text('utf-8-sig').splitlines() or ['']
-        some = prompts_of_texts(strings, data.tok, data.meta['unit'], k or 4, draws(seed, 'eval'),
+        return prompts_of_texts([prompt], data.tok, data.meta['unit'], k or 4, draws(seed, 'eval'),
                                 block_size=c['block_size'], mode=c['mode'],
                                 max_new_tokens=c['max_new_tokens'])
-        some.original = known_answers(data, some)
-    except (OSError, ValueError) as e:
-        fail(f"prompts: {e}")
-    return some
-
-
-def known_answers(data, some):
-    """The rows (B, T) of these prompts with --answer, or as the corpus has them; None if one of
-    them it has not."""
-    endings = {}                                # {ids of a prompt: ids of its answer, and eos}
-    for split, sizes in data.answers.items():
-        for row, size in zip(np.split(data.ids[split], data.edges[split][1:-1]), sizes):
-            endings[tuple(row[:size])] = row[size:].tolist()
-    originals = []
-    for ids, first in zip(some.tokens.tolist(), some.mask.int().argmax(1)):
-        ending = endings.get(tuple(ids[:first]))
-        if answer:
-            ending = data.tok.encode(answer) + [data.tok.eos]
-        if ending is None:
-            return None
-        row = ids[:first] + ending
-        originals.append((row + [data.tok.pad] * len(ids))[:len(ids)])
-    return torch.tensor(originals)
+    except ValueError as e:
+        fail(f"prompt: {e}")
 
 
 def held_out_prompts(data, c):
@@ -85,7 +57,8 @@ def held_out_prompts(data, c):
     some = draw_prompts(data, 'val', c['eval_prompts'], k or 4, draws(seed, 'eval'),
                         **{name: c[name] for name in names})
     rows = torch.cat((some.tokens, some.mask), 1).tolist()
-    return some[list({tuple(row): i for i, row in enumerate(rows)}.values())]
+    numbers = {tuple(row): i for i, row in enumerate(rows)}
+    return some[list(numbers.values())]
 
 
 # ---- completions, before and after ---------------------------------------------------------------
@@ -97,8 +70,13 @@ def completions(model, parts, how, scorer, names, greedy):
     found = []
     for some in parts:
         r = complete(model, some, greedy, **how)
-        found.append(scorer.score(names, r) | {'rows': r.rows.view(len(some), r.k, -1)})
-    return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
+        scores = scorer.score(names, r)
+        scores['rows'] = r.rows.view(len(some), r.k, -1)
+        found.append(scores)
+    joined = {}
+    for name in found[0]:
+        joined[name] = torch.cat([part[name] for part in found]).cpu()
+    return joined
 
 
 def print_passes(label, model, some, how):
@@ -119,14 +97,16 @@ def print_passes(label, model, some, how):
 
 def known_scores(c, data, some, functions):
     """Names of the run's rewards, verify and distinct, of those that can be said of some Prompts:
-    without an answer there is nothing to verify, for a function that asks for it."""
-    known = {*BUILT_IN, *functions} - {'kl'}
-    names = [name for name in c['rewards'] | {'verify': 1, 'distinct': 1} if name in known]
-    for name, function in ({'verify': data.verify} | functions).items():
-        asked = 'original' if name == 'verify' else 'originals'
-        if name in names and (function is None or (some.original is None
-                                                   and asks_for(asked, function))):
-            names.remove(name)
+    a function that asks for the answer needs one."""
+    of_text = functions | {'verify': data.verify}
+    names = []
+    for name in c['rewards'] | {'verify': 1.0, 'distinct': 1.0}:
+        function = of_text.get(name)
+        asks = function and (asks_for('original', function) or asks_for('originals', function))
+        if name in ('judge', 'distinct', 'length'):
+            names.append(name)
+        elif function and not (asks and some.original is None):
+            names.append(name)
     return names
 
 
@@ -136,7 +116,9 @@ if __name__ == "__main__":
     files = [word for word in sys.argv[1:] if word not in flags]
     configure(globals(), flags, quiet=True)
     at_least(0, k=k, num_samples=num_samples, temperature=temperature, n_fill_steps=n_fill_steps)
-    path = checkpoint if os.path.isfile(checkpoint) else f'{out_dir}/{checkpoint}'
+    path = f'{out_dir}/{checkpoint}'
+    if os.path.isfile(checkpoint):
+        path = checkpoint
     make = f"python train_grpo.py config/grpo_config.py --out_dir={out_dir}"
     run = load_checkpoint(path, 'generator', make=make)
     c = DEFAULTS | run['config']
@@ -156,11 +138,7 @@ if __name__ == "__main__":
     if c['judge_checkpoint']:
         judge = load_judge(c['judge_checkpoint'], data, make, c['block_size'], torch_device)
     scorer = Scorer(data, judge, functions)
-    if prompt or prompts:
-        some = own_prompts(data, c)
-        num_samples = len(some)
-    else:
-        some = held_out_prompts(data, c)
+    some = own_prompt(data, c) if prompt else held_out_prompts(data, c)
     names = known_scores(c, data, some, functions)
 
     found = {}                                  # {(label, greedy): scores, and 'rows'}
@@ -168,15 +146,16 @@ if __name__ == "__main__":
         if len(some) == 1 and how['n_fill_steps'] > 1:
             for label, model in models.items():
                 print_passes(label, model, some, how)
+        parts = some.split(c['batch_size'])
         for greedy in (False, True):
             for label, model in models.items():
-                found[label, greedy] = completions(model, some.split(c['batch_size']), how, scorer,
-                                                   names, greedy)
+                found[label, greedy] = completions(model, parts, how, scorer, names, greedy)
             # The likeliest completion is one: there is no group to speak about.
             names = [name for name in names if name not in scorer.about_group] or ['length']
     for b in range(len(some))[:num_samples]:
         for label in models:
-            columns = {name: values[b, :k or 1] for name, values in found[label, argmax].items()}
+            scores = found[label, argmax]
+            columns = {name: values[b, :k or 1] for name, values in scores.items()}
             rows = columns.pop('rows')                                      # (k, T)
             print_groups(data.tok, some[b:b + 1], rows, c['mode'] == 'causal', label, columns,
                          most=len(rows))

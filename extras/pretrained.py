@@ -92,7 +92,6 @@ class Pretrained(nn.Module):
         self.args = {'folder': folder, 'block_size': block_size, 'causal': causal}
         self.block_size = block_size
         self.causal = causal
-        self.text = folder
         self.unit = 'rows'
         self.tok = PretrainedTokenizer(folder)
         self.vocab_size = self.tok.base
@@ -183,7 +182,6 @@ def load(folder, data, block_size, mode, device):
             fail(f"dataset '{data.name}' is not in ids of {folder}; prepare it with "
                  f"--tokenizer={folder}")
         model.tok = data.tok                    # equal, but for the name of its folder
-        model.text = data.name
         model.unit = data.meta['unit']
     return model.to(device)
 
