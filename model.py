@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import shlex
+import time
 import zipfile
 from dataclasses import dataclass
 
