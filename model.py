@@ -379,6 +379,19 @@ class Rollout:
         agree in all that stands left of their choices, which may be computed once."""
         return model(self.states, self.where, copies=self.k if self.causal else 1)
 
+    def split(self, n):
+        """A causal Rollout, whose choices lie row by row, as Rollouts of n prompts each."""
+        N = n * self.k
+        rows = self.rows.split(N)
+        where = self.where.split(N)
+        counts = [int(part.sum()) for part in where]                    # of choices
+        of_choices = zip(*[
+            [None] * len(counts) if values is None else values.split(counts)
+            for values in (self.owner, self.position, self.actions, self.logp_old, self.kept)])
+        return [Rollout(self.prompts[i * n:(i + 1) * n], rows[i], rows[i], where[i], owner - i * N,
+                        position, self.point[:counts[i]], actions, logp_old, kept, causal=True)
+                for i, (owner, position, actions, logp_old, kept) in enumerate(of_choices)]
+
 
 def complete(model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0, n_fill_steps=1,
              fill_order='random', keep_graph=False):

@@ -315,7 +315,7 @@ class Prompts:
         return replace(self, **tensors)
 
     def __getitem__(self, part):
-        """The prompts of a slice."""
+        """The prompts of a slice or an index."""
         return self.map(lambda tensor: tensor[part])
 
     def split(self, size):
