@@ -483,6 +483,19 @@ def read_json_lines(path):
 # ---- clock, statistics, log ----------------------------------------------------------------------
 
 
+def clocks():
+    """Seconds that have passed, and seconds that this process ran on a core."""
+    return time.time(), time.process_time()
+
+
+def tell_if_slow(began, steps):
+    """Says so if other processes keep this one from running, some steps after clocks() began."""
+    passed, ran = [1e3 * (now - then) / steps for now, then in zip(clocks(), began)]
+    if passed > 2 * ran and is_main() and not torch.cuda.is_available():
+        print(f"slow: a step takes {passed:.0f} ms, and {ran:.0f} on a core of its own; other "
+              "processes keep this machine busy: stop them, or wait", flush=True)
+
+
 class Clock:
     """Milliseconds per phase: from each mark() to the next. Nothing waits for a GPU before read().
     """

@@ -20,8 +20,8 @@ import time
 import zipfile
 from dataclasses import dataclass
 
-from common import (StopSignal, at_least, autocast, between, configure, digest_of, fail,
-                    init_device, new_file, one_of, use_threads)
+from common import (StopSignal, at_least, autocast, between, clocks, configure, digest_of, fail,
+                    init_device, new_file, one_of, tell_if_slow, use_threads)
 
 import torch
 import torch.nn.functional as F
@@ -309,8 +309,7 @@ def kept_set(logp, top_k=0, top_p=1.0):
     the fewest whose mass reaches it, 1 is off (nucleus sampling, arXiv:1904.09751)."""
     ranked, order = logp.sort(-1, descending=True)
     mass_before = ranked.exp().cumsum(-1) - ranked.exp()
-    keep = mass_before < top_p
-    keep[:, 0] = True                           # the likeliest stays, however small top_p is
+    keep = mass_before < top_p                  # the likeliest always is
     if top_k > 0:
         keep[:, top_k:] = False
     return torch.zeros_like(keep).scatter(-1, order, keep)
@@ -653,15 +652,6 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     return model.to(device)
 
 
-def default_recipe(part, data):
-    """The recipe of a part, 'generator' or 'judge', for a corpus: config/<part>_<name>.py. Pairs
-    need none of their own."""
-    path = f"config/{part}_{data.name.replace('/', '_')}.py"
-    if data.answers and not os.path.exists(path):
-        return f'config/{part}_pairs.py'
-    return path
-
-
 def recipe_path(config):
     """Where the checkpoint of a recipe, all its knobs, lies. What it is made of is digested in its
     name, so that what is made otherwise has another name: knobs, text, files that knobs name, the
@@ -681,12 +671,18 @@ def recipe_path(config):
     return f'out/{name}-{digest_of(made_of)[:8]}.pt'
 
 
-def find_part(path, script, recipe, **run):
-    """Path of a generator or judge, and the command that makes it. path '': where the recipe's
-    checkpoint lies. run: {knob: value}, which hold where the recipe sets no other."""
+def find_part(part, path, recipe, data, **run):
+    """Path of a part, 'generator' or 'judge', and the command that makes it. path '': where the
+    recipe's checkpoint lies; recipe '': config/<part>_<name of the corpus>.py, or that of pairs.
+    run: {knob: value}, which hold where the recipe sets no other."""
+    script = {'generator': 'model.py', 'judge': 'judge.py'}[part]
+    own = f"config/{part}_{data.name.replace('/', '_')}.py"
+    if data.answers and not os.path.exists(own):
+        own = f'config/{part}_pairs.py'
     module = importlib.import_module(script.removesuffix('.py'))
+    run = {'dataset': data.name} | run
     words = [f'--{name}={value}' for name, value in run.items() if hasattr(module, name)]
-    words += shlex.split(recipe)
+    words += shlex.split(recipe or own)
     if path:
         words.append(f'--out={path}')
     else:
@@ -697,8 +693,8 @@ def find_part(path, script, recipe, **run):
 
 def find_generator(config, data):
     """find_part() of the generator whose completions a classifier tells from real rows."""
-    return find_part(config['generator_checkpoint'], 'model.py', default_recipe('generator', data),
-                     dataset=config['dataset'], mode='fill', block_size=config['block_size'])
+    return find_part('generator', config['generator_checkpoint'], '', data, mode='fill',
+                     block_size=config['block_size'])
 
 
 # ---- the supervised loop of model.py and judge.py ------------------------------------------------
@@ -716,18 +712,20 @@ def fit(model, gpt, data, loss_at, look, config, **content):
     interval = config['eval_interval'] or last
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
-    began = time.time()
+    began = clocks()
     for step in range(1, last + 1):
         loss = loss_at(step)
         loss.backward()
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
+        if step == 20:
+            tell_if_slow(began, step)
         looks = step == last or step % interval == 0
         if looks or step % (last // 10 + 1) == 0:
             if not loss.isfinite():
                 fail(f"step {step}: loss {loss:g}; nothing was written; lower --learning_rate")
             held_out = f" | {look()}" if looks else ''
-            seconds_left = (time.time() - began) / step * (last - step)
+            seconds_left = (time.time() - began[0]) / step * (last - step)
             print(f"{content['kind']:9} step {step:5} | loss {loss:.4f}{held_out} | "
                   f"{seconds_left:.0f} s left", flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,

@@ -47,9 +47,9 @@ def failure(prompts, completions):
 
 def likelihood(prompts, completions):
     """Watched, not rewarded: nats per character under a frozen likelihood judge of the corpus."""
-    path, make = find_part('', 'judge.py', 'config/judge_docstrings.py --block_size=64')
-    run_missing({path: make})
     data = _dataset('docstrings')
+    path, make = find_part('judge', '', 'config/judge_docstrings.py --block_size=64', data)
+    run_missing({path: make})
     rows = []
     for prompt, completion in zip(prompts, completions):
         ids = data.tok.encode(prompt + completion)

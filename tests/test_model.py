@@ -369,7 +369,7 @@ def test_all_that_a_part_is_made_of_is_in_its_name(here, tmp_path, monkeypatch):
         changed.setattr(inspect, 'getsource', lambda part: '# of mine\n' + code(part))
         names.add(name())
     recipe = 'config/generator_arithmetic.py --max_iters=7'
-    monkeypatch.setattr(model, 'default_recipe', lambda part, corpus: recipe)
+    monkeypatch.setattr(model, 'find_generator', lambda config, corpus: recipe)
     names.add(name(labels=''))                  # the generator that a classifier then learns from
     text = types.SimpleNamespace(fingerprint='another', name='arithmetic')
     monkeypatch.setattr(model, 'Dataset', lambda dataset, prepare: text)
@@ -379,13 +379,13 @@ def test_all_that_a_part_is_made_of_is_in_its_name(here, tmp_path, monkeypatch):
 
 def test_knobs_of_a_run_hold_where_the_recipe_sets_none(here):
     """The recipe of equations is a causal one and says nothing of the length of rows."""
-    how = {'recipe': 'config/generator_equations.py', 'mode': 'fill', 'block_size': 8,
-           'judge_checkpoint': 'no knob of model.py'}
-    path, make = find_part('', 'model.py', **how)
+    how = {'recipe': 'config/generator_equations.py', 'data': Dataset('arithmetic'),
+           'mode': 'fill', 'block_size': 8, 'judge_checkpoint': 'no knob of model.py'}
+    path, make = find_part('generator', '', **how)
     python, script, *words = shlex.split(make)
     assert script == 'model.py'
     config, _ = configure(vars(model) | {}, words, quiet=True)
     assert config['block_size'] == 8 and config['mode'] == 'causal'
     assert path == recipe_path(config)
-    path, make = find_part('here.pt', 'model.py', **how)
+    path, make = find_part('generator', 'here.pt', **how)
     assert path == 'here.pt' and '--out=here.pt' in make
