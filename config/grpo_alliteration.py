@@ -24,7 +24,8 @@ eval_interval = 50
 eval_prompts = 128
 
 def alliteration(prompts, completions):
-    """Share of the words of a completion, but for the first, that begin with s, each counted once."""
+    """Share of the words of a completion, without its first, that begin with s, each counted once.
+    """
     scores = []
     for completion in completions:
         words = completion.split()[1:]
