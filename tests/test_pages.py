@@ -118,8 +118,8 @@ def test_a_reward_of_ones_own_and_a_task_of_ones_own_run_as_the_page_says(reposi
     with open(f'{repository}/config/mine.py', 'w', encoding='utf-8') as file:
         file.write(found['cat > config/mine.py'])
     code, text = run(repository, 'train_grpo.py', *TOY, 'config/mine.py', '--max_iters=1',
-                     '--out_dir=out-even')
-    assert code == 0 and 'reward/even' in text, text
+                     '--out_dir=out-mine')
+    assert code == 0 and 'reward/alliteration' in text, text
 
     with open(f'{repository}/make_mine.py', 'w', encoding='utf-8') as file:
         file.write(found['python -'])
@@ -152,6 +152,10 @@ def test_the_python_of_the_first_page_runs(repository):
         file.write(lines)
     code, text = run(repository, 'page.py')
     assert code == 0 and len(text.splitlines()) == 2, text
+
+
+def test_the_sixty_lines_on_the_first_page_are_those_of_the_file():
+    assert page('extras/tiny.py') in blocks('README.md', 'python')
 
 
 def test_the_table_of_how_much_a_prompt_weighs_is_the_one_that_is_tested():
