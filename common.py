@@ -477,7 +477,7 @@ def read_json_lines(path):
     text = ''
     with contextlib.suppress(OSError):
         text = pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
-    return [json.loads(line) for line in re.findall(r'^\{"step": \d+\b.*\}$', text, re.MULTILINE)]
+    return [json.loads(line) for line in re.findall(r'^\{"step": \d+\b.*\}\n', text, re.MULTILINE)]
 
 
 # ---- clock, statistics, log ----------------------------------------------------------------------

@@ -159,7 +159,8 @@ def test_a_digest_tells_what_differs():
 
 def test_only_objects_with_a_step_are_read_from_a_log(tmp_path):
     path = tmp_path / 'log.jsonl'
-    path.write_text('{"step": 1}\n[]\nnonsense\n{"step": "x"}\n{"step": 2, "a": 1}\n{"step": 3, "a')
+    path.write_text('{"step": 1}\n[]\nnonsense\n{"step": "x"}\n{"step": 2, "a": 1}\n'
+                    '{"step": 3, "a": "}')
     assert read_json_lines(path) == [{'step': 1}, {'step': 2, 'a': 1}]
     refused(['no.json', 'make it with: python x.py'], read_json, tmp_path / 'no.json', {},
             'python x.py')

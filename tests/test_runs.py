@@ -84,6 +84,7 @@ def test_a_run_in_pieces_ends_bit_for_bit_like_one_in_one_piece(mode, train, tmp
         file.write('{"step": 3, "lo')           # of a process that was killed
     text = train(*MODES[mode], '--resume=True', out='pieces')
     assert 'max_iters 2 -> 4' in text and 'lr_decay_iters 4 -> 0' in text
+    train(*MODES[mode], '--max_iters=3', '--resume=True', out='pieces')     # it is further already
     assert_same(tmp_path / 'whole', tmp_path / 'pieces')
 
 
@@ -249,6 +250,7 @@ def test_a_reward_that_fails_is_named_with_its_prompt(code, names, train, tmp_pa
         "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
         f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
     fails(names, *train.command(tmp_path / 'mine.py', '--eval_prompts=4'))
+    assert os.path.exists(tmp_path / 'run') == ('calls' in code)    # it fails later than at once
 
 
 @pytest.mark.parametrize('max_iters', [1, 4])
