@@ -164,7 +164,8 @@ def configure(namespace, argv=None, quiet=False):
     """Applies config files and --key=value flags, in the order given, to a script's globals().
 
     Files may also define functions, and helpers _like_this or LIKE_THIS. Returns all knobs and the
-    functions, each {name: value}. Exits with an error if a name is unknown or a type is wrong."""
+    functions, each {name: value}. Exits with an error if a name is unknown, a type is wrong, or a
+    number is negative or not finite."""
     defaults = knobs(namespace)
     functions = {}
     digests = []                                # of what the files hold besides knobs
@@ -187,6 +188,8 @@ def configure(namespace, argv=None, quiet=False):
             if type(value) is not type(default):
                 fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as "
                      f"{default!r}")
+            if type(value) in (int, float) and not 0 <= value < math.inf:
+                fail(f"{word}: {name} = {value!r}: expected a number, 0 or more")
             if name in defaults:
                 namespace[name] = value
             elif callable(value):

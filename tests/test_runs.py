@@ -316,7 +316,8 @@ def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
     ('--rewards={"jugde": 1.0}', ['jugde']), ('--dataset=arithmetics', ['arithmetics']),
     ('--blank_kind=random', ['random']), ('--group_size=2.5', ['2.5', 'int']),
     ('config/no.py', ['config/no.py']), ('--adv_norm=mean', ['mean', 'kl']),
-    ('--target_kl=0.1', ['target_kl']), ('--device=cuda:99', ['cuda:99']),
+    ('--target_kl=0.1', ['target_kl']), ('--grad_clip=-1', ['grad_clip', '0']),
+    ('--seed=-1', ['seed']), ('--min_lr=nan', ['min_lr']), ('--device=cuda:99', ['cuda:99']),
     ('--generator_checkpoint=out/no.pt', ['out/no.pt'])])
 def test_a_hurried_mistake_gets_one_line_and_leaves_nothing(flag, names, train, tmp_path):
     fails(names, *train.command(*ANSWERS, '--rewards={"verify": 1.0, "kl": -0.1}', '--kl_beta=0',
