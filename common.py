@@ -111,7 +111,8 @@ def leave(code):
 
 def fail(message):
     """Exits with one line on stderr and code 1. (In a notebook: SystemExit.)"""
-    if not is_main():           # what all ranks would say is said by the first, which ends them all
+    if not is_main():           # what all ranks would say is said by the first, whose end ends all:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)       # torchrun asks only once
         time.sleep(3)
     sys.exit(' '.join(f"error: {message}".splitlines()))
 

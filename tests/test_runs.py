@@ -253,12 +253,14 @@ def test_a_reward_that_fails_is_named_with_its_prompt(code, names, train, tmp_pa
     assert os.path.exists(tmp_path / 'run') == ('calls' in code)    # it fails later than at once
 
 
-@pytest.mark.parametrize('max_iters', [1, 4])
+@pytest.mark.parametrize('max_iters, ranks', [(1, 1), (4, 2)])
 def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(
-        max_iters, train, tmp_path):
-    """The first update ruins the policy. An evaluation finds it, or else the next step."""
+        max_iters, ranks, train, tmp_path):
+    """The first update ruins the policy. An evaluation finds it, or else the next step: then both
+    ranks do, and one says it."""
     fails(['step', 'is nan'], *train.command('--learning_rate=1e30', '--grad_clip=0',
-                                             '--warmup_iters=0', f'--max_iters={max_iters}'))
+                                             '--warmup_iters=0', f'--max_iters={max_iters}'),
+          ranks=ranks)
     assert torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step'] == 0
     assert weights(tmp_path / 'run/ckpt.pt').isfinite().all()
 
