@@ -206,6 +206,11 @@ def test_only_what_we_wrote_is_ours(train, tmp_path):
     assert not os.path.exists(tmp_path / 'run/ckpt.pt.123.tmp')
 
 
+def test_what_does_not_fit_the_run_to_be_resumed_gets_one_line(train):
+    train('--max_iters=1')
+    fails(['ckpt.pt', '--resume=False'], *train.command('--resume=True', '--optimizer=adamw'))
+
+
 def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(train, tmp_path):
     """To one of two ranks; both stop after the same step. Meanwhile nobody else gets the folder."""
     two = Run(*train.command('--max_iters=99999'), ranks=2)
