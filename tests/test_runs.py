@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import common
+import data.dataset
 import train_grpo
 from common import Statistics
 from data.dataset import Prompts, Tokenizer
@@ -302,6 +304,12 @@ def test_a_resumed_run_says_what_has_changed_imported_helpers_included(
     changes = [line for line in text.splitlines() if 'resumed with changes' in line]
     assert 'functions' in changes[0] and 'seed 1 -> 3' in changes[0]
 
+    def other_verify():
+        data.dataset.code_digest = lambda code, values: 'other'
+
+    text = train(tmp_path / 'mine.py', '--resume=True', '--seed=3', before=other_verify)
+    assert re.search("changes: verify '.*' -> 'other'$", text, re.MULTILINE)
+
 
 def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
     def log(line, step):
@@ -360,6 +368,9 @@ def test_a_policy_that_is_not_its_reference_is_found_before_the_first_step(toys,
     assert 'warning' in capsys.readouterr().out         # and the judge with equal scores
     torch.nn.init.normal_(reference.head.weight)
     refused(['the KL'], train_grpo.check_start, policy, reference, scorer, prompts)
+    for network in (policy, reference):         # equal, but no numbers
+        torch.nn.init.constant_(network.head.weight, torch.nan)
+    refused(['off 1 by nan'], train_grpo.check_start, policy, reference, scorer, prompts)
 
 
 @pytest.mark.parametrize('knobs, most', [
