@@ -390,7 +390,8 @@ def run_missing(commands):
     for path in commands:
         if os.path.exists(path):
             continue
-        lock = lock_file(f'{path}.lock', wait=True)
+        with writing(path):
+            lock = lock_file(f'{path}.lock', wait=True)
         if not os.path.exists(path):            # nobody has made it meanwhile
             print('$', commands[path], flush=True)
             words = [sys.executable] + shlex.split(commands[path])[1:]

@@ -243,6 +243,7 @@ def test_a_part_that_two_runs_need_at_once_is_made_once(tmp_path):
     for run in runs:
         run.join()
     assert (tmp_path / 'part').read_text() == 'made'
+    refused(['/proc/no/part'], common.run_missing, {'/proc/no/part': 'python x.py'})
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
