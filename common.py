@@ -111,7 +111,8 @@ def leave(code):
 
 def fail(message):
     """Exits with one line on stderr and code 1. (In a notebook: SystemExit.)"""
-    if not is_main():           # what all ranks would say is said by the first, which ends them all
+    if not is_main():           # what all ranks would say is said by the first, whose end ends all:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)       # torchrun asks only once
         time.sleep(3)
     sys.exit(' '.join(f"error: {message}".splitlines()))
 
@@ -164,7 +165,8 @@ def configure(namespace, argv=None, quiet=False):
     """Applies config files and --key=value flags, in the order given, to a script's globals().
 
     Files may also define functions, and helpers _like_this or LIKE_THIS. Returns all knobs and the
-    functions, each {name: value}. Exits with an error if a name is unknown or a type is wrong."""
+    functions, each {name: value}. Exits with an error if a name is unknown, a type is wrong, or a
+    number is negative or not finite."""
     defaults = knobs(namespace)
     functions = {}
     digests = []                                # of what the files hold besides knobs
@@ -187,6 +189,8 @@ def configure(namespace, argv=None, quiet=False):
             if type(value) is not type(default):
                 fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as "
                      f"{default!r}")
+            if type(value) in (int, float) and not 0 <= value < math.inf:
+                fail(f"{word}: {name} = {value!r}: expected a number, 0 or more")
             if name in defaults:
                 namespace[name] = value
             elif callable(value):
@@ -386,7 +390,8 @@ def run_missing(commands):
     for path in commands:
         if os.path.exists(path):
             continue
-        lock = lock_file(f'{path}.lock', wait=True)
+        with writing(path):
+            lock = lock_file(f'{path}.lock', wait=True)
         if not os.path.exists(path):            # nobody has made it meanwhile
             print('$', commands[path], flush=True)
             words = [sys.executable] + shlex.split(commands[path])[1:]
@@ -477,7 +482,7 @@ def read_json_lines(path):
     text = ''
     with contextlib.suppress(OSError):
         text = pathlib.Path(path).read_text(encoding='utf-8', errors='replace')
-    return [json.loads(line) for line in re.findall(r'^\{"step": \d+\b.*\}$', text, re.MULTILINE)]
+    return [json.loads(line) for line in re.findall(r'^\{"step": \d+\b.*\}\n', text, re.MULTILINE)]
 
 
 # ---- clock, statistics, log ----------------------------------------------------------------------

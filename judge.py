@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from data.dataset import Dataset, call_user, draw_prompts, draws, texts
-from model import GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt
+from model import (GPT, check_recipe, complete, find_generator, fit, load_checkpoint, load_gpt,
+                   reading)
 
 # knobs
 out = ''                    # checkpoint to write; '': out/<kind>_<dataset>-<digest of recipe>.pt
@@ -103,8 +104,9 @@ class Judge(nn.Module):
 def load_judge(path, data, make='python judge.py', block_size=1, device='cpu'):
     """The judge of a checkpoint, frozen; see load_checkpoint() for what is checked."""
     checkpoint = load_checkpoint(path, 'judge', data, make, block_size)
-    judge = Judge(checkpoint['judge_kind'], **checkpoint['model_args'])
-    judge.load_state_dict(checkpoint['model'])
+    with reading('judge', path, make):
+        judge = Judge(checkpoint['judge_kind'], **checkpoint['model_args'])
+        judge.load_state_dict(checkpoint['model'])
     return judge.to(device).requires_grad_(False)
 
 

@@ -9,6 +9,7 @@ dropout: sampling and learning must see one and the same network.
 From top to bottom: knobs; the network; sampling, where one distribution samples, scores and enters
 the ratio; optimizers; checkpoints and the recipes they are made by; the loop of pretraining."""
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -597,12 +598,21 @@ def save_checkpoint(path, **content):
         torch.save(content, file)
 
 
+@contextlib.contextmanager
+def reading(kind, path, make):
+    """While a checkpoint is read, and put into a network: what goes wrong is its fault."""
+    try:
+        yield
+    except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
+        fail(f"no {kind} that fits at {path}, or a damaged one ({type(e).__name__}); make one "
+             f"with: {make}")
+
+
 def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1, mode=''):
     """A checkpoint, checked before anything is computed; exits with an error if it does not fit.
     kind: 'generator' (a policy is one, too), 'judge', or 'policy', which belongs to its text; make:
     the command that makes one. data: a Dataset with whose vocabulary it shall work."""
-    end = f"; make one with: {make}"
-    try:
+    with reading(kind, path, make):
         if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
             raise OSError
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
@@ -613,11 +623,10 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
         n_blocks = sum(name.endswith('qkv.weight') for name in weights)
         agrees = 'folder' in args or (
             embed == [(args['vocab_size'] + 3, args['n_embd'])] and n_blocks == args['n_layer']
-            and args['block_size'] < 10 ** 6 and args['positions'] in POSITIONS)
+            and args['n_embd'] % (2 * args['n_head']) == 0 and args['block_size'] < 10 ** 6
+            and args['positions'] in POSITIONS)
         if not (agrees and {'config', 'corpus', 'unit', 'vocabulary'} <= checkpoint.keys()):
             raise ValueError
-    except Exception as e:      # torch, pickle and zipfile raise a dozen kinds, which all mean:
-        fail(f"no {kind} at {path}, or a damaged one ({type(e).__name__}){end}")
     wrong = ''
     if (found == 'judge') != (kind == 'judge'):
         wrong = f"is a {found}, expected a {kind}"
@@ -630,7 +639,7 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
     elif mode and args['causal'] != (mode == 'causal'):
         wrong = f"is not a {mode} model"
     if wrong:
-        fail(f"{path} {wrong}{end}")
+        fail(f"{path} {wrong}; make one with: {make}")
     return checkpoint
 
 
@@ -644,8 +653,9 @@ def load_gpt(path, data=None, make='python model.py', block_size=1, mode='', dev
     network = GPT
     if 'folder' in checkpoint['model_args']:
         from extras.pretrained import Pretrained as network
-    model = network(**checkpoint['model_args'])
-    model.load_state_dict(checkpoint['model'])
+    with reading('generator', path, make):
+        model = network(**checkpoint['model_args'])
+        model.load_state_dict(checkpoint['model'])
     model.tok = make_tokenizer(**checkpoint['vocabulary'])
     model.unit = checkpoint['unit']
     use_threads(model.args.get('n_embd', 256))

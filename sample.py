@@ -8,7 +8,7 @@ A run's folder is only read: no code that a checkpoint names is run."""
 import os
 import sys
 
-from common import StopSignal, at_least, autocast, configure, fail, init_device
+from common import StopSignal, autocast, configure, fail, init_device
 
 import torch
 
@@ -115,7 +115,6 @@ if __name__ == "__main__":
     flags = [word for word in sys.argv[1:] if word.startswith('-')]
     files = [word for word in sys.argv[1:] if word not in flags]
     configure(globals(), flags, quiet=True)
-    at_least(0, k=k, num_samples=num_samples, temperature=temperature, n_fill_steps=n_fill_steps)
     path = f'{out_dir}/{checkpoint}'
     if os.path.isfile(checkpoint):
         path = checkpoint

@@ -74,8 +74,12 @@ class Run:
             os.kill(process.pid, number)
 
     def wait(self):
-        """Exit code, of the first rank, and output."""
+        """Exit code, of the first rank, and output. If it fails, the others are ended, as torchrun
+        does it."""
+        self.ranks[0].join()
         for process in self.ranks:
+            if self.ranks[0].exitcode == 1:
+                process.terminate()
             process.join()
         return self.ranks[0].exitcode, self.text()
 
@@ -109,6 +113,7 @@ def fails(names, *words, **how):
     code, text = run(*words, **how)
     last = text.strip().splitlines()[-1]
     assert code == 1 and last.startswith('error: ') and 'Traceback' not in text, text
+    assert text.count('\nerror: ') <= 1, text
     assert all(name in last for name in names), last
 
 

@@ -48,7 +48,7 @@ def test_files_and_flags_apply_in_the_order_given(file):
 
 @pytest.mark.parametrize('flag, value', [
     ('--dataset=a=b', 'a=b'), ('--dataset=7', '7'), ("--rewards={'x': 2}", {'x': 2}),
-    ('--resume=True', True), ('--learning_rate=1e-5', 1e-5), ('--group_size=-3', -3)])
+    ('--resume=True', True), ('--learning_rate=1e-5', 1e-5), ('--group_size=0x3', 3)])
 def test_a_value_is_a_literal_or_text_as_it_stands(flag, value):
     config, _ = configure(some_knobs(), [flag], quiet=True)
     assert config[flag[2:].partition('=')[0]] == value
@@ -159,7 +159,8 @@ def test_a_digest_tells_what_differs():
 
 def test_only_objects_with_a_step_are_read_from_a_log(tmp_path):
     path = tmp_path / 'log.jsonl'
-    path.write_text('{"step": 1}\n[]\nnonsense\n{"step": "x"}\n{"step": 2, "a": 1}\n{"step": 3, "a')
+    path.write_text('{"step": 1}\n[]\nnonsense\n{"step": "x"}\n{"step": 2, "a": 1}\n'
+                    '{"step": 3, "a": "}')
     assert read_json_lines(path) == [{'step': 1}, {'step': 2, 'a': 1}]
     refused(['no.json', 'make it with: python x.py'], read_json, tmp_path / 'no.json', {},
             'python x.py')

@@ -97,7 +97,7 @@ def test_a_damaged_or_missing_file_of_a_corpus_is_noticed(file, corpus):
 
 def test_a_name_finds_its_corpus_or_how_to_make_it_is_told(corpus):
     data = corpus('rows', ['ab'], ['b'])
-    assert Dataset('mine/').fingerprint == data.fingerprint
+    assert Dataset('mine/').name == data.name
     refused(['mien/meta.json', '--name=mien'], Dataset, 'mien')
 
 

@@ -109,3 +109,19 @@ def test_the_numbers_of_a_run_are_those_that_sample_shows(repository, out):
     assert code == 0 and text.count('=') >= 6, text
     fails(['no-such-run'], repository, 'sample.py', '--out_dir=no-such-run')
     fails(["'x'"], repository, 'sample.py', f'--out_dir={out}', '--prompt=x_')
+
+
+def test_looking_at_a_run_of_others_runs_no_code_that_it_names(repository, out, tmp_path):
+    theirs = tmp_path / 'theirs.py'
+    theirs.write_text(f"open({str(tmp_path / 'was-here')!r}, 'w')\n"
+                      "def charm(prompts, completions): return [3.0] * len(prompts)\n")
+    content = torch.load(f'{out}/ckpt.pt', weights_only=True)
+    content['config'] |= {'rewards': {'charm': 1.0}, 'config_files': [str(theirs)],
+                          'generator_recipe': str(theirs), 'judge_recipe': str(theirs)}
+    torch.save(content, tmp_path / 'ckpt.pt')
+    words = [repository, 'sample.py', f'--out_dir={tmp_path}', '--num_samples=1']
+    code, text = run(*words)
+    assert code == 0 and 'charm' not in text, text
+    assert not os.path.exists(tmp_path / 'was-here')
+    code, text = run(*words, str(theirs))       # but a file that is named here is run
+    assert code == 0 and 'charm 3.000' in text, text

@@ -312,6 +312,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing_and_a_missing_end_is_found(tm
     ({'vocabulary': {'kind': 'char', 'chars': 'abc'}}, {}, ['vocabulary', 'mine']),
     ({'kind': 'policy', 'corpus': 'another'}, {'kind': 'policy'}, ['text']),
     ({'model_args': ARGS | {'n_layer': 10 ** 9}}, {}, ['damaged']),
+    ({'model_args': ARGS | {'n_head': 0}}, {}, ['damaged']),
     ({'model_args': ARGS | {'vocab_size': 6}}, {}, ['damaged'])])
 def test_a_checkpoint_that_does_not_fit_is_refused_by_name(changes, how, names, tmp_path):
     save_checkpoint(f'{tmp_path}/a.pt', **content(**changes))
@@ -329,7 +330,9 @@ def test_a_checkpoint_of_others_without_a_field_or_that_would_run_code_is_refuse
 
     less = content()
     del less[name]
-    for others in (less, {'model': {}, 'iter_num': 3}, content(**{name: Intruder()})):
+    fewer = dict(list(ARGS.items())[::-2]), dict(list(content()['model'].items())[::2])
+    for others in (less, {'model': {}, 'iter_num': 3}, content(**{name: Intruder()}),
+                   content(model_args=fewer[0]), content(model=fewer[1])):
         torch.save(others, f'{tmp_path}/a.pt')
         refused(['a.pt', 'damaged'], load_gpt, f'{tmp_path}/a.pt')
     assert os.listdir(tmp_path) == ['a.pt']

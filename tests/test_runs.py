@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import common
+import data.dataset
 import train_grpo
 from common import Statistics
 from data.dataset import Prompts, Tokenizer
@@ -84,6 +86,7 @@ def test_a_run_in_pieces_ends_bit_for_bit_like_one_in_one_piece(mode, train, tmp
         file.write('{"step": 3, "lo')           # of a process that was killed
     text = train(*MODES[mode], '--resume=True', out='pieces')
     assert 'max_iters 2 -> 4' in text and 'lr_decay_iters 4 -> 0' in text
+    train(*MODES[mode], '--max_iters=3', '--resume=True', out='pieces')     # it is further already
     assert_same(tmp_path / 'whole', tmp_path / 'pieces')
 
 
@@ -205,6 +208,11 @@ def test_only_what_we_wrote_is_ours(train, tmp_path):
     assert not os.path.exists(tmp_path / 'run/ckpt.pt.123.tmp')
 
 
+def test_what_does_not_fit_the_run_to_be_resumed_gets_one_line(train):
+    train('--max_iters=1')
+    fails(['ckpt.pt', '--resume=False'], *train.command('--resume=True', '--optimizer=adamw'))
+
+
 def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(train, tmp_path):
     """To one of two ranks; both stop after the same step. Meanwhile nobody else gets the folder."""
     two = Run(*train.command('--max_iters=99999'), ranks=2)
@@ -235,6 +243,7 @@ def test_a_part_that_two_runs_need_at_once_is_made_once(tmp_path):
     for run in runs:
         run.join()
     assert (tmp_path / 'part').read_text() == 'made'
+    refused(['/proc/no/part'], common.run_missing, {'/proc/no/part': 'python x.py'})
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -249,14 +258,17 @@ def test_a_reward_that_fails_is_named_with_its_prompt(code, names, train, tmp_pa
         "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
         f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
     fails(names, *train.command(tmp_path / 'mine.py', '--eval_prompts=4'))
+    assert os.path.exists(tmp_path / 'run') == ('calls' in code)    # it fails later than at once
 
 
-@pytest.mark.parametrize('max_iters', [1, 4])
+@pytest.mark.parametrize('max_iters, ranks', [(1, 1), (4, 2)])
 def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(
-        max_iters, train, tmp_path):
-    """The first update ruins the policy. An evaluation finds it, or else the next step."""
+        max_iters, ranks, train, tmp_path):
+    """The first update ruins the policy. An evaluation finds it, or else the next step: then both
+    ranks do, and one says it."""
     fails(['step', 'is nan'], *train.command('--learning_rate=1e30', '--grad_clip=0',
-                                             '--warmup_iters=0', f'--max_iters={max_iters}'))
+                                             '--warmup_iters=0', f'--max_iters={max_iters}'),
+          ranks=ranks)
     assert torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)['step'] == 0
     assert weights(tmp_path / 'run/ckpt.pt').isfinite().all()
 
@@ -293,6 +305,12 @@ def test_a_resumed_run_says_what_has_changed_imported_helpers_included(
     changes = [line for line in text.splitlines() if 'resumed with changes' in line]
     assert 'functions' in changes[0] and 'seed 1 -> 3' in changes[0]
 
+    def other_verify():
+        data.dataset.code_digest = lambda code, values: 'other'
+
+    text = train(tmp_path / 'mine.py', '--resume=True', '--seed=3', before=other_verify)
+    assert re.search("changes: verify '.*' -> 'other'$", text, re.MULTILINE)
+
 
 def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
     def log(line, step):
@@ -314,7 +332,8 @@ def test_a_failing_wandb_is_told_once_and_does_not_end_a_run(train, tmp_path):
     ('--rewards={"jugde": 1.0}', ['jugde']), ('--dataset=arithmetics', ['arithmetics']),
     ('--blank_kind=random', ['random']), ('--group_size=2.5', ['2.5', 'int']),
     ('config/no.py', ['config/no.py']), ('--adv_norm=mean', ['mean', 'kl']),
-    ('--target_kl=0.1', ['target_kl']), ('--device=cuda:99', ['cuda:99']),
+    ('--target_kl=0.1', ['target_kl']), ('--grad_clip=-1', ['grad_clip', '0']),
+    ('--seed=-1', ['seed']), ('--min_lr=nan', ['min_lr']), ('--device=cuda:99', ['cuda:99']),
     ('--generator_checkpoint=out/no.pt', ['out/no.pt'])])
 def test_a_hurried_mistake_gets_one_line_and_leaves_nothing(flag, names, train, tmp_path):
     fails(names, *train.command(*ANSWERS, '--rewards={"verify": 1.0, "kl": -0.1}', '--kl_beta=0',
@@ -350,6 +369,9 @@ def test_a_policy_that_is_not_its_reference_is_found_before_the_first_step(toys,
     assert 'warning' in capsys.readouterr().out         # and the judge with equal scores
     torch.nn.init.normal_(reference.head.weight)
     refused(['the KL'], train_grpo.check_start, policy, reference, scorer, prompts)
+    for network in (policy, reference):         # equal, but no numbers
+        torch.nn.init.constant_(network.head.weight, torch.nan)
+    refused(['off 1 by nan'], train_grpo.check_start, policy, reference, scorer, prompts)
 
 
 @pytest.mark.parametrize('knobs, most', [
