@@ -162,11 +162,11 @@ class Scorer:
                 values = self.data.check(*strings())                        # (N,)
             else:
                 values = call_user(f"reward '{name}'", self.functions[name], *strings())
-            values = torch.as_tensor(values, dtype=torch.float32, device=rows.device)
+            values = torch.as_tensor(values, dtype=torch.float32)   # numbers of text: on the CPU
             for n in (~values.flatten().isfinite()).nonzero():
                 fail(f"reward '{name}' is not finite for the prompt {strings()[0][n]!r}; no "
                      "checkpoint was overwritten; look at that reward, or lower --learning_rate")
-            scores[name] = values.view(B, rollout.k)
+            scores[name] = values.to(rows.device, non_blocking=True).view(B, rollout.k)
         return scores
 
 
