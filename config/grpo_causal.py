@@ -1,5 +1,5 @@
-# 12+35= -> 047, left to right; reward: the verifier; no KL; 1.5 min from nothing on 1 busy core
-# held-out verify: start 0.457, line to beat 0.734 -> 0.982, 0.976, 0.968 (seeds 1, 2, 3)
+# 12+35= -> 047, left to right; reward: the verifier; no KL; @ s from nothing on 2 cores
+# held-out verify: start 49.2%, line to beat 81.2% -> 96.4, 96.0, 95.3% (seeds 1, 2, 3)
 
 mode = 'causal'
 blank_kind = 'answer'

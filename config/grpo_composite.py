@@ -1,5 +1,5 @@
-# four rewards on completions of English prose; 4 min from nothing on 1 busy core
-# held-out reward but for diversity: start -0.104, line to beat 0.424 -> 0.400 (seed 1)
+# four rewards on completions of English prose
+# held-out reward but for diversity: start -0.114, line to beat 0.416 -> 0.398 (seed 1)
 
 from collections import Counter
 from data.docstrings import prepare

@@ -1,5 +1,5 @@
-# spans of 4 characters in English prose, a likelihood judge; 4 min from nothing on 1 busy core
-# held-out verify: start 0.330, line to beat 0.374 -> 0.569 (seed 1)
+# spans of 4 characters in English prose, a likelihood judge; @ s from nothing on 2 cores
+# held-out verify: start 33.2%, line to beat 38.7% -> 56.2% (seed 1)
 
 dataset = 'docstrings'
 block_size = 32

@@ -1,5 +1,5 @@
-# detoxification: a classifier's P(label = 1) as reward; 3.2 min from nothing on 2 cores
-# held-out share of failure: start 0.164, line to beat 0.172 -> 0.070 (seed 1)
+# detoxification: a classifier's P(label = 1) as reward
+# held-out share of failure: start 12.1%, line to beat 17.2% -> 4.3% (seed 1)
 
 import functools
 import torch

@@ -1,5 +1,5 @@
-# spans of 4 characters of Shakespeare, a likelihood judge; 4 min from nothing on 1 busy core
-# held-out verify: start 0.328, line to beat 0.419 -> 0.644 (seed 1)
+# spans of 4 characters of Shakespeare, a likelihood judge
+# held-out verify: start 31.5%, line to beat 40.4% -> 63.5% (seed 1)
 
 dataset = 'shakespeare'
 block_size = 32
