@@ -16,3 +16,4 @@ max_iters = 700
 
 out_dir = 'out-causal'
 log_interval = 20
+eval_interval = 350

@@ -14,3 +14,4 @@ max_iters = 500
 
 out_dir = 'out-docstrings'
 log_interval = 10
+eval_interval = 250
