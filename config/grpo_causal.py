@@ -1,4 +1,4 @@
-# 12+35= -> 047, left to right; reward: the verifier; no KL; @ s from nothing on 2 cores
+# 12+35= -> 047, left to right; reward: the verifier; no KL; 1.2 min from nothing on 2 cores
 # held-out verify: start 49.2%, line to beat 81.2% -> 96.4, 96.0, 95.3% (seeds 1, 2, 3)
 
 mode = 'causal'
