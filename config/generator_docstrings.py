@@ -8,7 +8,8 @@ blank_high = 0.5
 n_layer = 4
 n_embd = 128
 
-batch_size = 128
-max_iters = 600
+batch_size = 64
+learning_rate = 6e-3
+max_iters = 700
 
-eval_interval = 200
+eval_interval = 350

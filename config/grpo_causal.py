@@ -12,8 +12,9 @@ batch_size = 32
 gradient_accumulation_steps = 2
 
 kl_beta = 0.0
-max_iters = 700
+learning_rate = 2e-3
+max_iters = 600
 
 out_dir = 'out-causal'
 log_interval = 20
-eval_interval = 350
+eval_interval = 300
