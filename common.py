@@ -549,6 +549,11 @@ class Statistics:
         return dict(zip(names, (sums / weights).tolist()))
 
 
+def in_words(name, value):
+    """A number of this name for people: a share of what was written is in percent."""
+    return f"{value:.1%}" if name in ('verify', 'pass@4') else f"{value:.3f}"
+
+
 def check_finite(line):
     """Exits with an error if a number of a line of the log, {key: number}, is NaN or infinite."""
     for key, value in line.items():

@@ -768,7 +768,7 @@ def look_at_fills(model, data):
         prompts = with_draws(tokens, hidden, data.tok, 1, rng)
         rows = complete(model, prompts).rows
         found = data.check(*texts(data.tok, prompts, rows, model.causal))
-        line += f" | verify {sum(found) / n:.3f}"
+        line += f" | verify {sum(found) / n:.1%}"
     return line
 
 

@@ -8,7 +8,7 @@ A run's folder is only read: no code that a checkpoint names is run."""
 import os
 import sys
 
-from common import StopSignal, autocast, configure, fail, init_device
+from common import StopSignal, autocast, configure, fail, in_words, init_device
 
 import torch
 
@@ -163,6 +163,5 @@ if __name__ == "__main__":
         scores.pop('rows')
         line = f"{label} at its argmax" if greedy else label
         for name, values in scores.items():
-            share = '.1%' if name in ('verify', 'distinct') else '.3f'
-            line += f" | {name} {values.mean():{share}}"
+            line += f" | {name} {in_words(name, values.mean())}"
         print(line)
