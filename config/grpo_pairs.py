@@ -1,4 +1,4 @@
-# your own prompts and answers; first: python data/pairs/prepare.py --input=mine.jsonl
+# your own prompts and answers; first: python data/pairs/prepare.py mine.jsonl
 # of the 300 that README.md makes, with --block_size=12, 15 s on one core: held-out verify: start
 # 10.2%, line to beat 54.7% -> 87.6, 87.5, 88.2% (seeds 1, 2, 3)
 
