@@ -374,6 +374,18 @@ def test_a_policy_that_is_not_its_reference_is_found_before_the_first_step(toys,
     refused(['off 1 by nan'], train_grpo.check_start, policy, reference, scorer, prompts)
 
 
+def test_whether_a_text_is_its_answer_is_looked_at_only_where_it_is_rewarded(toys):
+    policy, reference, scorer, prompts = toys(rewards={'judge': 1.0})
+    scorer.data.check = lambda prompts, completions, originals: torch.ones(len(prompts)).double()
+    scorer.data.verify = lambda prompt, completion, original: 1.0
+    assert 'verify' not in train_grpo.evaluate(policy, reference, prompts, scorer)
+    train_grpo.rewards['verify'] = 0.0          # only watched
+    assert train_grpo.evaluate(policy, reference, prompts, scorer)['pass@4'] == 1
+    train_grpo.rewards.pop('verify')
+    scorer.data.verify = lambda prompt, completion: 1.0
+    assert train_grpo.evaluate(policy, reference, prompts, scorer)['verify'] == 1
+
+
 @pytest.mark.parametrize('knobs, most', [
     ({}, 3), ({'n_fill_steps': 3, 'fill_order': 'confident'}, 3 * 3),
     ({'inner_updates': 2, 'mini_batches': 2, 'top_p': 0.9}, 3),
