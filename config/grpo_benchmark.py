@@ -1,4 +1,4 @@
-# the sizes of the README's section on cost, for --benchmark=True: its parts are hardly trained
+# the sizes of the section on cost in config/README.md, for extras/benchmark.py
 
 _parts = 'docstrings.py --dataset=shakespeare --block_size=256 --batch_size=8 --max_iters=2'
 

@@ -1,5 +1,5 @@
 # 12+35= -> 047, left to right; reward: the verifier; no KL; 1.2 min from nothing on 2 cores
-# held-out verify: start 49.2%, line to beat 81.2% -> 96.4, 96.0, 95.3% (seeds 1, 2, 3)
+# held-out verify: start 49.2%, line to beat 81.2% -> 95.9, 97.0, 97.2% (seeds 1, 2, 3)
 
 mode = 'causal'
 blank_kind = 'answer'

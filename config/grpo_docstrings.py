@@ -1,5 +1,5 @@
 # spans of 4 characters in English prose, a likelihood judge; 2.7 min from nothing on 2 cores
-# held-out verify: start 33.2%, line to beat 38.7% -> 56.2% (seed 1)
+# held-out verify: start 31.3%, line to beat 37.2% -> 57.9, 58.9, 58.3% (seeds 1, 2, 3)
 
 dataset = 'docstrings'
 block_size = 32

@@ -2,8 +2,8 @@
 
     python extras/tiny.py                           # torch, one core, six seconds
 
-train_grpo.py adds what is left out: a judge that was learned, several passes and causal
-writing, accumulation and ranks, evaluation, resume."""
+train_grpo.py adds what is left out: a judge that was learned, filling in several passes,
+causal writing, accumulation and ranks, evaluation, resume."""
 import copy
 import torch
 from torch import nn
