@@ -722,20 +722,21 @@ def fit(model, gpt, data, loss_at, look, config, **content):
     interval = config['eval_interval'] or last
     optimizers = make_optimizers(model, peak, config['weight_decay'], config['beta1'],
                                  config['beta2'])
-    began = clocks()
     for step in range(1, last + 1):
+        if step <= 2:                           # the first step sets much up, and does not count
+            began = clocks()
         loss = loss_at(step)
         loss.backward()
         lr = get_lr(step - 1, peak, peak / 10, config['warmup_iters'], last)
         update(model, optimizers, lr, config['grad_clip'])
         if step == 20:
-            tell_if_slow(began, step)
+            tell_if_slow(began, 19)
         looks = step == last or step % interval == 0
         if looks or step % (last // 10 + 1) == 0:
             if not loss.isfinite():
                 fail(f"step {step}: loss {loss:g}; nothing was written; lower --learning_rate")
             held_out = f" | {look()}" if looks else ''
-            seconds_left = (time.time() - began[0]) / step * (last - step)
+            seconds_left = (time.time() - began[0]) / max(1, step - 1) * (last - step)
             print(f"{content['kind']:9} step {step:5} | loss {loss:.4f}{held_out} | "
                   f"{seconds_left:.0f} s left", flush=True)
     save_checkpoint(path, model_args=gpt.args, model=model.state_dict(), config=config,

@@ -1,4 +1,5 @@
-# 12+35= -> 047, left to right; reward: the verifier; no KL; 1.2 min from nothing on 2 cores
+# 12+35= -> 047, left to right; reward: the verifier; no KL
+# from nothing 1 min on 2 idle cores: data and generator 13 s, then 600 steps of GRPO
 # held-out verify: start 49.2%, line to beat 81.2% -> 95.9, 97.0, 97.2% (seeds 1, 2, 3)
 
 mode = 'causal'

@@ -1,4 +1,5 @@
-# spans of 4 characters in English prose, a likelihood judge; 2.7 min from nothing on 2 cores
+# spans of 4 characters in English prose, a likelihood judge
+# from nothing 2.4 min on 2 idle cores: data, generator and judge 1 min, then 500 steps of GRPO
 # held-out verify: start 31.3%, line to beat 37.2% -> 57.9, 58.9, 58.3% (seeds 1, 2, 3)
 
 dataset = 'docstrings'
