@@ -7,6 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
 from common import fail, new_file, read_json, read_json_lines
+from judge import BUILT_IN
 
 try:
     from matplotlib.figure import Figure
@@ -46,10 +47,12 @@ if __name__ == "__main__":
     figure = Figure(figsize=(10, 4.4), layout='constrained')
     axes = figure.subplot_mosaic([['goal', key] for key in TITLES], width_ratios=[1.7, 1])
     large = axes.pop('goal')
-    for i, (folder, _, log) in enumerate(runs()):
-        if i == 0:
-            goal = next(name for name in ('verify', 'alone', 'reward')
-                        if f'eval/{name}' in log[0])
+    for i, (folder, knobs, log) in enumerate(runs()):
+        if i == 0:                              # see goal_of() in train_grpo.py
+            names = ['verify', 'alone', 'reward']
+            if not set(knobs['rewards']) <= set(BUILT_IN):
+                names.remove('verify')
+            goal = next(name for name in names if f'eval/{name}' in log[0])
             draw(large, f'eval/ref_{goal}_argmax', log, '--', color='0.45',
                  label='line to beat: the reference at its argmax')
         draw(large, f'eval/{goal}', log, f'C{i}', label=folder)
@@ -60,7 +63,7 @@ if __name__ == "__main__":
     if goal == 'verify':
         large.set_ylim(0, 1)
         large.yaxis.set_major_formatter('{x:.0%}')
-    large.set_title(f'held-out {goal}', loc='left')
+    large.set_title('held-out ' + goal.replace('alone', 'reward of single completions'), loc='left')
     large.legend(frameon=False)
     figure.supxlabel('step')
     save(figure, f"{sys.argv[1]}/{'curves' if len(sys.argv) == 2 else 'compare'}.png")

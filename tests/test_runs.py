@@ -386,6 +386,15 @@ def test_whether_a_text_is_its_answer_is_looked_at_only_where_it_is_rewarded(toy
     assert train_grpo.evaluate(policy, reference, prompts, scorer)['verify'] == 1
 
 
+def test_a_reward_of_your_own_comes_before_truth_where_the_best_policy_is_chosen(toys):
+    found = {'verify': 0.9, 'alone': 0.1, 'reward': 0.2}
+    toys(rewards={'judge': 1.0, 'verify': 1.0})
+    assert train_grpo.goal_of(found) == 'verify'
+    toys(rewards={'verify': 1.0, 'mine': 1.0})
+    assert train_grpo.goal_of(found) == 'alone'
+    assert train_grpo.goal_of({'verify': 0.9, 'reward': 0.2}) == 'reward'
+
+
 @pytest.mark.parametrize('knobs, most', [
     ({}, 3), ({'n_fill_steps': 3, 'fill_order': 'confident'}, 3 * 3),
     ({'inner_updates': 2, 'mini_batches': 2, 'top_p': 0.9}, 3),
