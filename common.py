@@ -455,6 +455,8 @@ def read_json(path, expected, make):
     """The object in a JSON file of ours. expected: {key: type} that must be there. Exits with an
     error, and the command that makes the file, if it is not there or something else."""
     found = read_object(path)
+    if not os.path.exists(path):
+        fail(f"there is no {path}; make it with: {make}")
     if not found or any(type(found.get(key)) is not kind for key, kind in expected.items()):
         fail(f"{path}: expected a file that we wrote, with {', '.join(map(repr, expected))}; make "
              f"it with: {make}")
@@ -472,7 +474,8 @@ def read_lines(path, read, expected):
                 if line.strip():
                     found.append(read(**json.loads(line)))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
-        fail(f"{path}, line {number}: {e}; expected JSON lines {expected}")
+        where = f", line {number}" if number else ''
+        fail(f"{path}{where}: {e}; expected JSON lines {expected}")
     return found
 
 

@@ -176,7 +176,9 @@ class Dataset:
         self.script = script_of(self.name)
         self.make = f'python {self.script}'
         if self.script == 'data/pairs/prepare.py':
-            self.make += f' FILE --name={self.name} --replace=True'
+            self.make += f' FILE --name={self.name}'
+            if os.path.exists(path):
+                self.make += ' --replace=True'
         elif prepare:
             run_missing({path: self.make})
         self.meta = read_json(path, {'checksum': str}, self.make)

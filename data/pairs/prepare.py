@@ -23,7 +23,7 @@ name = 'pairs'              # of the corpus, data/<name>; several stand side by 
 replace = False             # True: a corpus of that name, of another text, is replaced
 tokenizer = 'char'          # 'char' | 'gpt2' | corpus, 'docstrings' | folder of a pretrained one
 template = False            # True: prompts are put into the pretrained tokenizer's chat template
-EXPECTED = '{"prompt": "12+35=", "answer": "047"}; the answer may be left out'
+EXPECTED = '{"prompt": "12+35=", "answer": "047"}, or prompts alone'
 
 
 def verify(prompt, completion, original):
@@ -31,8 +31,13 @@ def verify(prompt, completion, original):
     return float(completion.strip() == original.strip())
 
 
-def pair(prompt, answer=''):
-    """What a line says. Raises TypeError, AttributeError or ValueError."""
+def pair(prompt=None, answer='', **others):
+    """What a line says. Raises ValueError."""
+    for key in others:
+        raise ValueError(f"unknown key {key!r}")
+    for key, value in {'prompt': prompt, 'answer': answer}.items():
+        if type(value) is not str:
+            raise ValueError(f"{key} is {value!r} ({type(value).__name__}), not text in quotes")
     if not (prompt + answer).encode():          # a lone surrogate is no text: UnicodeError
         raise ValueError("prompt and answer are empty")
     return prompt, answer
