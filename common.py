@@ -179,6 +179,7 @@ def configure(namespace, argv=None, quiet=False):
         if word.startswith('--'):
             found = read_flag(word, defaults)
         else:
+            check_owner(word, namespace)
             found, digest, promise = read_config_file(word, knobs(namespace))
             digests.append(digest)
             promised |= found
@@ -187,8 +188,8 @@ def configure(namespace, argv=None, quiet=False):
             if type(default) is float and type(value) is int:
                 value = float(value)
             if type(value) is not type(default):
-                fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} such as "
-                     f"{default!r}")
+                example = 'True or False' if type(default) is bool else f'such as {default!r}'
+                fail(f"{word}: {name} = {value!r}: expected {type(default).__name__} {example}")
             if type(value) in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected a number, 0 or more")
             if name in defaults:
@@ -210,6 +211,15 @@ def configure(namespace, argv=None, quiet=False):
         changed = {name: value for name, value in config.items() if value != defaults.get(name)}
         print(textwrap.fill(f"overrides: {changed or 'none'}", 100, subsequent_indent='  '))
     return config, functions
+
+
+def check_owner(path, namespace):
+    """Exits with an error if a config file, by its name, is for another script than this one."""
+    owners = {'generator': 'model.py', 'judge': 'judge.py', 'grpo': 'train_grpo.py'}
+    owner = owners.get(os.path.basename(path).partition('_')[0])
+    script = os.path.basename(namespace.get('__file__', ''))
+    if owner and script in set(owners.values()) - {owner}:
+        fail(f"{path} is for {owner}, and this is {script}")
 
 
 def read_flag(word, defaults):

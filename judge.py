@@ -9,8 +9,8 @@ classifier: a bidirectional GPT with a pooled head; score = P(label = 1). It lea
 import functools
 from dataclasses import dataclass
 
-from common import (StopSignal, autocast, configure, fail, init_device, one_of, read_lines,
-                    run_missing)
+from common import (StopSignal, autocast, configure, fail, init_device, is_main, one_of,
+                    read_lines, run_missing)
 
 import numpy as np
 import torch
@@ -125,6 +125,10 @@ def check_rewards(rewards, functions):
     if wrong or not rewards:
         fail(f"rewards = {rewards}: expected a number for each of some of {', '.join(known)}; "
              "config files can define more")
+    unused = functions.keys() - rewards.keys()
+    if unused and is_main():
+        print(f"warning: {', '.join(sorted(unused))}: defined, but not among the rewards; helpers "
+              "begin with _")
 
 
 @dataclass

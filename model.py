@@ -612,6 +612,8 @@ def load_checkpoint(path, kind, data=None, make='python model.py', block_size=1,
     """A checkpoint, checked before anything is computed; exits with an error if it does not fit.
     kind: 'generator' (a policy is one, too), 'judge', or 'policy', which belongs to its text; make:
     the command that makes one. data: a Dataset with whose vocabulary it shall work."""
+    if not os.path.exists(path):
+        fail(f"there is no {kind} at {path}; make one with: {make}")
     with reading(kind, path, make):
         if zipfile.ZipFile(path).testzip():             # compares the checksums of its parts
             raise OSError

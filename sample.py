@@ -8,7 +8,7 @@ A run's folder is only read: no code that a checkpoint names is run."""
 import os
 import sys
 
-from common import StopSignal, autocast, configure, fail, in_words, init_device
+from common import StopSignal, autocast, configure, fail, in_words, init_device, read_config_file
 
 import torch
 
@@ -114,6 +114,8 @@ if __name__ == "__main__":
     StopSignal()
     flags = [word for word in sys.argv[1:] if word.startswith('-')]
     files = [word for word in sys.argv[1:] if word not in flags]
+    for file in files:                          # of a run: its folder
+        out_dir = read_config_file(file, DEFAULTS)[0].get('out_dir', out_dir)
     configure(globals(), flags, quiet=True)
     path = f'{out_dir}/{checkpoint}'
     if os.path.isfile(checkpoint):
@@ -155,6 +157,8 @@ if __name__ == "__main__":
         for label in models:
             scores = found[label, argmax]
             columns = {name: values[b, :k or 1] for name, values in scores.items()}
+            if k == 0 and len(columns) > 2:     # one is shown, of a group that is not
+                columns.pop('distinct', None)
             rows = columns.pop('rows')                                      # (k, T)
             print_groups(data.tok, some[b:b + 1], rows, c['mode'] == 'causal', label, columns,
                          most=len(rows))

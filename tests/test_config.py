@@ -99,6 +99,16 @@ def test_functions_are_known_by_their_code_and_by_what_it_imports(file, tmp_path
     assert digest(code) != first
 
 
+def test_a_recipe_given_to_the_wrong_script_is_told_whose_it_is(tmp_path):
+    path = tmp_path / 'judge_mine.py'
+    path.write_text('a = 2\n')
+    refused(['is for judge.py', 'model.py'], configure, {'__file__': 'model.py', 'a': 1},
+            [str(path)])
+    namespace = {'__file__': 'judge.py', 'a': 1}
+    configure(namespace, [str(path)], quiet=True)
+    assert namespace['a'] == 2
+
+
 def test_the_promise_of_a_file_is_printed_only_while_it_holds(file, capsys):
     path = file('# in a minute: 93 %\ngroup_size = 8\n')
     for flags, is_said in (([], True), (['--out_dir=x'], True), (['--group_size=8'], True),

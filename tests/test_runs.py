@@ -216,7 +216,7 @@ def test_what_does_not_fit_the_run_to_be_resumed_gets_one_line(train):
 def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(train, tmp_path):
     """To one of two ranks; both stop after the same step. Meanwhile nobody else gets the folder."""
     two = Run(*train.command('--max_iters=99999'), ranks=2)
-    two.wait_for(lambda: 'training reward' in two.text())
+    two.wait_for(lambda: 'training step' in two.text())
     fails([f'{tmp_path}/run'], *train.command())
     os.kill(two.ranks[1].pid, signal.SIGTERM)
     code, text = two.wait()
@@ -226,7 +226,7 @@ def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(train, tmp_path)
     assert f'before step {saved}' in text
 
     one = Run(*train.command('--max_iters=99999', '--resume=True'))
-    one.wait_for(lambda: 'training reward' in one.text())
+    one.wait_for(lambda: 'training step' in one.text())
     one.kill(signal.SIGINT)
     code, text = one.wait()
     assert code == 128 + signal.SIGINT and 'Traceback' not in text
