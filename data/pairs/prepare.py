@@ -92,4 +92,5 @@ if __name__ == "__main__":
     config = 'config/grpo_pairs.py'
     if os.path.isdir(tokenizer):
         config = f'config/grpo_pretrained.py --generator_checkpoint={tokenizer}'
-    print(f"next: python train_grpo.py {config} --dataset={name} --block_size={lengths.max()}")
+    print(f"next: python train_grpo.py {config} --dataset={name} --block_size={lengths.max()} "
+          f"--out_dir=out-{name}")
