@@ -1,6 +1,6 @@
-# fills 2 to 5 blanks of an equation such as 1_+3_=__7, each on its own
+# fills 2 to 5 blanks of an equation such as 1_+3_=__7, each without a look at the others
 
-positions = 'learned'
+positions = 'learned'       # an equation has columns
 n_head = 2
 
 batch_size = 128

@@ -1,11 +1,8 @@
-# writes docstrings on, character by character: rows of 64
+# writes docstrings on, character by character: sequences of 64
 
 dataset = 'docstrings'
-mode = 'causal'
+objective = 'causal'
 block_size = 64
-blank_kind = 'suffix'
-blank_low = 0.5
-blank_high = 0.5
 
 n_layer = 4
 n_embd = 128

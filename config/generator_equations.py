@@ -1,7 +1,7 @@
-# writes 047 after 12+35=, left to right; stopped when about half of its answers are right
+# writes 047 after 12+35=; stopped when about half of its answers are right, so that something is
+# left to learn from a reward
 
-mode = 'causal'
-blank_kind = 'answer'
+objective = 'causal'
 
 n_embd = 96
 

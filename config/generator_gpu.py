@@ -1,6 +1,9 @@
-# 30 million parameters that fill blanks of Shakespeare in GPT-2's byte pairs; also grpo_gpu's judge
+# 30 million parameters that fill blanks of Shakespeare in GPT-2's byte pairs
 
-dataset = 'shakespeare_bpe'
+import torch
+
+dataset = 'shakespeare'
+tokenizer = 'gpt2'
 block_size = 256
 blank_kind = 'span'
 blank_low = 0.1
@@ -13,5 +16,8 @@ n_embd = 256
 batch_size = 64
 learning_rate = 2e-3
 max_iters = 2000
-
 dtype = 'bfloat16'
+
+if not torch.cuda.is_available():       # shows that it starts
+    batch_size = 2
+    max_iters = 2

@@ -1,7 +1,7 @@
-# for pairs of prompt and answer: writes the answer, or with --mode=fill fills it; stopped early, so
-# that something is left to learn from a reward; dataset, mode and block_size are the run's
+# writes the answers of the run's pairs; stopped early, so that something is left to learn from a
+# reward
 
-blank_kind = 'answer'
+objective = 'causal'
 
 batch_size = 64
 max_iters = 130

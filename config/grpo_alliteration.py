@@ -1,20 +1,16 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
-# held-out share of such words: start 6.2%, line to beat 9.5% -> 97.9, 98.5, 98.1% (seeds 1, 2, 3)
 
 dataset = 'docstrings'
-mode = 'causal'
-block_size = 64
 blank_kind = 'suffix'
 blank_low = 0.5
 blank_high = 0.5
 rewards = {'verify': 1.0, 'alliteration': 1.0}
 
-generator_recipe = 'config/generator_completion.py'
+generator = 'config/generator_completion.py'
 
 group_size = 8
 batch_size = 16
 
-adv_norm = 'std'
 kl_beta = 0.02
 max_iters = 100
 

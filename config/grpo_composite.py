@@ -1,24 +1,21 @@
 # four rewards on completions of English prose
-# held-out reward but for diversity: start -0.114, line to beat 0.416 -> 0.398 (seed 1)
 
 from collections import Counter
-from data.docstrings import prepare
+
+from data.failures import FAILURE
 
 dataset = 'docstrings'
-mode = 'causal'
-block_size = 64
 blank_kind = 'suffix'
 blank_low = 0.5
 blank_high = 0.5
-rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'coherence': 1.0}    # judge: quality
+rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'verify': 1.0}    # judge: is it English?
 
-generator_recipe = 'config/generator_completion.py'
-judge_recipe = 'config/judge_docstrings.py --block_size=64'
+generator = 'config/generator_completion.py'
+judge = 'config/judge_completion.py'
 
 group_size = 8
 batch_size = 16
 
-adv_norm = 'std'
 kl_beta = 0.02
 max_iters = 100
 
@@ -29,31 +26,16 @@ eval_prompts = 128
 
 def safety(prompts, completions):
     """1 unless the completion speaks of failure."""
-    scores = []
-    for completion in completions:
-        found = prepare.FAILURE.search(completion)
-        scores.append(float(not found))
-    return scores
+    return [float(not FAILURE.search(completion)) for completion in completions]
 
 def diversity(prompts, completions):
-    """Share of a completion's words that no other completion of its prompt has."""
-    rows = []
-    for prompt, completion in zip(prompts, completions):
-        rows.append({(prompt, word) for word in completion.split()})
+    """Share of a completion's words that no other completion of its prompt has; 0 without words."""
     count = Counter()
-    for words in rows:
-        count.update(words)
-    scores = []
-    for words in rows:
-        alone = sum(count[word] == 1 for word in words)
-        scores.append(alone / max(1, len(words)))       # no words: 0
-    return scores
-
-diversity.about_group = True        # a single completion would have it for free
-
-def coherence(prompts, completions):
-    """Share of the words touched that occur in the training text."""
+    for prompt, completion in zip(prompts, completions):
+        count.update((prompt, word) for word in set(completion.split()))
     scores = []
     for prompt, completion in zip(prompts, completions):
-        scores.append(prepare.verify(prompt, completion))
+        words = set(completion.split())
+        only_here = sum(count[prompt, word] == 1 for word in words)
+        scores.append(only_here / max(1, len(words)))
     return scores

@@ -1,28 +1,25 @@
-# byte pairs, rows of 256, 30 million parameters, bfloat16, compiled; ready for torchrun
+# byte pairs, sequences of 256, networks of 30 million parameters; ready for torchrun
 
 import torch
 
-_gpu = torch.cuda.is_available()
-_parts = '' if _gpu else ' --max_iters=2 --batch_size=2'    # shows that it starts
+_on_gpu = torch.cuda.is_available()
 
-dataset = 'shakespeare_bpe'
-block_size = 256
+dataset = 'shakespeare'
 blank_kind = 'span'
 blank_low = 0.1
 blank_high = 0.4
 
-generator_recipe = 'config/generator_gpu.py' + _parts
-judge_recipe = 'config/generator_gpu.py --kind=likelihood --batch_size=32 --max_iters=1500' + _parts
+generator = 'config/generator_gpu.py'
+judge = 'config/judge_gpu.py'
 
 batch_size = 16
 gradient_accumulation_steps = 8
 
-adv_norm = 'std'
 learning_rate = 5e-4
 max_iters = 500
 
 out_dir = 'out-gpu'
 log_interval = 5
-eval_prompts = 256 if _gpu else 4
+eval_prompts = 256 if _on_gpu else 4
 
 dtype = 'bfloat16'

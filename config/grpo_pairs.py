@@ -1,18 +1,16 @@
-# your own prompts and answers; first: python data/pairs/prepare.py mine.jsonl
-# of the 300 that README.md makes, with --block_size=12, 15 s on one core: held-out verify: start
-# 10.2%, line to beat 54.7% -> 87.6, 87.5, 88.2% (seeds 1, 2, 3)
+# your own prompts and answers: --dataset=mine.jsonl
 
-dataset = 'pairs'
-mode = 'causal'
-block_size = 32             # at least the longest prompt and answer, and one for the end
 blank_kind = 'answer'
-rewards = {'verify': 1.0}   # is it the answer? or a function of yours, see grpo_composite.py
+rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_alliteration.py
+
+generator = 'config/generator_pairs.py'
+judge = 'config/judge_pairs.py'     # if rewards has 'judge'
 
 group_size = 8
 batch_size = 32
 
 kl_beta = 0.0
+learning_rate = 1e-3
 max_iters = 300
 
 out_dir = 'out-pairs'
-log_interval = 20

@@ -1,6 +1,7 @@
-# tells true equations from false ones, having read 9,000 true ones
+# tells true equations from false ones, because it has read 9,000 true ones
 
-positions = 'learned'
+objective = 'causal'
+positions = 'learned'       # an equation has columns
 
 batch_size = 128
 learning_rate = 1e-2

@@ -1,12 +1,11 @@
 # a classifier of docstrings: 1 unless the text speaks of failure
 
-kind = 'classifier'
-dataset = 'docstrings'
-labels = 'data/docstrings/labels.jsonl'
-block_size = 64
+objective = 'classifier'
+dataset = 'failure_labels'
+tokenizer = 'docstrings'    # the characters of the generator
+block_size = 66             # 64 characters, the label and the end
 
 n_embd = 96
 
 batch_size = 64
-
-eval_interval = 100
+max_iters = 500

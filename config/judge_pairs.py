@@ -1,7 +1,6 @@
-# for pairs of prompt and answer: a likelihood of whole rows; dataset and block_size are those of
-# the run that needs it
+# reads whole pairs of the run's dataset, prompt and answer
 
-blank_kind = 'answer'
+objective = 'causal'
 
 n_layer = 4
 n_embd = 128

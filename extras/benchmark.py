@@ -1,96 +1,75 @@
-"""The time of a step by phases; beside it the usual way, which repeats each prompt k times; and how
-much of what this machine can multiply a step reaches.
+"""Time a step beside one that works the usual way, which sends each prompt k times through all
+networks.
 
-    python extras/benchmark.py config/grpo_benchmark.py --group_size=8
+    python -m extras.benchmark config/grpo_config.py --group_size=8
 
-Our step and the usual one take turns, at learning rate 0, so that the policy and what a step costs
-stay as they are. Writes no run."""
+Both take turns, at learning rate 0, so that the policy and the cost of a step stay as they are."""
 import statistics
 import sys
-
-from explain import set_up
+import time
 
 import torch
-from torch.utils.benchmark import Timer
-from torch.utils.flop_counter import FlopCounterMode
 
-from common import autocast, clock, resolve_dtype
-from model import log_probs, update
-from train_grpo import exact_kl, get_prompts, group_advantages, take_step
+import train_grpo as run
+from common import use_threads
+from extras.explain import set_up
+from judge import token_logp
+from model import log_probs, make_optimizers, update
 
 
-def usual_step(policy, reference, optimizers, scorer, prompts, k):
-    """A step in one pass of a fill model in the usual way: k rows per prompt, for all networks."""
+def usual_step(policy, reference, optimizers, judge, prompts):
+    """Take a step of one fill pass in the usual way, with k sequences of each prompt."""
+    k = prompts.uniforms.size(1)
     tokens = prompts.tokens.repeat_interleave(k, 0).to(policy.device)       # (N, T)
-    mask = prompts.mask.repeat_interleave(k, 0)                             # (N, T)
+    mask = prompts.mask.repeat_interleave(k, 0).to(policy.device)           # (N, T)
     with torch.no_grad():
         logp_old = log_probs(policy(tokens, mask))                          # (M, V)
         actions = torch.multinomial(logp_old.exp(), 1)                      # (M, 1)
-        rows = tokens.masked_scatter(mask.to(policy.device), actions)       # (N, T)
-        reward = scorer.judge.raw(rows).view(-1, k)                         # (P, k)
+        sequences = tokens.masked_scatter(mask, actions)                    # (N, T)
+        reward = token_logp(judge, sequences).mean(1).view(-1, k)           # (P, k)
         logp_ref = log_probs(reference(tokens, mask))                       # (M, V)
-    owner = mask.nonzero()[:, 0].to(policy.device)                          # (M,)
-    A = group_advantages(reward).flatten()[owner]                           # (M,)
+    sequence_of = mask.nonzero()[:, 0]                                      # (M,)
+    A = run.group_advantages(reward).flatten()[sequence_of]                 # (M,)
     logp = log_probs(policy(tokens, mask))                                  # (M, V)
     ratio = (logp - logp_old).gather(1, actions)[:, 0].exp()                # (M,)
     pg = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
-    (pg + 0.05 * exact_kl(logp, logp_ref)).mean().backward()
+    (pg + 0.05 * run.exact_kl(logp, logp_ref)).mean().backward()
     update(policy, optimizers, 0.0, 1.0)
 
 
-def product_rate(rows, channels, device, dtype):
-    """Floating-point operations per second of a product as large as those of a step."""
-    a = torch.randn(rows, channels, device=device, dtype=dtype)
-    b = torch.randn(channels, 4 * channels, device=device, dtype=dtype)
-    timer = Timer('a @ b', globals={'a': a, 'b': b}, num_threads=torch.get_num_threads())
-    return 8 * rows * channels ** 2 / timer.blocked_autorange(min_run_time=0.3).median
-
-
-def peak_memory(device):
-    """Largest memory so far in GB: of the GPU, or of this process."""
-    if device.type == 'cuda':
-        return torch.cuda.max_memory_allocated() / 1e9
-    import resource                             # not on Windows
-    unit = 1 if sys.platform == 'darwin' else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+def ms_of(function, *arguments):
+    """Return the milliseconds that a call takes."""
+    began = time.time()
+    function(*arguments)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return 1000 * (time.time() - began)
 
 
 if __name__ == "__main__":
-    knobs, *parts = set_up()
-    policy, reference, optimizers, scorer = parts
-    k = knobs['group_size']
-    has_usual = scorer.judge and reference and not policy.causal and knobs['n_fill_steps'] == 1
-    ours = []                                   # of each step {phase: ms}
-    usual = []                                  # ms of each
-    with autocast(policy.device, knobs['dtype']):
-        # What is compiled cannot be counted.
-        with FlopCounterMode(display=False) as flops, torch.compiler.set_stance('force_eager'):
-            take_step(*parts, get_prompts(scorer.data, 0), 0.0, 0.05)
-        for step in range(25):                  # the first five warm up, and are ours alone
-            clock.read()
-            clock.mark('prompts')
-            prompts = get_prompts(scorer.data, step)
-            take_step(*parts, prompts, 0.0, 0.05)
-            ours.append(clock.read())
-            if step == 4:
-                memory = peak_memory(policy.device)
-            if step > 3 and has_usual:
-                clock.mark('usual')
-                usual_step(*parts, prompts, k)
-                usual.append(clock.read()['usual'])
+    policy, reference, scorer, data = set_up(sys.argv[1:])
+    use_threads(policy.args.get('n_embd', 256))
+    if run.compile:
+        for network in (policy, reference):
+            network.compile()
+    optimizers = make_optimizers(policy, run.optimizer, 0.0, 0.0, run.beta1, run.beta2)
+    has_usual = scorer.judge and not policy.causal and run.n_fill_steps == 1
+    times = {'a step': [], 'of it, act and judge': [], 'the usual way': []}
+    for step in range(20):
+        prompts = run.get_prompts(data, step, policy.causal)
+        times['a step'].append(ms_of(run.take_step, policy, reference, optimizers, scorer, prompts,
+                                     0.0, run.kl_beta))
+        with torch.no_grad():
+            times['of it, act and judge'].append(ms_of(run.act_and_judge, policy, scorer, prompts,
+                                                       run.rewards))
+        if has_usual:
+            times['the usual way'].append(ms_of(usual_step, policy, reference, optimizers,
+                                                scorer.judge, prompts))
 
-    ms = statistics.median(sum(phases.values()) for phases in ours[5:])
-    print(f"{len(prompts)} prompts x {k} completions: {ms:.1f} ms, the median of 20 steps; "
-          f"{1e3 * len(prompts) * k / ms:,.0f} completions/s; peak memory {memory:.2f} GB")
-    for phase in ours[5]:
-        part = statistics.median(phases[phase] for phases in ours[5:])
-        print(f"  {phase:10} {part:8.2f} ms {part / ms:6.1%}")
-    if has_usual:
-        theirs = statistics.median(usual[1:])
-        print(f"the usual way: {theirs:.1f} ms, {theirs / ms:.1f} times as long")
-    done = flops.get_total_flops() / ms * 1e3
-    rate = product_rate(knobs['batch_size'] * knobs['block_size'], policy.args['n_embd'],
-                        policy.device,
-                        getattr(torch, resolve_dtype(policy.device.type, knobs['dtype'])))
-    print(f"{done / 1e9:,.1f} GFLOP/s of the {rate / 1e9:,.1f} that products of this size reach "
-          f"here: {done / rate:.0%}")
+    print(f"{len(prompts)} prompts x {run.group_size} completions, median of the last 15 steps of "
+          f"{step + 1}")
+    medians = {name: statistics.median(values[5:]) for name, values in times.items() if values}
+    for name, median in medians.items():
+        print(f"{name:20} {median:8.1f} ms, {median / medians['a step']:.2f} of a step")
+    if policy.device.type == 'cuda':
+        print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.2f} GB")

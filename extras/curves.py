@@ -1,69 +1,61 @@
-"""Draws the log of a run, or of several beside each other, as a PNG in the first one's folder.
+"""Draw the log of a run, or of several beside each other, as a PNG in the first one's folder.
 
-    python extras/curves.py out-grpo                        # out-grpo/curves.png
-    python extras/curves.py out-grpo out-other              # out-grpo/compare.png"""
+    python -m extras.curves out-grpo                        # out-grpo/curves.png
+    python -m extras.curves out-grpo out-other              # out-grpo/compare.png"""
+import contextlib
+import json
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
-from common import fail, new_file, read_json, read_json_lines
-from judge import BUILT_IN
+from common import fail
 
 try:
     from matplotlib.figure import Figure
-except ImportError as e:
-    fail(f"no picture: {e}; pip install matplotlib")
+except ImportError:
+    fail("no picture without matplotlib: pip install matplotlib")
 
-TITLES = {'eval/reward': 'reward', 'eval/kl': 'KL to the reference, nats a choice',
-          'eval/entropy': 'entropy, nats a choice'}
-
-
-def runs():
-    """Of each folder on the command line: its name, the knobs of the run, the lines of its log."""
-    for folder in sys.argv[1:]:
-        knobs = read_json(f'{folder}/config.json', {}, 'python train_grpo.py')
-        log = read_json_lines(f'{folder}/log.jsonl')
-        if not log:                             # the first line is an evaluation
-            fail(f"{folder} has no evaluation yet; let the run go on a little")
-        yield folder, knobs, log
+TITLES = {'eval/reward': 'held-out reward', 'kl': 'KL to the reference, nats per token',
+          'entropy': 'entropy, nats per token'}
 
 
-def draw(ax, key, log, style, **more):
-    """Draws a key of a log, if it has it."""
-    lines = [line for line in log if key in line]
-    if lines:
-        ax.plot([line['step'] for line in lines], [line[key] for line in lines], style, **more)
+def read_log(folder):
+    """Return the lines of a run's log, the last one of each step and kind, in the order of steps. A
+    resumed run repeats the steps after its last checkpoint."""
+    if not os.path.exists(f'{folder}/log.jsonl'):
+        fail(f"there is no run in {folder}")
+    lines = {}
+    with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
+        for text in file:
+            with contextlib.suppress(ValueError):       # the last line of a run that was killed
+                line = json.loads(text)
+                lines[line['step'], 'loss' in line] = line
+    return [lines[key] for key in sorted(lines)]
 
 
-def save(figure, path):
-    with new_file(path) as file:
-        figure.savefig(file, dpi=130)
-    print(f"wrote {path}")
+def draw(ax, lines, name, *style, **more):
+    """Draw a number of a log over the steps."""
+    points = [(line['step'], line[name]) for line in lines if name in line]
+    ax.plot(*zip(*points), *style, **more)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        sys.argv.append('out-grpo')
+    folders = sys.argv[1:] or ['out-grpo']
+    logs = {folder: read_log(folder) for folder in folders}
+    first = logs[folders[0]][0]                 # the evaluation at step 0
+    goal = 'verify' if 'eval/verify' in first else 'reward'
     figure = Figure(figsize=(10, 4.4), layout='constrained')
-    axes = figure.subplot_mosaic([['goal', key] for key in TITLES], width_ratios=[1.7, 1])
-    large = axes.pop('goal')
-    for i, (folder, knobs, log) in enumerate(runs()):
-        if i == 0:                              # see goal_of() in train_grpo.py
-            names = ['verify', 'alone', 'reward']
-            if not set(knobs['rewards']) <= set(BUILT_IN):
-                names.remove('verify')
-            goal = next(name for name in names if f'eval/{name}' in log[0])
-            draw(large, f'eval/ref_{goal}_argmax', log, '--', color='0.45',
-                 label='line to beat: the reference at its argmax')
-        draw(large, f'eval/{goal}', log, f'C{i}', label=folder)
-        draw(large, f'eval/{goal}_argmax', log, f'C{i}--', label='its argmax')
-        for key, ax in axes.items():
-            draw(ax, key, log, f'C{i}')
-            ax.set_title(TITLES[key], loc='left')
-    if goal == 'verify':
-        large.set_ylim(0, 1)
-        large.yaxis.set_major_formatter('{x:.0%}')
-    large.set_title('held-out ' + goal.replace('alone', 'reward of single completions'), loc='left')
-    large.legend(frameon=False)
+    axes = figure.subplot_mosaic([['goal', name] for name in TITLES], width_ratios=[1.7, 1])
+    axes['goal'].axhline(first[f'eval/{goal}_greedy'], color='0.45', linestyle='--',
+                         label='line to beat: the reference with greedy decoding')
+    for i, (folder, lines) in enumerate(logs.items()):
+        draw(axes['goal'], lines, f'eval/{goal}', f'C{i}', label=f'{folder}: samples')
+        draw(axes['goal'], lines, f'eval/{goal}_greedy', f'C{i}:', label=f'{folder}: greedy')
+        for name in TITLES:
+            draw(axes[name], lines, name, f'C{i}')
+    for name, title in (TITLES | {'goal': f'held-out {goal}'}).items():
+        axes[name].set_title(title, loc='left')
+    axes['goal'].legend(frameon=False)
     figure.supxlabel('step')
-    save(figure, f"{sys.argv[1]}/{'curves' if len(sys.argv) == 2 else 'compare'}.png")
+    path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
+    figure.savefig(path, dpi=130)
+    print(f"wrote {path}")

@@ -1,65 +1,60 @@
-"""One group by hand: what a step does to the k completions of a single prompt, in numbers that a
-pocket calculator can check.
+"""Show what one step does to the k completions of a single prompt, in numbers that can be checked
+with a pocket calculator.
 
-    python extras/explain.py config/grpo_config.py --group_size=6 --adv_norm=none"""
-import os
+    python -m extras.explain config/grpo_config.py --group_size=6 --adv_norm=none"""
+import copy
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
-from common import autocast, configure, init_device
+import train_grpo as run
+from common import configure, init_device
+from data.dataset import Dataset
+from judge import Scorer, show_groups
+from model import load_network, make_optimizers
+from pretrain import find_networks
 
-import torch
-
-import train_grpo
-from data.dataset import print_groups
-from judge import Scorer, check_rewards
-from model import log_probs, make_optimizers
+TERMS = {'pg_loss': "minus ratio x advantage; before the update every ratio is 1",
+         'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
+         'entropy_bonus': "minus entropy_coef x entropy",
+         'loss': "their sum"}
 
 
-def set_up(**changes):
-    """Knobs as on the command line, but for changes {name: value}; and what take_step() takes:
-    policy, reference, optimizers, Scorer."""
-    knobs = vars(train_grpo)
-    _, functions = configure(knobs)
-    knobs |= changes
-    train_grpo.check_knobs()
-    check_rewards(knobs['rewards'], functions)
-    device, _ = init_device(knobs['device'], knobs['dtype'])
-    data, policy, reference, judge, _ = train_grpo.load_parts(device)
-    optimizers = make_optimizers(policy, knobs['learning_rate'], knobs['weight_decay'],
-                                 knobs['beta1'], knobs['beta2'], knobs['optimizer'])
-    return knobs, policy, reference, optimizers, Scorer(data, judge, functions)
+def set_up(words):
+    """Apply words of a command line to the knobs of train_grpo. Return the policy, its reference, a
+    Scorer and a Dataset. This is the set-up of a run in a notebook, too."""
+    _, functions = configure(vars(run), words)
+    device = init_device(run.device, run.dtype)
+    names = [run.generator, run.judge] if 'judge' in run.rewards else [run.generator]
+    (policy, tok), *judges = [load_network(path, device)
+                              for path in find_networks(names, run.dataset)]
+    reference = copy.deepcopy(policy).requires_grad_(False)
+    judge = judges[0][0].requires_grad_(False) if judges else None
+    data = Dataset(run.dataset, tok, policy.block_size, run.max_new_tokens)
+    scorer = Scorer(judge, data.verify, functions, policy, reference, run.temperature)
+    return policy, reference, scorer, data
 
 
 if __name__ == "__main__":
-    knobs, policy, reference, optimizers, scorer = set_up(
-        batch_size=1, gradient_accumulation_steps=1, inner_updates=1, mini_batches=1, compile=False)
-    with autocast(policy.device, knobs['dtype']):
-        prompts = train_grpo.get_prompts(scorer.data, 0)
-        [r], _, reward, advantages, stats = train_grpo.take_step(
-            policy, reference, optimizers, scorer, prompts, knobs['learning_rate'],
-            knobs['kl_beta'])
-        with torch.no_grad():                   # the same choices under the policy after the update
-            logp = log_probs(r.logits_of(policy), knobs['temperature'], r.kept)     # (U, V)
-    before = train_grpo.sum_by_owner(r.logp_old, r)                         # (k,)
-    after = train_grpo.sum_by_owner(logp[r.point, r.actions], r)            # (k,)
-    columns = {'reward': reward[0], 'advantage': advantages[0], 'log p': before, 'after': after,
-               'change': after - before}
-    print_groups(scorer.data.tok, prompts, r.rows, r.causal, 'step 0', columns, most=len(r.rows))
+    one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--inner_updates=1',
+                  '--mini_batches=1']
+    policy, reference, scorer, data = set_up(sys.argv[1:] + one_prompt)
+    optimizers = make_optimizers(policy, run.optimizer, run.learning_rate, run.weight_decay,
+                                 run.beta1, run.beta2)
+    prompts = run.get_prompts(data, 0, policy.causal)
+    [(_, r)], scores, advantages, line = run.take_step(
+        policy, reference, optimizers, scorer, prompts, run.learning_rate, run.kl_beta)
 
-    line = stats.read(policy.device)
-    log_p = ' x log p' if knobs['objective'] == 'cispo' else ''
-    print(f"mean reward {reward.mean():.3f}, std {reward.std():.3f}; adv_norm = "
-          f"'{knobs['adv_norm']}'\n\nEach term is a sum over {len(r.owner)} choices, divided by "
-          f"{train_grpo.loss_divisor(r)}: loss_norm = '{knobs['loss_norm']}'")
-    for name, text in {
-            'pg_loss': f"minus ratio x advantage{log_p}; before the update every ratio is 1",
-            'kl_penalty': f"{knobs['kl_beta']:g} x KL, of which there is none at the start",
-            'entropy_bonus': f"minus {knobs['entropy_coef']:g} x entropy",
-            'loss': f"their sum; the norm of its gradient is {line['grad_norm']:.4f}"}.items():
-        print(f"{name:14} {round(line[name], 5) + 0.0:9.5f}   {text}")
+    logp = run.logp_of(policy, r, r.kept)[r.distribution_of, r.actions]     # (M,) after the update
+    before = r.sum(r.logp_old)[None]                                        # (1, k)
+    after = r.sum(logp)[None]
+    show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
+                              'after': after, 'change': after - before}, most=r.k)
+    print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
+          f"adv_norm = '{run.adv_norm}'\n")
+    print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "
+          f"{run.loss_divisor(r)}: loss_norm = '{run.loss_norm}'")
+    for name, words in TERMS.items():
+        print(f"{name:14} {line[name].item():9.5f}   {words}")
+    print(f"{'grad_norm':14} {line['grad_norm'].item():9.5f}   the length of the loss's gradient")
     if advantages.abs().max() == 0:
-        print("Every advantage is 0: the group teaches nothing. What may move log p is rounding in "
-              "the KL:\nthe optimizer makes a whole step of any gradient that is not exactly 0.")
-    elif abs(line['pg_loss']) < 1e-6:
-        print("The advantages of the group cancel in pg_loss. They do not in its gradient.")
+        print("Every advantage is 0, so this group teaches nothing. Another --seed draws another "
+              "prompt.")

@@ -1,158 +1,110 @@
-"""The judge: its scores are the mean log-probability, or the pooled head's, whatever else is in the
-batch; it learns; its labels and its AUC; rewards by name, and functions of the user's."""
-import glob
+"""Scores of judges against single sequences; rewards by name; AUC; the verdict; printed groups."""
 import math
-import re
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import judge
-from data.dataset import Dataset, Prompts, Tokenizer
-from judge import (Judge, Scorer, auc, check_rewards, classifier_loss, labelled_examples,
-                   load_judge, read_labels)
-from model import Rollout
-from processes import SMALL, refused, run
+from data.dataset import BLANK, Prompts, Tokenizer
+from judge import Scorer, auc, classify, judge_sequences, show_groups, verdict
+from model import GPT, Rollout
 
-KINDS = pytest.mark.parametrize('kind', ['likelihood', 'classifier'])
+TOK = Tokenizer('char', '0123456789+=')
+IS_CLASSIFIER = pytest.mark.parametrize('is_classifier', [False, True])
 
 
-def tiny(kind, V=5, T=6):
-    """A Judge in float64 all of whose weights matter."""
-    one = Judge(kind, vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=8,
-                causal=kind == 'likelihood').double()
-    for p in one.parameters():
+def tiny(is_classifier, V=5, T=6):
+    """Return a judge in float64 all of whose weights matter."""
+    judge = GPT(V, T, 1, 2, 8, not is_classifier, n_outputs=int(is_classifier)).double()
+    for p in judge.parameters():
         nn.init.normal_(p, std=0.5)
-    return one
+    return judge
 
 
-def padded_rows():
-    """Rows of 1 to 6 ids, twice each."""
-    rows = torch.randint(5, (6, 6))
-    return rows.masked_fill(torch.arange(6) > torch.arange(6)[:, None], 7).repeat(2, 1)
+def padded_sequences():
+    """Return sequences of 1 to 6 ids, twice each."""
+    sequences = torch.randint(5, (6, 6))
+    return sequences.masked_fill(torch.arange(6) > torch.arange(6)[:, None], 7).repeat(2, 1)
 
 
-# ---- scores, and training ------------------------------------------------------------------------
+@IS_CLASSIFIER
+def test_a_score_is_that_of_the_single_sequence_without_its_padding(is_classifier):
+    """A likelihood counts the tokens that it is asked for: all of them, or the completion's."""
+    judge = tiny(is_classifier)
+    sequences = padded_sequences()
+    for where in (sequences != 7, (sequences != 7) & (torch.arange(6) >= 0).int().cumsum(0).bool()):
+        for sequence, chosen, score in zip(sequences, where,
+                                           judge_sequences(judge, sequences, where)):
+            ids = sequence[sequence != 7]                                       # (length,)
+            if is_classifier:
+                expected = judge.head(judge.trunk(ids[None])[0].mean(0))[0].sigmoid()
+            else:
+                every = torch.ones(1, len(ids), dtype=torch.bool)
+                logp = judge(ids[None], every).log_softmax(-1)[range(len(ids)), ids]
+                expected = logp[chosen[:len(ids)]].mean()
+            assert score.item() == pytest.approx(expected.item())
 
 
-@KINDS
-def test_a_score_is_that_of_the_row_alone_without_its_padding(kind):
-    one = tiny(kind)
-    rows = padded_rows()
-    for row, score in zip(rows, one.score(rows)):
-        ids = row[row != 7]                                                     # (length,)
-        if kind == 'likelihood':
-            logp = [one.gpt(ids[None, :t + 1])[0, t].log_softmax(0)[i] for t, i in enumerate(ids)]
-            expected = sum(logp) / len(logp)
-        else:
-            expected = one.gpt.head(one.gpt.trunk(ids[None])[0].mean(0))[0].sigmoid()
-        assert score.item() == pytest.approx(expected.item())
+def test_a_likelihood_of_completions_does_not_count_their_prompts():
+    judge = tiny(False)
+    sequences = torch.randint(5, (1, 6))
+    where = torch.arange(6)[None] >= 4
+    logp = judge(sequences, where).log_softmax(-1)[[0, 1], sequences[0, 4:]]
+    assert judge_sequences(judge, sequences, where).item() == pytest.approx(logp.mean().item())
 
 
-@KINDS
-def test_equal_rows_are_scored_once_and_get_equal_bits_in_float32(kind):
-    one = tiny(kind).float()
-    rows = padded_rows()
-    seen = []
-    one.gpt.embed.register_forward_hook(lambda embed, inputs, x: seen.append(len(inputs[0])))
-    one.gpt.head.register_forward_hook(lambda head, inputs, x: seen.append(x.dtype))
+@IS_CLASSIFIER
+def test_equal_sequences_are_scored_once_and_get_equal_bits_in_float32(is_classifier):
+    judge = tiny(is_classifier).float()
+    sequences = padded_sequences()
+    sizes = []
+    judge.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(inputs[0])))
     with torch.autocast('cpu', torch.bfloat16):
-        scores = one.score(rows)
-    assert seen == [len(rows.unique(dim=0)), torch.float32]
+        scores = judge_sequences(judge, sequences, sequences != 7)
+    assert sizes == [len(sequences.unique(dim=0))] and scores.dtype == torch.float32
     assert torch.equal(scores[:6], scores[6:])
 
 
-def test_the_loss_of_a_classifier_is_binary_cross_entropy(monkeypatch):
-    monkeypatch.setattr(judge, 'dtype', 'float64')
-    one = tiny('classifier')
-    rows = padded_rows()
-    marks = torch.rand(12).double()
-    p = one.score(rows).double()
-    nats = -marks * p.log() - (1 - marks) * (1 - p).log()
-    loss = classifier_loss(one, rows, marks)
-    assert loss.item() == pytest.approx(nats.mean().item(), rel=1e-5)
-
-
-@pytest.fixture
-def labels(tmp_path):
-    """A file of 60 texts, of which those with an end like 7= have the label 1."""
-    text = ''.join(f'{{"text": "{n}+", "label": 0}}\n{{"text": "{n}=", "label": 1}}\n'
-                   for n in range(30))
-    (tmp_path / 'labels.jsonl').write_text(text)
-    return str(tmp_path / 'labels.jsonl')
-
-
-@pytest.mark.parametrize('flags', ['', '--kind=classifier', '--kind=classifier --labels='])
-def test_a_judge_learns_to_tell(flags, here, labels, tmp_path):
-    """By likelihood, real equations from garbled ones; from generated ones; or by label."""
-    words = f'config/judge_{SMALL} --max_iters=150 --out={tmp_path}/judge.pt {flags}'
-    words = words.replace('--labels=', f'--labels={labels}').split()
-    made = glob.glob('out/generator_arithmetic-*.pt')[0]
-    code, text = run(here, 'judge.py', *words, f'--generator_checkpoint={made}')
-    found = float(re.search(r'held-out AUC (\S+)', text)[1])
-    assert code == 0 and found > 0.6
-    one = load_judge(f'{tmp_path}/judge.pt', Dataset('arithmetic'))
-    assert one.kind in text and not any(p.requires_grad for p in one.parameters())
-
-
-def test_labelled_texts_are_read_and_a_tenth_is_never_trained_on(labels, monkeypatch):
-    monkeypatch.setattr(judge, 'block_size', 4)
-    tok = Tokenizer('char', '0123456789+=')
-    rows, marks = read_labels(labels, tok)
-    assert rows[14:16].tolist() == [[8, 11, tok.pad, tok.pad], [8, 12, tok.pad, tok.pad]]
-    assert marks.tolist() == [0, 1] * 30
-    rng = np.random.default_rng(0)
-    train, _ = labelled_examples(rows, marks, 'train', 999, rng)
-    held_out, _ = labelled_examples(rows, marks, 'val', 0, rng)
-    assert len(train.unique(dim=0)) == 54
-    assert len(torch.cat((train, held_out)).unique(dim=0)) == 60
-
-
-@pytest.mark.parametrize('bad', [
-    'garbage', '{"text": "1+1=2"}', '{"text": "1+1=2", "label": 2}', '{"text": "x", "label": 0}',
-    '{"text": "", "label": 0}', '["1+1=2", 0]', '{"text": "1+1=2", "label": NaN}'])
-def test_a_bad_line_of_labels_is_named(bad, labels):
-    with open(labels, 'a') as file:
-        file.write(bad)
-    refused(['labels.jsonl, line 61'], read_labels, labels, Tokenizer('char', '0123456789+='))
+def test_a_great_many_sequences_are_scored_in_chunks_of_the_same_values():
+    judge = tiny(True)
+    sequences = torch.randint(5, (3000, 6))
+    sizes = []
+    judge.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(inputs[0])))
+    scores = judge_sequences(judge, sequences, sequences != 7)
+    assert len(sizes) > 1
+    torch.testing.assert_close(scores, classify(judge, sequences).sigmoid())
 
 
 def test_auc_is_the_share_of_pairs_in_order():
-    scores = np.random.default_rng(0).integers(6, size=40)      # with many ties
-    labels = np.arange(40) % 3 == 0
-    pairs = [(a > b) + (a == b) / 2 for a in scores[labels] for b in scores[~labels]]
+    scores = torch.randint(6, (40,))            # with many ties
+    labels = torch.arange(40) % 3 == 0
+    pairs = [(a > b).item() + (a == b).item() / 2 for a in scores[labels] for b in scores[~labels]]
     assert auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
-    assert auc([2, 1], [True, True]) == 0.5
+    assert auc(torch.tensor([2, 1]), torch.tensor([True, True])) == 0.5
 
 
 # ---- rewards -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def corpus(here):
-    return Dataset('arithmetic')
-
-
-def completed(corpus):
-    """A Rollout: the answers of 1+1=2, twice, and 2+3=5, and what ends them, were written twice."""
-    tok = corpus.tok
-    rows = torch.tensor([tok.encode(text) + [tok.eos, tok.pad] for text in (
+def completed():
+    """Return a Rollout: the answers of 1+1=2, twice, and 2+3=5 were generated, twice each."""
+    sequences = torch.tensor([TOK.encode(text) + [TOK.eos, TOK.pad] for text in (
         '1+1=2', '1+1=2', '1+1=2', '1+1=3', '2+3=5', '2+3=6')])
     mask = torch.tensor([0, 0, 0, 0, 1, 1, 0]).bool().expand(6, 7)
-    prompts = Prompts(rows[::2], mask[::2], torch.zeros(3, 7, 2), tok.eos)
-    owner = mask.nonzero()[:, 0]
-    return Rollout(prompts, rows, rows, None, owner, None, None, None, None, None, causal=True)
+    prompts = Prompts(sequences[::2], mask[::2], sequences[::2], torch.zeros(3, 2, 7), None, TOK)
+    sequence_of, position = mask.nonzero(as_tuple=True)
+    return Rollout(prompts, sequences, sequences, mask, sequence_of, position, torch.arange(12),
+                   sequences[mask], torch.zeros(12), None, causal=True)
 
 
-def test_each_reward_is_what_its_name_says_in_its_place(corpus):
+def test_each_reward_is_what_its_name_says():
     cases = [('1+1=', '2', '2'), ('1+1=', '2', '2'), ('1+1=', '2', '2'), ('1+1=', '3', '2'),
              ('2+3=', '5', '5'), ('2+3=', '6', '5')]
-    asked = []
+    calls = []
 
     def is_right(prompt, completion, original):
-        asked.append((prompt, completion, original))
+        calls.append((prompt, completion, original))
         return completion == original
 
     def mine(prompts, completions, originals):
@@ -160,50 +112,74 @@ def test_each_reward_is_what_its_name_says_in_its_place(corpus):
         prompts.clear()                         # it must not spoil the lists of others
         return np.array([int(text) for text in completions])
 
-    corpus.verify = is_right
-    one = tiny('likelihood', corpus.tok.base, 7)
-    r = completed(corpus)
-    names = ['mine', 'verify', 'again', 'distinct', 'length', 'judge']
-    scores = Scorer(corpus, one, {'mine': mine, 'again': mine}).score(names, r)
-    assert list(scores) == names
+    judge = tiny(False, TOK.base, 7)
+    policy, reference = tiny(False, TOK.base, 7), tiny(False, TOK.base, 7)
+    r = completed()
+    functions = {'mine': mine, 'again': mine, 'short': lambda prompts, texts: torch.ones(6)}
+    scorer = Scorer(judge, is_right, functions, policy, reference, temperature=0.7)
+    names = ['mine', 'verify', 'again', 'short', 'distinct', 'length', 'judge', 'kl']
+    scores = scorer.score(names, r)
+    assert list(scores) == names and all(values.shape == (3, 2) for values in scores.values())
     assert scores['mine'].tolist() == scores['again'].tolist() == [[2, 2], [2, 3], [5, 6]]
     assert scores['verify'].tolist() == [[1, 1], [1, 0], [1, 0]]
-    assert sorted(asked) == sorted(set(cases))  # each case once
+    assert sorted(calls) == sorted(set(cases))  # each case once
     assert scores['distinct'].tolist() == [[0.5, 0.5], [1, 1], [1, 1]]
     assert scores['length'].unique().item() == pytest.approx(2 / 7)
-    assert torch.equal(scores['judge'].flatten(), one.score(r.rows))
+    expected = judge_sequences(judge, r.sequences, r.where)
+    torch.testing.assert_close(scores['judge'].flatten().double(), expected)
+    logp, logp_ref = [(model(r.sequences, r.where) / 0.7).log_softmax(-1)[range(12), r.actions]
+                      for model in (policy, reference)]
+    torch.testing.assert_close(scores['kl'].flatten().double(), r.sum(logp - logp_ref),
+                               atol=1e-5, rtol=1e-5)
 
 
-def test_rewards_about_the_group_are_known(corpus):
-    def mine(prompts, completions):
-        """Compares."""
-
-    mine.about_group = True
-    scorer = Scorer(corpus, None, {'mine': mine, 'other': len})
-    assert scorer.about_group == {'distinct', 'mine'}
-
-
-@pytest.mark.parametrize('name, value, names', [
-    ('mine', [1.0] * 5, ['[1.0, 1.0']), ('mine', ['1'] * 6, ['str']), ('mine', None, ['None']),
-    ('mine', ValueError('so'), ['ValueError: so']),
-    ('mine', [0.0] * 5 + [math.nan], ['finite', '2+3=']),
-    ('mine', [math.inf] + [0.0] * 5, ['finite', '1+1=']),
-    ('verify', 2, ['2', '1+1=']), ('verify', ValueError('so'), ['ValueError: so', '1+1='])])
-def test_a_function_that_misbehaves_is_named_with_a_prompt(name, value, names, corpus):
-    def function(prompt, completion):
-        if isinstance(value, BaseException):
-            raise value
-        return value
-
-    corpus.verify = function
-    refused([name, '+', *names], Scorer(corpus, None, {'mine': function}).score, [name],
-            completed(corpus))
+def test_a_fill_judge_scores_whole_sequences_without_their_padding():
+    r = completed()
+    r.causal = False
+    judge = tiny(False, TOK.base, 7)
+    scores = Scorer(judge).score(['judge'], r)['judge'].flatten().double()
+    torch.testing.assert_close(scores, judge_sequences(judge, r.sequences, r.sequences != TOK.pad))
 
 
-@pytest.mark.parametrize('rewards, functions, names', [
-    ({}, {}, ['{}']), ({'jugde': 1.0}, {'mine': len}, ['jugde', 'judge', 'mine']),
-    ({'judge': '1'}, {}, ["'judge'"]), ({'judge': True}, {}, ["'judge'"]),
-    ({'judge': 1.0}, {'verify': len}, ["'verify'"])])
-def test_rewards_are_known_names_with_numbers(rewards, functions, names):
-    check_rewards({'judge': 1, 'mine': -0.5}, {'mine': len})
-    refused(names, check_rewards, rewards, functions)
+@pytest.mark.parametrize('values, words', [
+    ([1.0] * 5, '1.0, 1.0.*expected 6'), ([0.0] * 5 + [math.nan], 'nan.*finite'),
+    ([math.inf] + [0.0] * 5, 'inf.*finite')])
+def test_a_function_that_returns_something_else_is_named(values, words):
+    with pytest.raises(AssertionError, match=f"'mine'.*{words}"):
+        Scorer(functions={'mine': lambda prompts, completions: values}).score(['mine'], completed())
+
+
+def test_the_headline_is_verify_unless_a_reward_is_your_own():
+    scorer = Scorer(verify=len, functions={'mine': len, 'unused': len})
+    assert scorer.headline({'judge': 1.0}) == scorer.headline({'verify': 1.0}) == 'verify'
+    assert scorer.headline({'verify': 1.0, 'mine': 0.0}) == 'reward'
+    assert Scorer().headline({'judge': 1.0}) == 'reward'
+
+
+# ---- words and numbers for people ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize('now, training, words', [
+    (0.1, 0.3, 'below always giving the commonest answer'),
+    (0.6, 1.0, 'memorised'), (0.95, 1.0, 'above the line to beat'),
+    (0.6, 0.7, 'above the line to beat'), (0.45, 0.5, 'below the line to beat'),
+    (0.25, 0.3, 'not better than at the start')])
+def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
+    assert words in verdict(now, now, training, 0.3, 0.5, 0.01, 0.2)
+
+
+def test_a_group_shows_its_best_first_and_how_often_each_came(capsys):
+    tok = Tokenizer('char', 'ab')
+    sequences = torch.tensor([[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2], [1, 1, 1]])
+    prompts = Prompts(sequences[:1], torch.tensor([[False, True, True]]), sequences[:1],
+                      torch.zeros(1, 5, 3), None, tok)
+    r = Rollout(prompts, sequences, None, None, None, None, None, None, None, None, causal=True)
+    score = -sequences.sum(1).float()
+    samples = show_groups('here', r, {'score': score[None]}, most=3)
+    assert len(samples) == 5
+    assert samples[4] == {'prompt': 'a', 'completion': 'aa', 'score': -3}
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ['here', 'score', "'a'"] and len(lines) == 3
+    assert lines[0].split() == ['2', 'x', '-3.000', "'aa'"]
+    assert {line.split()[-1] for line in lines[1:]} == {"'ab'", "'ba'"}
+    assert BLANK not in head

@@ -1,6 +1,5 @@
-# fills spans of 4 characters in windows of 32; --dataset=shakespeare: of Shakespeare
+# fills runs of 4 characters in windows of 32 of the run's text: docstrings, Shakespeare, your own
 
-dataset = 'docstrings'
 block_size = 32
 blank_kind = 'span'
 blank_high = 0.5
@@ -11,5 +10,3 @@ n_embd = 128
 batch_size = 64
 learning_rate = 6e-3
 max_iters = 700
-
-eval_interval = 350

@@ -1,0 +1,25 @@
+# a language model of 135 million weights learns to add; first: python -m extras.smollm2 out/smollm2
+
+dataset = 'sums'
+blank_kind = 'answer'
+max_new_tokens = 5
+rewards = {'verify': 1.0}
+
+generator = 'out/smollm2'
+
+group_size = 8
+batch_size = 16
+
+kl_beta = 0.01
+optimizer = 'adamw'
+learning_rate = 1e-5
+min_lr = 2e-6
+warmup_iters = 3
+max_iters = 60
+compile = False
+
+out_dir = 'out-smollm2'
+log_interval = 1
+eval_interval = 20
+eval_prompts = 100
+dtype = 'float32'

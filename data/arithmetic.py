@@ -1,0 +1,26 @@
+"""All 10,000 additions of two-digit numbers, as pairs such as 12+35= and 047.
+
+A sequence with blanks such as 1_+3_=__7 has many true completions. Each blank by itself is easy to
+guess, but the guesses must agree. A generator that fills all of them in one pass cannot do that,
+and GRPO teaches it."""
+import re
+
+import numpy as np
+
+from data.dataset import BLANK
+
+
+def texts():
+    """Return 9,000 training pairs and 1,000 held-out pairs."""
+    pairs = [(f"{number // 100:02}+{number % 100:02}=", f"{number // 100 + number % 100:03}")
+             for number in np.random.default_rng(2402).permutation(10_000)]
+    return pairs[1000:], pairs[:1000]
+
+
+def verify(prompt, completion):
+    """Return 1.0 if the completed sequence is a true equation aa+bb=ccc, else 0.0."""
+    equation = completion if BLANK in prompt else prompt + completion
+    if not re.fullmatch(r'\d\d\+\d\d=\d{3}', equation):
+        return 0.0
+    a, b, total = map(int, re.split(r'[+=]', equation))
+    return float(a + b == total)

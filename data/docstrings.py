@@ -1,0 +1,63 @@
+"""English prose that is already on this disk: the docstrings of Python's standard library.
+
+Paragraphs of prose (no code, no tables, ASCII), each once, a tenth held out. They differ a little
+between versions of Python."""
+import ast
+import contextlib
+import glob
+import json
+import os
+import re
+import sys
+import sysconfig
+import warnings
+
+import numpy as np
+
+SKIP = (r'[/\\](tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|'
+        r'turtledemo)[/\\]')
+CACHE = f'out/docstrings-{sys.implementation.cache_tag}.json'       # parsing takes seconds
+
+
+def texts():
+    """Return training and held-out paragraphs."""
+    if not os.path.exists(CACHE):
+        os.makedirs('out', exist_ok=True)
+        temporary = f'{CACHE}.{os.getpid()}.tmp'
+        with open(temporary, 'w') as file:
+            json.dump(list(dict.fromkeys(library_paragraphs())), file)
+        os.replace(temporary, CACHE)
+    with open(CACHE) as file:
+        paragraphs = json.load(file)
+    np.random.default_rng(2402).shuffle(paragraphs)
+    tenth = len(paragraphs) // 10
+    return paragraphs[tenth:], paragraphs[:tenth]
+
+
+def library_paragraphs():
+    """Yield the prose paragraphs of all docstrings of the standard library."""
+    warnings.simplefilter('ignore')             # of old syntax in the library
+    root = sysconfig.get_path('stdlib')
+    for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):
+        if re.search(SKIP, path[len(root):]):
+            continue
+        with contextlib.suppress(SyntaxError, ValueError), open(path, encoding='utf-8') as file:
+            for node in ast.walk(ast.parse(file.read())):
+                if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef,
+                                     ast.AsyncFunctionDef)):
+                    for part in re.split(r'\n\s*\n', ast.get_docstring(node) or ''):
+                        if is_prose(part):
+                            yield ' '.join(part.split())
+
+
+def is_prose(part):
+    """Is a paragraph English, of more than a few words, no code and no table?"""
+    text = ' '.join(part.split())
+    if not re.fullmatch('[ -~]{24,}', text) or ' ' not in text:
+        return False
+    if part.startswith('    ') or '>>>' in text:
+        return False
+    # Two spaces within a line, except after a full stop, are columns of a table.
+    if '  ' in re.sub(r' *\n *', '\n', part.strip()).replace('.  ', ''):
+        return False
+    return len(re.findall('[A-Za-z ]', text)) >= 0.85 * len(text)

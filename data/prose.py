@@ -1,0 +1,49 @@
+"""Running text: paragraphs of a file, and a check that words are words."""
+import functools
+import re
+
+BLANK = '\u2581'        # how people and rewards see a blank: a sign that no text may have
+
+
+def paragraphs_of(path):
+    """Return the paragraphs of a UTF-8 text file, which empty lines separate."""
+    with open(path, encoding='utf-8-sig') as file:
+        return [part for part in re.split(r'\n\s*\n', file.read()) if part.strip()]
+
+
+def checker(texts):
+    """Return verify(prompt, completion): known_words() with the words of these texts."""
+    words = functools.cache(lambda: words_of(texts))    # made when they are first needed
+    return lambda prompt, completion: known_words(prompt, completion, words())
+
+
+def words_of(texts):
+    """Return the set of the words of texts, such as ' so ', and of what the edge of a window leaves
+    of them: ' s', 'o ' and 'o'."""
+    parts = set()
+    for letters in set(re.findall('[A-Za-z]+', '\n'.join(texts))):
+        word = f' {letters} '
+        for i in range(len(word)):
+            parts |= {word[:i + 1], word[i:], word[i:-1]}
+    return parts
+
+
+def known_words(prompt, completion, words):
+    """Return the share of the words with a blank in or beside them that are known; 1.0 if none.
+
+    A word that the edge of the window cuts must begin or end a known word. Nothing between two
+    spaces is unknown. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is known and
+    'cqt' is not; 'sat' was given."""
+    if BLANK not in prompt:                     # what follows a prompt is one blank
+        completion = prompt + completion
+        prompt = prompt + BLANK
+    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    if len(prompt) != len(completion):          # a token can have several characters
+        match = re.fullmatch(re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt)), completion, re.DOTALL)
+        spans = match.regs[1:] if match else [(0, len(completion))]
+    spaced = re.sub('[^A-Za-z]', ' ', completion)
+    hits = []
+    for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
+        if any(word.start() <= stop and start <= word.end() for start, stop in spans):
+            hits.append(spaced[max(0, word.start() - 1):word.end() + 1] in words)
+    return sum(hits) / len(hits) if hits else 1.0

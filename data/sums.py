@@ -1,0 +1,26 @@
+"""Sums of two-digit numbers for a language model, each after a solved one:
+
+    31 + 46 = 77
+    93 + 91 =
+
+A tenth of the sums is held out: they are never asked in training."""
+import re
+
+import numpy as np
+
+
+def texts():
+    """Return 7,290 training pairs and 810 held-out pairs (prompt, answer)."""
+    rng = np.random.default_rng(2402)
+    pairs = []
+    for number in rng.permutation(90 * 90):
+        a, b = 10 + number // 90, 10 + number % 90
+        c, d = rng.integers(10, 100, size=2)
+        pairs.append((f'{c} + {d} = {c + d}\n{a} + {b} =', f' {a + b}'))
+    return pairs[810:], pairs[:810]
+
+
+def verify(prompt, completion, original):
+    """Return 1.0 if the first number of the completion is the sum, else 0.0."""
+    numbers = re.findall(r'\d+', completion)
+    return float(numbers[:1] == [original.strip()])

