@@ -1,4 +1,4 @@
-"""Scores of completions: a frozen judge, a verifier, your own functions; and groups for people.
+"""Scores of completions: a frozen judge, a verifier, your own functions; and printing groups.
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
@@ -21,8 +21,11 @@ def judge_sequences(judge, sequences, where):
     """Return scores (N,) of sequences (N, T): a classifier's P(label = 1), or the mean of the
     log-probabilities, in nats, of the tokens at where (N, T).
 
-    Equal sequences go through the network once. This saves time, and they get equal bits: rounding
-    must not make a difference between equal completions, because 'std' would blow it up."""
+    Equal sequences go through the network once. This saves time, and their scores are equal to the
+    last bit. Otherwise adv_norm = 'std' would amplify the rounding errors of equal completions."""
+    assert judge.causal or judge.args.get('n_outputs') == 1, (
+        "the judge fills blanks: expected a causal network or a classifier")
+    # unique[number_of] equals sequences
     unique, number_of = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + 4096 // unique.size(1))    # all at once could need too much memory
     score = classify if judge.args.get('n_outputs') == 1 else token_logp
@@ -41,6 +44,7 @@ def token_logp(judge, sequences):
 
 def classify(judge, sequences):
     """Return the logits (N,) of label 1: the mean output of the network over all real tokens."""
+    # A classifier is bidirectional: each position sees the whole sequence and gives an output.
     is_real = sequences != judge.pad_id                                         # (N, T)
     logits = judge.logits(judge.trunk(sequences))[..., 0]                       # (N, T)
     return (logits * is_real).sum(1) / is_real.sum(1)
@@ -82,12 +86,15 @@ class Scorer:
             return judge_sequences(self.judge, r.sequences, where)
         if name == 'distinct':                  # 1 / how often the group has this completion
             return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.k))).sum(2)
-        if name == 'length':                    # the share of the sequence that was sampled
+        if name == 'length':                    # the share of the sequence that was sampled: with a
+            # negative weight this asks for short completions
             return r.sum(torch.ones_like(r.logp_old)) / r.sequences.size(1)
         if name == 'kl':                        # log policy - log reference, of the completion
             logp = log_probs(r.logits_of(self.policy), self.temperature)        # (U, V)
             logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
             return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
+        # A verifier or a function of the user gets prompts, completions and originals, or as many
+        # of these three, from the left, as it has parameters.
         function = self.verify if name == 'verify' else self.functions[name]
         arguments = r.texts()[:len(inspect.signature(function).parameters)]
         if name == 'verify':                    # equal cases are asked once
@@ -95,7 +102,8 @@ class Scorer:
         return function(*arguments)
 
     def headline(self, rewards):
-        """Return the name of the number to watch: verify, or the reward if it is your own."""
+        """Return the name of the number to watch: 'reward' if a function of the user is among the
+        rewards, or if there is no verifier; else 'verify'."""
         own_rewards = set(rewards) & set(self.functions)
         return 'verify' if self.verify and not own_rewards else 'reward'
 
@@ -103,22 +111,27 @@ class Scorer:
 def auc(scores, labels):
     """Return P(score of a 1 > score of a 0) + half of the ties, of scores with labels bool, tensors
     of one shape; 0.5 if all labels are equal."""
+    # For each 1, count the zeros below it, and the zeros below or equal to it. Half of the sum
+    # counts a tie as one half.
     zeros = scores[~labels].sort().values
     ones = scores[labels]
     below = torch.searchsorted(zeros, ones) + torch.searchsorted(zeros, ones, right=True)
     return below.sum().item() / (2 * len(zeros) * len(ones)) if len(zeros) * len(ones) else 0.5
 
 
-def verdict(now, greedy, training, start, line_to_beat, standard_error, constant=0.0):
-    """Return in words whether a run worked, by values of the number that is watched."""
-    if now < constant:
+def verdict(numbers):
+    """Return in words whether a run worked, by the numbers of its last evaluation. The first one is
+    of what is watched."""
+    goal = next(iter(numbers))
+    now = numbers[goal]
+    if now < numbers.get('constant answer', now):
         return "below always giving the commonest answer"
-    if training > 0.99 and now < 0.9:
+    if goal == 'verify' and numbers.get('training', now) > 0.99 and now < 0.9:
         return ("training prompts are solved, held-out ones are not: it has memorised; more or "
                 "other data would help")
-    if now > line_to_beat:
+    if now > numbers['line to beat']:
         return "above the line to beat"
-    if now > start:
+    if now > numbers['start']:
         return "below the line to beat: it may only have grown more certain"
     return "not better than at the start"
 

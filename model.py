@@ -22,15 +22,15 @@ from data.dataset import Prompts, Tokenizer, texts_of
 
 
 def norm(x):
-    """Layer norm over the channels, without weights."""
+    """Normalize x over the channels, without weights."""
     return F.layer_norm(x, x.shape[-1:])
 
 
 def attention(q, k, v, mask):
     """Return the attention of q (N, H, S, D) to k, v (N, H, keys, D). mask: added to the scores,
-    0 or -inf.
-
-    On a CPU two plain products are faster than torch's fused kernel for heads as small as ours."""
+    0 or -inf."""
+    # On a CPU two plain products are faster than torch's fused kernel, for heads as small as ours.
+    # On a GPU the fused kernel never writes the scores to memory.
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (N, H, S, keys)
@@ -66,9 +66,9 @@ class Block(nn.Module):
 
     def __init__(self, layer, n_layer, n_head, n_embd):
         super().__init__()
-        self.layer = layer
+        self.layer = layer                      # its key in a KVCache
         self.n_head = n_head
-        # What is added to the residual stream starts small, because 2 * n_layer of them add up.
+        # These two layers start small, because the residual stream adds up 2 * n_layer of them.
         small = 0.02 / math.sqrt(2 * n_layer)
         self.qkv = linear(n_embd, 3 * n_embd, n_embd ** -0.5)
         self.proj = linear(n_embd, n_embd, small)
@@ -86,7 +86,7 @@ class Block(nn.Module):
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         y = attention(q, k, v, mask)                                # (N, H, S, D)
-        x = x + self.proj(y.transpose(1, 2).flatten(2))             # (N, S, C)
+        x = x + self.proj(y.transpose(1, 2).flatten(2))             # (N, S, C) heads side by side
         return x + self.down(self.up(norm(x)).relu_())
 
 
@@ -127,7 +127,8 @@ class GPT(nn.Module):
         self.head = linear(n_embd, n_outputs or vocab_size, 0.0)    # the first guess is uniform
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
-        # Rotary positions (arXiv:2104.09864) turn one half of a head against the other.
+        # Rotary positions (arXiv:2104.09864) rotate pairs of channels, one from each half of a
+        # head, by an angle that is proportional to the position.
         D = n_embd // n_head
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
         angles = torch.outer(torch.arange(block_size), torch.cat((-frequencies, frequencies)))
@@ -155,13 +156,13 @@ class GPT(nn.Module):
             rotary = self.rotary[:, start:stop]                             # (2, S, D)
         else:
             x = x + self.position.weight[start:stop]
-        x = norm(x)
+        x = norm(x)                             # embeddings have size 1, as everywhere below
         for block in self.blocks:
             x = block(x, rotary, mask, cache)
         return norm(x)
 
     def forward(self, tokens, where, copies=1):
-        """Return logits (U, V) that score tokens (N, T) at where (N, T)."""
+        """Return logits (U, V) for tokens (N, T) at the U places where `where` (N, T) is True."""
         if self.causal:                         # bos, and all tokens but the last
             inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
         else:
@@ -180,7 +181,8 @@ class GPT(nn.Module):
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), float32 like them, even under autocast."""
-        return self.head(x).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.head(x)
 
     new_cache = KVCache
 
@@ -227,6 +229,7 @@ def kept_set(logp, top_k=0, top_p=1.0):
 def draw(logp, uniforms):
     """Return ids (U, k) drawn from log-probs (U, V) by inverse CDF, from uniforms (U, k) in [0, 1).
     Unlike torch.multinomial, this gives the same ids for any number of ranks and micro-steps."""
+    # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u.
     cdf = logp.exp().cumsum_(-1)                                    # (U, V)
     # Stay strictly inside the CDF, however u * top is rounded: no id of probability 0 is drawn.
     top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
@@ -238,7 +241,8 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
     """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probs (U, k),
     and the kept set (U, V) bool, None without filters. top_k = 1 is greedy decoding."""
     kept = None
-    assert top_p <= 1, f"top_p = {top_p}: expected a share between 0 and 1"
+    assert 0 < top_p <= 1 and temperature > 0, (
+        f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
@@ -317,6 +321,7 @@ def fill(model, prompts, **sampling):
 
     The pass gives each blank a distribution, and all k completions are drawn from it. No blank
     knows what the others become."""
+    # The U blanks of all prompts, one after the other: the prompt and the position of each.
     prompt, position = prompts.mask.nonzero(as_tuple=True)                      # (U,) each
     logits = model(prompts.tokens, prompts.mask)                                # (U, V)
     ids, logp, kept = choose(logits, prompts.uniforms[prompt, :, position], **sampling)
@@ -339,6 +344,7 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     r * n_fill_steps // blanks == i. The order does not depend on what is sampled, so the
     log-probability of a sequence, given the order, is exactly the sum over its tokens."""
     _, k, T = prompts.uniforms.shape
+    # argsort twice gives ranks: 0 for the lowest key, 1 for the next one, and so on.
     # Positions that are not blank rank last, so their turn never comes: it is n_fill_steps or more,
     # or NaN in a prompt without blanks.
     rank = prompts.order.masked_fill(~prompts.mask, T).argsort(1).argsort(1)    # (B, T)
@@ -348,15 +354,17 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     passes = []
     n_distributions = 0
     for i in range(n_fill_steps):
-        # Sequences of a prompt that are in the same state share its distributions, so the network
-        # is asked only for the first of them. A state without a blank to fill is not asked at all.
+        # groups: the k sequences of each prompt as they are so far, with mask_id in the blanks.
+        # Sequences of a prompt that are in the same state share its distributions, so only the
+        # first of them goes through the network. States with nothing to fill in this pass are
+        # skipped.
         same = equal_pairs(groups)                                              # (B, k, k)
         is_first = ~same.tril(-1).any(2, keepdim=True)                          # (B, k, 1)
-        asked = is_first & (turn == i)[:, None]                                 # (B, k, T)
-        is_state = asked.any(2)                                                 # (B, k)
+        now = is_first & (turn == i)[:, None]                                   # (B, k, T)
+        is_state = now.any(2)                                                   # (B, k)
         states = groups[is_state]                                               # (S, T)
-        where = asked[is_state]                                                 # (S, T)
-        b, first, t = asked.nonzero(as_tuple=True)                              # (U,) each
+        where = now[is_state]                                                   # (S, T)
+        b, first, t = now.nonzero(as_tuple=True)                                # (U,) each
         ids, logp, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
         # Distribution u gives completion j the token ids[u, j], if j is in its state.
         u, j = same[b, first].nonzero(as_tuple=True)                            # (M,) each
@@ -364,6 +372,7 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
                        logp[u, j], kept))
         n_distributions += len(ids)
+    # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
     columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
     return Rollout(prompts, groups.flatten(0, 1), *columns)
 
@@ -411,12 +420,14 @@ def make_optimizers(model, kind, learning_rate, weight_decay, beta1, beta2):
     """Return a list of optimizers. 'adamw': for all weights. 'muon': Muon (K. Jordan, 2024) for the
     hidden matrices, AdamW for the rest. Both move a weight by about learning_rate a step."""
     assert kind in ('muon', 'adamw'), f"optimizer = '{kind}': expected 'muon' or 'adamw'"
-    how = {'lr': learning_rate, 'weight_decay': weight_decay}
+    settings = {'lr': learning_rate, 'weight_decay': weight_decay}
+    # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
+    # their rows belong to single tokens, so AdamW is the better choice for them.
     matrices = model.hidden_matrices() if kind == 'muon' else []
     others = [p for p in model.parameters() if p not in set(matrices)]
-    optimizers = [torch.optim.AdamW(others, betas=(beta1, beta2), fused=True, **how)]
+    optimizers = [torch.optim.AdamW(others, betas=(beta1, beta2), fused=True, **settings)]
     if matrices:
-        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **how))
+        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **settings))
     return optimizers
 
 
@@ -430,6 +441,7 @@ def get_lr(step, peak, floor, warmup, total):
 
 def update(model, optimizers, lr, grad_clip):
     """Take one step of all optimizers at rate lr. Return the gradient's norm before clipping."""
+    # With a limit of infinity nothing is clipped, but the norm is measured all the same.
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -465,6 +477,7 @@ def load_checkpoint(path):
     elif os.path.exists(f'{path}/config.json'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     try:
+        # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         return torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
         fail(f"cannot load the checkpoint {path} ({type(e).__name__})")

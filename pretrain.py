@@ -4,7 +4,8 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/generator_arithmetic.py
     python pretrain.py config/judge_classifier.py --max_iters=1000 --out=out/longer.pt
 
-train_grpo.py runs this for the networks that it misses, by config files, which are called recipes.
+train_grpo.py runs this for networks that do not exist yet, by config files, which are called
+recipes.
 """
 import atexit
 import os
@@ -64,6 +65,8 @@ DEFAULTS = knobs_of(globals())
 def read_recipe(namespace, words):
     """Apply config files and flags to knobs. Return the path of the network that they describe, its
     tokenizer, and what it depends on: knobs, and a checksum of the text."""
+    # The checksum of the text is stored with the knobs. If either changes, the network is trained
+    # again.
     config, _ = configure(namespace, words)
     dataset = config['dataset']
     config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
@@ -113,6 +116,8 @@ def find_networks(names, run_dataset, vocabulary=None):
         vocabulary = vocabulary or its_vocabulary
         assert its_vocabulary == vocabulary, (
             f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
+        # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
+        # not a rank of this run.
         if is_recipe and is_missing(path, config):
             command = [sys.executable, 'pretrain.py'] + words
             print0('$', *command)
@@ -136,6 +141,8 @@ def loss_of(network, data, filler, split, n, step):
     tokens (causal) or labels (classifier). A classifier with a generator as filler learns from real
     text, with label 1, and from the same text as the filler fills it, with label 0. Without one it
     learns from prompts, whose labels are their answers."""
+    # All objectives read the same Prompts: tokens, and a mask of blanks. A label is stored as the
+    # answer of a pair. The classifier must not see it, so it becomes padding.
     has_labels = objective == 'classifier' and filler is None
     prompts = data.prompts(split, n, 1, seed, step, has_labels, 0, 'random',
                            'answer' if has_labels else blank_kind, blank_low, blank_high,
@@ -185,6 +192,7 @@ if __name__ == "__main__":
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
         update(network, optimizers, lr, grad_clip)
         if step % eval_interval == 0 or step == max_iters:
+            # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
                 held_out = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
             seconds_left = (time.time() - began) / step * (max_iters - step)

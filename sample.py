@@ -44,12 +44,19 @@ if __name__ == "__main__":
         tok.encode_prompt = tok.encode_chat
     data = Dataset(run.dataset, tok, policy.block_size, run.max_new_tokens)
 
-    # the rewards that can be scored here; verify and distinct are at least shown
-    scorer = Scorer(judge, data.verify, functions)
-    known = {'judge': judge, 'verify': data.verify, 'distinct': True, 'length': True} | functions
+    # The rewards that can be scored here; verify and distinct are at least shown. Functions come
+    # from the config files of this command, not from the checkpoint, because a checkpoint can be
+    # somebody else's.
+    known = {'judge': judge, 'verify': data.verify, 'distinct': True, 'length': True,
+             'kl': 'reference' in networks} | functions
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
     run.rewards = {name: weights[name] for name in weights if known.get(name)}
+    scorers = {label: Scorer(judge, data.verify, functions, network, networks.get('reference'),
+                             run.temperature) for label, network in networks.items()}
+    if policy.causal and run.blank_kind not in ('suffix', 'answer'):
+        run.blank_kind = 'suffix'               # a bare generator, whose knobs are the defaults
 
+    # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     held_out = run.get_prompts(data, 0, policy.causal, 'val')
     prompts = held_out[:run.num_samples]
     if run.prompt:
@@ -58,9 +65,9 @@ if __name__ == "__main__":
     for b in range(len(prompts)):
         for label, network in networks.items():
             r = run.rollout(network, prompts[[b]].to(device))
-            show_groups(label, r, scorer.score(run.rewards, r), n_groups=1)
+            show_groups(label, r, scorers[label].score(run.rewards, r), n_groups=1)
     print("means over the held-out prompts; the line to beat is the greedy reference:")
     for label, network in networks.items():
-        means = run.evaluate(network, scorer, held_out, 'reward')
+        means = run.evaluate(network, scorers[label], held_out, 'reward')
         print_line(label, {name: means[name] for name in means
                            if name.removesuffix('_greedy') in run.rewards})

@@ -12,6 +12,7 @@ group_size = 8
 batch_size = 16
 
 kl_beta = 0.02
+learning_rate = 1e-3
 max_iters = 100
 
 out_dir = 'out-alliteration'

@@ -12,6 +12,7 @@ from data.dataset import BLANK
 
 def texts():
     """Return 9,000 training pairs and 1,000 held-out pairs."""
+    # every number from 0000 to 9999, in random order: its halves are the two numbers to add
     pairs = [(f"{number // 100:02}+{number % 100:02}=", f"{number // 100 + number % 100:03}")
              for number in np.random.default_rng(2402).permutation(10_000)]
     return pairs[1000:], pairs[:1000]
@@ -19,6 +20,7 @@ def texts():
 
 def verify(prompt, completion):
     """Return 1.0 if the completed sequence is a true equation aa+bb=ccc, else 0.0."""
+    # A prompt with blanks is completed to the whole equation; otherwise to its answer.
     equation = completion if BLANK in prompt else prompt + completion
     if not re.fullmatch(r'\d\d\+\d\d=\d{3}', equation):
         return 0.0

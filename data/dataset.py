@@ -43,6 +43,7 @@ class Tokenizer:
 
     def __init__(self, kind, chars=''):
         """kind: 'char', with all characters of the vocabulary in chars, or 'gpt2'."""
+        # id 0 is eos, so that the characters begin with 1
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary) is equal
         self.ids = {char: i for i, char in enumerate(chars, 1)}
         self.eos = 0
@@ -138,6 +139,7 @@ class Dataset:
         train, held_out, self.verify = read_texts(name)
         self.tok = tok
         self.constant = 0.0
+        # Running text: one long stream of ids. unfold() gives all its windows without a copy.
         if type(train[0]) is str:
             self.block_size = T = block_size or 64
             streams = [[i for text in texts for i in tok.encode(text) + [tok.eos]]
@@ -146,6 +148,7 @@ class Dataset:
                          for split, ids in zip(('train', 'val'), streams)}
             self.answers = {'train': None, 'val': None}
             return
+        # Pairs: each is one row, padded to the longest.
         pairs = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
                  for prompt, answer in train + held_out]
         starts = torch.tensor([len(prompt) for prompt, _ in pairs])             # (n,)
@@ -153,6 +156,7 @@ class Dataset:
         longest = int(starts.max() + (max_new_tokens or (lengths - starts).max()))
         self.block_size = T = min(block_size or longest, longest)
         rows = torch.tensor([(prompt + answer + [tok.pad] * T)[:T] for prompt, answer in pairs])
+        # A pair that is cut would teach an answer without its end, so it is left out.
         fits = lengths <= T
         is_train = torch.arange(len(pairs)) < len(train)
         self.rows = {'train': rows[fits & is_train], 'val': rows[fits & ~is_train]}
@@ -160,6 +164,8 @@ class Dataset:
         if not fits.all():
             print0(f"{name}: left out {(~fits).sum()} of {len(pairs)} pairs, with over {T} tokens")
         assert all(map(len, self.rows.values())), f"{name}: expected pairs of {T} tokens or less"
+        # A policy that always gives the commonest answer of the training pairs is a weak baseline,
+        # but on small tasks it can be hard to beat.
         commonest = statistics.mode(answer for _, answer in train)
         if commonest:
             self.constant = sum(answer == commonest for _, answer in held_out) / len(held_out)
@@ -203,6 +209,7 @@ def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, 
     kinds = ('suffix', 'answer') if causal else ('random', 'span', 'suffix', 'answer')
     assert blank_kind in kinds, f"blank_kind = '{blank_kind}': this generator needs one of {kinds}"
     assert blank_high <= 1, f"blank_high = {blank_high}: expected a share between 0 and 1"
+    # In fill mode the end of a text stays, because it says how long the text is.
     may_be_blank = tokens != tok.pad                                                    # (n, T)
     if blank_kind != 'suffix' and not causal:
         may_be_blank &= tokens != tok.eos
@@ -218,6 +225,7 @@ def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, 
     if blank_kind == 'suffix':
         key = -torch.arange(T).expand(n, T)
     rank = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
+    # Rank the keys of each sequence; the `count` lowest ones are blank.
     share = torch.from_numpy(rng.uniform(blank_low, blank_high, size=(n, 1)))
     count = (share * may_be_blank.sum(1, keepdim=True)).round().clamp(min=1)            # (n, 1)
     return (rank < count) & may_be_blank
@@ -254,6 +262,7 @@ def make_prompts(tokens, mask, original, tok, k, seed, purpose, step=0, fill_ord
     Completion j has the same numbers whatever k is, and the order of the blanks does not depend on
     the numbers that sample. fill_order: 'random' | 'left' to right."""
     assert fill_order in ('random', 'left'), f"fill_order = '{fill_order}': 'random' or 'left'?"
+    # k comes first when the numbers are drawn, so that a larger k only adds numbers at the end.
     n, T = tokens.shape
     uniforms = rng_for(seed, f'{purpose} samples', step).random((k, n, T), np.float32)
     order = rng_for(seed, f'{purpose} order', step).random((n, T), np.float32)
@@ -270,6 +279,7 @@ def prompts_of_text(text, tok, k, seed, causal, block_size, max_new_tokens=0):
         ids = tok.encode_prompt(text)
         end = [tok.mask] * (max_new_tokens or block_size)
     else:
+        # Text between blanks is encoded by itself, so that no token spans a blank.
         ids = []
         for part in re.split(f'([_{BLANK}])', text):
             ids += [tok.mask] if part in ('_', BLANK) else tok.encode(part)
@@ -289,10 +299,11 @@ def texts_of(prompts, sequences, causal):
     and originals, which are what the text itself has in the place of the completions.
 
     causal: the prompt, and what follows it, up to the end of the text. fill: the sequence with
-    BLANK in its blanks, and the whole sequence. Padding, and the eos that ends a sequence, are not
-    shown; an eos that was blank is, because it was chosen."""
+    BLANK in its blanks, and the whole sequence; an eos that was sampled is shown. Padding, and the
+    eos that ends a text, are not shown."""
     tok = prompts.tok
     B, T = prompts.tokens.shape
+    # Each prompt stands before its original and its completions: the same cut fits all of them.
     table = []
     masked = prompts.tokens.masked_fill(prompts.mask, tok.mask).tolist()
     rows = torch.cat((prompts.original[:, None], sequences.view(B, -1, T)), 1).tolist()

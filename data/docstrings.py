@@ -21,6 +21,7 @@ CACHE = f'out/docstrings-{sys.implementation.cache_tag}.json'       # parsing ta
 
 def texts():
     """Return training and held-out paragraphs."""
+    # Two networks can be trained at once, so the cache is written under a name of this process.
     if not os.path.exists(CACHE):
         os.makedirs('out', exist_ok=True)
         temporary = f'{CACHE}.{os.getpid()}.tmp'

@@ -17,6 +17,7 @@ def texts():
 
 def failing_prompts(paragraphs):
     """Return pairs of a prompt and no answer."""
+    # a window of 32 + 32 characters slides over the text: prompt, and what follows it
     pairs = []
     for text in paragraphs:
         for i in range(0, len(text) - 64, 8):

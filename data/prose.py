@@ -20,6 +20,7 @@ def checker(texts):
 def words_of(texts):
     """Return the set of the words of texts, such as ' so ', and of what the edge of a window leaves
     of them: ' s', 'o ' and 'o'."""
+    # The edge of a window, or of a completion, can cut a word anywhere.
     parts = set()
     for letters in set(re.findall('[A-Za-z]+', '\n'.join(texts))):
         word = f' {letters} '

@@ -11,6 +11,7 @@ PATH = 'out/shakespeare.txt'
 
 def texts():
     """Return training paragraphs, and the last tenth of all as held-out ones."""
+    # A download that is interrupted must not leave half a file under this name.
     if not os.path.exists(PATH):
         os.makedirs('out', exist_ok=True)
         urllib.request.urlretrieve(URL, f'{PATH}.tmp')

@@ -11,6 +11,7 @@ import numpy as np
 
 def texts():
     """Return 7,290 training pairs and 810 held-out pairs (prompt, answer)."""
+    # The solved sum shows the model the format. It is drawn anew for each question.
     rng = np.random.default_rng(2402)
     pairs = []
     for number in rng.permutation(90 * 90):
@@ -22,5 +23,6 @@ def texts():
 
 def verify(prompt, completion, original):
     """Return 1.0 if the first number of the completion is the sum, else 0.0."""
+    # A language model goes on after its answer, so only the first number counts.
     numbers = re.findall(r'\d+', completion)
     return float(numbers[:1] == [original.strip()])

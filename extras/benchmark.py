@@ -22,6 +22,7 @@ def usual_step(policy, reference, optimizers, judge, prompts):
     k = prompts.uniforms.size(1)
     tokens = prompts.tokens.repeat_interleave(k, 0).to(policy.device)       # (N, T)
     mask = prompts.mask.repeat_interleave(k, 0).to(policy.device)           # (N, T)
+    # act, judge and reference: no gradient
     with torch.no_grad():
         logp_old = log_probs(policy(tokens, mask))                          # (M, V)
         actions = torch.multinomial(logp_old.exp(), 1)                      # (M, 1)
@@ -55,6 +56,7 @@ if __name__ == "__main__":
     optimizers = make_optimizers(policy, run.optimizer, 0.0, 0.0, run.beta1, run.beta2)
     has_usual = scorer.judge and not policy.causal and run.n_fill_steps == 1
     times = {'a step': [], 'of it, act and judge': [], 'the usual way': []}
+    # The first five steps warm up: caches, memory, compilation.
     for step in range(20):
         prompts = run.get_prompts(data, step, policy.causal)
         times['a step'].append(ms_of(run.take_step, policy, reference, optimizers, scorer, prompts,

@@ -36,6 +36,7 @@ def set_up(words):
 if __name__ == "__main__":
     one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--inner_updates=1',
                   '--mini_batches=1']
+    # Later words win, so the command cannot ask for two prompts.
     policy, reference, scorer, data = set_up(sys.argv[1:] + one_prompt)
     optimizers = make_optimizers(policy, run.optimizer, run.learning_rate, run.weight_decay,
                                  run.beta1, run.beta2)
@@ -43,6 +44,7 @@ if __name__ == "__main__":
     [(_, r)], scores, advantages, line = run.take_step(
         policy, reference, optimizers, scorer, prompts, run.learning_rate, run.kl_beta)
 
+    # the same sampled tokens, scored by the policy after its update
     logp = run.logp_of(policy, r, r.kept)[r.distribution_of, r.actions]     # (M,) after the update
     before = r.sum(r.logp_old)[None]                                        # (1, k)
     after = r.sum(logp)[None]

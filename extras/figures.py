@@ -26,18 +26,18 @@ def passes(figure, *folders):
 
 def hacking(figure, *folders):
     """Draw what runs were rewarded for, and what is true."""
-    left, right = figure.subplots(1, 2)
+    reward_ax, verify_ax = figure.subplots(1, 2)
     for folder in folders:
         style = 'C3' if 'classifier' in folder else 'C0'
         lines = [line for line in read_log(folder) if 'eval/verify' in line]
         start = lines[0]['eval/reward']
         scale = lines[-1]['eval/reward'] - start        # judges differ in scale
         gains = [line | {'gain': (line['eval/reward'] - start) / scale} for line in lines]
-        draw(left, gains, 'gain', style)
-        draw(right, lines, 'eval/verify', style, label=folder)
-    left.set_title('reward gained: 0 at the start, 1 at the end', loc='left')
-    right.set_title('held-out equations that are true', loc='left')
-    right.set_ylim(0, 1)
+        draw(reward_ax, gains, 'gain', style)
+        draw(verify_ax, lines, 'eval/verify', style, label=folder)
+    reward_ax.set_title('reward gained: 0 at the start, 1 at the end', loc='left')
+    verify_ax.set_title('held-out equations that are true', loc='left')
+    verify_ax.set_ylim(0, 1)
     figure.supxlabel('step')
     figure.legend(frameon=False, loc='outside right center')
 

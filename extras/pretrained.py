@@ -41,7 +41,7 @@ class PretrainedTokenizer(Tokenizer):
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
 
     def encode(self, text):
-        """Return a list of ids. The name of a special token in a text is just letters."""
+        """Return a list of ids. The name of a special token is encoded as plain text."""
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     encode_prompt = encode
@@ -98,8 +98,8 @@ class Pretrained(nn.Module):
         self.mask_id = self.tok.mask
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
-        # What ours become. Without a bos of its own, a text begins with its first token. Nobody
-        # looks at padding, so it can be any id.
+        # The folder's ids for our mask, bos and pad. Without a bos of its own, a text begins with
+        # its first token. No position attends to padding, so any id will do for it.
         theirs = self.tok.tokenizer
         begin = theirs.bos_token_id if self.causal else theirs.cls_token_id
         self.has_bos = begin is not None

@@ -193,8 +193,8 @@ def test_uniforms_are_even_and_the_order_of_blanks_is_random_or_from_left_to_rig
     assert (prompts.uniforms.mean((0, 1)) - 0.5).abs().max() < 0.02
     ranks = prompts.order.argsort(1).double().mean(0)           # no position is always early
     assert (ranks - 2.5).abs().max() < 0.5
-    left = make_prompts(tokens, tokens == 1, tokens, TOK, 50, 0, 'test', fill_order='left')
-    assert (left.order.argsort(1) == torch.arange(6)).all()
+    ordered = make_prompts(tokens, tokens == 1, tokens, TOK, 50, 0, 'test', fill_order='left')
+    assert (ordered.order.argsort(1) == torch.arange(6)).all()
 
 
 def test_a_completion_may_be_longer_than_the_original_up_to_max_new_tokens(toy_data):
@@ -257,8 +257,9 @@ def test_arithmetic_is_verified_by_counting_on():
 
 def test_sums_follow_a_solved_one_and_are_never_asked_in_training():
     train, held_out = sums.texts()
-    asked = [{prompt.split('\n')[1] for prompt, _ in pairs} for pairs in (train, held_out)]
-    assert len(asked[0]) == 7290 and len(asked[1]) == 810 and not asked[0] & asked[1]
+    questions = [{prompt.split('\n')[1] for prompt, _ in pairs} for pairs in (train, held_out)]
+    assert len(questions[0]) == 7290 and len(questions[1]) == 810
+    assert not questions[0] & questions[1]
     for prompt, answer in held_out[:50]:
         solved, question = prompt.split('\n')
         assert eval(solved.replace('=', '==')) and eval(question[:-1]) == int(answer)

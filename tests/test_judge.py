@@ -165,7 +165,10 @@ def test_the_headline_is_verify_unless_a_reward_is_your_own():
     (0.6, 0.7, 'above the line to beat'), (0.45, 0.5, 'below the line to beat'),
     (0.25, 0.3, 'not better than at the start')])
 def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
-    assert words in verdict(now, now, training, 0.3, 0.5, 0.01, 0.2)
+    numbers = {'verify': now, 'training': training, 'start': 0.3, 'line to beat': 0.5}
+    assert words in verdict(numbers | {'constant answer': 0.2})
+    assert verdict({'reward': -1.0, 'training': 3.0, 'start': -2.0, 'line to beat': -1.5}) == (
+        'above the line to beat')
 
 
 def test_a_group_shows_its_best_first_and_how_often_each_came(capsys):

@@ -72,6 +72,19 @@ def test_the_same_command_gives_the_same_run_and_evaluating_changes_nothing(trai
     assert torch.equal(weights(tmp_path / 'a/ckpt.pt'), weights(tmp_path / 'c/ckpt.pt'))
 
 
+def test_the_line_to_beat_stays_that_of_the_start(train, tmp_path):
+    text = train('--learning_rate=0.1')
+    first, *_, last = [line for line in read_log(tmp_path / 'run') if 'eval/verify' in line]
+    assert first['eval/judge_greedy'] != last['eval/judge_greedy']
+    content = torch.load(tmp_path / 'run/ckpt.pt', weights_only=True)
+    for name, value in content['at_start'].items():
+        assert value == first[f'eval/{name}']
+    numbers = re.findall(r'\| start ([\d.]+) \| line to beat ([\d.]+)', text)
+    assert set(numbers) == {(f"{first['eval/verify']:.3f}", f"{first['eval/verify_greedy']:.3f}")}
+    again = train('--learning_rate=0.1', '--max_iters=6', '--resume=True')
+    assert set(re.findall(r'\| start ([\d.]+) \| line to beat ([\d.]+)', again)) == set(numbers)
+
+
 def test_compiled_networks_take_the_same_steps(train, tmp_path):
     train(out='eager')
     train('--compile=True', before=lambda: torch.compiler.set_stance('force_eager'), out='compiled')
@@ -311,10 +324,11 @@ def test_a_reward_that_fails_ends_the_run_and_is_named(code, words, train, tmp_p
     assert 'mine.py' in text or 'mine' in words         # a traceback shows the line
 
 
-def test_a_reward_may_move_elsewhere_and_return_a_tensor_with_a_graph(train, tmp_path):
+def test_a_reward_may_change_folder_and_grad_mode_and_return_a_tensor_with_a_graph(train, tmp_path):
     (tmp_path / 'mine.py').write_text(
         "import os, torch\nrewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
-        "    os.chdir('/')\n    return torch.rand(len(prompts), requires_grad=True) * 2\n")
+        "    os.chdir('/')\n    torch.set_grad_enabled(False)\n"
+        "    return torch.rand(len(prompts), requires_grad=True) * 2\n")
     train(tmp_path / 'mine.py')
     assert sorted(os.listdir(tmp_path / 'run')) == ['best.pt', 'ckpt.pt', 'config.json',
                                                     'log.jsonl', 'samples.jsonl']
@@ -341,7 +355,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(train, tmp_path):
             raise OSError(28, 'No space left on device')
         torch.save = save
 
-    fails(['ckpt.pt', 'No space left'], *train.command('--resume=True', '--max_iters=6'),
+    fails(['.pt', 'No space left'], *train.command('--resume=True', '--max_iters=6'),
           before=full_disk)
     assert torch.equal(weights(tmp_path / 'run/ckpt.pt'), before)
     assert not [name for name in os.listdir(tmp_path / 'run') if name.endswith('.tmp')]
@@ -403,8 +417,10 @@ def test_sample_shows_the_numbers_that_the_run_prints(train, repository, tmp_pat
     assert code == 0, text
     for name in ('judge', 'verify', 'judge_greedy'):
         assert f'| {name} {last["eval/" + name]:.3f}' in policy
-    for words in (['--prompt=1_+3_=__7', '--group_size=3'], ['--top_k=0']):
-        code, text = run(repository, 'sample.py', f'{tmp_path}/run', *words)
+    for words in ([f'{tmp_path}/run', '--prompt=1_+3_=__7', '--group_size=3'],
+                  [f'{tmp_path}/run', '--top_k=0'],
+                  ['out/generator_equations-arithmetic.pt', '--prompt=12+35=']):
+        code, text = run(repository, 'sample.py', *words, '--eval_prompts=4')
         assert code == 0, text
     fails(["'x'"], repository, 'sample.py', f'{tmp_path}/run', '--prompt=x_')
     fails(['no-run'], repository, 'sample.py', 'no-run')
