@@ -125,15 +125,17 @@ def verdict(numbers):
     goal = next(iter(numbers))
     now = numbers[goal]
     if now < numbers.get('constant answer', now):
-        return "below always giving the commonest answer"
+        words = "below always giving the commonest answer"
+    elif now > numbers['line to beat']:
+        words = "above the line to beat"
+    elif now > numbers['start']:
+        words = "below the line to beat: it may only have grown more certain"
+    else:
+        words = "not better than at the start"
     if goal == 'verify' and numbers.get('training', now) > 0.99 and now < 0.9:
-        return ("training prompts are solved, held-out ones are not: it has memorised; more or "
-                "other data would help")
-    if now > numbers['line to beat']:
-        return "above the line to beat"
-    if now > numbers['start']:
-        return "below the line to beat: it may only have grown more certain"
-    return "not better than at the start"
+        words += ("; training prompts are solved, held-out ones are not: it has memorised; more or "
+                  "other data would help")
+    return words
 
 
 def show_groups(label, r, columns, n_groups=3, most=6):

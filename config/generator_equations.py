@@ -1,4 +1,4 @@
-# writes 047 after 12+35=; stopped when about half of its answers are right, so that something is
+# writes 047 after 12+35=; stopped when about 60 % of its answers are right, so that something is
 # left to learn from a reward
 
 objective = 'causal'

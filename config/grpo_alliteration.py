@@ -1,4 +1,7 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
+# python train_grpo.py config/grpo_alliteration.py
+# alliteration: start 5.5 %, line to beat 26.5 %, policy 97.2 %; seed 1; 79 s of steps on
+# one core of an AMD EPYC, beside another busy process
 
 dataset = 'docstrings'
 blank_kind = 'suffix'
@@ -12,6 +15,7 @@ group_size = 8
 batch_size = 16
 
 kl_beta = 0.02
+entropy_coef = 0.0
 learning_rate = 1e-3
 max_iters = 100
 

@@ -1,4 +1,7 @@
 # four rewards on completions of English prose
+# python train_grpo.py config/grpo_composite.py
+# reward: start 0.398, line to beat 0.787, policy 1.025; seed 1; 115 s of steps on
+# one core of an AMD EPYC, beside another busy process
 
 from collections import Counter
 
@@ -17,6 +20,7 @@ group_size = 8
 batch_size = 16
 
 kl_beta = 0.02
+entropy_coef = 0.0
 learning_rate = 1e-3
 max_iters = 100
 

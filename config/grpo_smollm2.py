@@ -1,4 +1,7 @@
 # a language model of 135 million weights learns to add; first: python -m extras.smollm2 out/smollm2
+# python train_grpo.py config/grpo_smollm2.py
+# verify: start 15.5 %, line to beat 23 %, policy 78.4 +- 3.3 %; seeds 1, 2, 3; 1000 s of steps on
+# one core of an AMD EPYC, beside another busy process
 
 dataset = 'sums'
 blank_kind = 'answer'
@@ -11,6 +14,7 @@ group_size = 8
 batch_size = 16
 
 kl_beta = 0.0               # a verifier cannot be fooled, and a reference costs a fifth of a step
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 2e-5
 min_lr = 2e-6

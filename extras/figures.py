@@ -1,7 +1,7 @@
 """Draw two pictures of the pages from finished runs. Their commands are in config/README.md.
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
-    python -m extras.figures hacking out-likelihood-0.2-2 out-classifier-1e-6-2 ..."""
+    python -m extras.figures hacking out-likelihood out-classifier-1e-6-1 ..."""
 import json
 import sys
 
@@ -27,8 +27,8 @@ def passes(figure, *folders):
 def hacking(figure, *folders):
     """Draw what runs were rewarded for, and what is true."""
     reward_ax, verify_ax = figure.subplots(1, 2)
-    for folder in folders:
-        style = 'C3' if 'classifier' in folder else 'C0'
+    for i, folder in enumerate(folders):
+        style = f'C{i}'
         lines = [line for line in read_log(folder) if 'eval/verify' in line]
         start = lines[0]['eval/reward']
         scale = lines[-1]['eval/reward'] - start        # judges differ in scale
