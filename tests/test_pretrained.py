@@ -188,7 +188,8 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     words = [repository, 'train_grpo.py', 'config/grpo_smollm2.py',
              f'--dataset={tmp_path}/mine.jsonl', f'--generator={folders["llama"]}',
              '--max_iters=4', '--eval_interval=2', '--eval_prompts=4', '--batch_size=2',
-             '--gradient_accumulation_steps=2', '--learning_rate=1e-3', '--device=cpu', *flags]
+             '--gradient_accumulation_steps=2', '--learning_rate=1e-3', '--device=cpu',
+             '--rewards={"distinct": 1.0}', *flags]
     code, text = run(*words, f'--out_dir={tmp_path}/whole')
     assert code == 0 and 'line to beat' in text, text
     code, _ = run(*words, f'--out_dir={tmp_path}/parts', before=interrupt_at_step(1))
