@@ -68,6 +68,8 @@ def test_the_same_command_gives_the_same_run_and_evaluating_changes_nothing(trai
     train(out='a')
     train(out='b')
     train('--eval_interval=1', '--log_interval=2', out='c')
+    train('--seed=2', out='d')                  # the held-out prompts are always the same
+    assert read_log(tmp_path / 'a')[0] == read_log(tmp_path / 'd')[0]
     assert_same(tmp_path / 'a', tmp_path / 'b')
     assert torch.equal(weights(tmp_path / 'a/ckpt.pt'), weights(tmp_path / 'c/ckpt.pt'))
 
