@@ -238,18 +238,19 @@ class Log:
 
     A new run moves an older one out of its way: out-grpo becomes out-grpo-1. A resumed run appends.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last line of each
-    step. wandb_project: also log to Weights & Biases, if not ''."""
+    step. needed: files that the run reads, which must not be moved.
+    wandb_project: also log to Weights & Biases, if not ''."""
 
     wandb = None
 
-    def __init__(self, folder, config, resume=False, wandb_project=''):
+    def __init__(self, folder, config, needed=(), resume=False, wandb_project=''):
         path = Path(folder, 'log.jsonl')
         config_path = Path(folder, 'config.json')
         # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
         if config_path.exists() and not resume:
             assert path.exists(), f"{config_path} belongs to no run; choose another --out_dir"
-            for name in ('generator', 'judge'):
-                assert not f'{os.path.abspath(config.get(name, ""))}/'.startswith(f'{folder}/'), (
+            for name in needed:
+                assert not f'{os.path.abspath(name)}/'.startswith(f'{folder}/'), (
                     f"{name} is in {folder}, which would be moved aside; choose another --out_dir")
             lock(path)
             number = 1

@@ -1,7 +1,7 @@
 # four rewards on completions of English prose
 # python train_grpo.py config/grpo_composite.py
 # reward: start 0.398, line to beat 0.787, policy 1.025; seed 1; 115 s of steps on
-# one core of an AMD EPYC, beside another busy process
+# one core of an AMD EPYC that had other work, too
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
 # the main job: blanks of equations, a likelihood judge. All of this is train_grpo.py's default.
 # python train_grpo.py config/grpo_config.py
 # verify: start 43.1 %, line to beat 52.9 %, policy 94.6 +- 2.5 %; seeds 1 to 5; 32 s of steps on
-# one core of an AMD EPYC, beside another busy process
+# one core of an AMD EPYC that had other work, too
 
 dataset = 'arithmetic'
 rewards = {'judge': 1.0}
@@ -10,6 +10,6 @@ group_size = 16
 batch_size = 64
 
 adv_norm = 'std'
-entropy_coef = 0.02         # without it the policy commits too early, and ends 2 to 4 % lower
+entropy_coef = 0.02         # keeps the policy from committing too early
 learning_rate = 4e-3
 max_iters = 450

@@ -1,7 +1,7 @@
 # runs of 4 characters in English prose, a likelihood judge
 # python train_grpo.py config/grpo_docstrings.py
 # verify: start 32.2 %, line to beat 39.3 %, policy 55.6 +- 1.2 %; seeds 1, 2, 3; 250 s of steps on
-# one core of an AMD EPYC, beside another busy process
+# one core of an AMD EPYC that had other work, too
 
 dataset = 'docstrings'
 blank_kind = 'span'

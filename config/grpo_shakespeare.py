@@ -1,7 +1,7 @@
 # runs of 4 characters of Shakespeare, a likelihood judge
 # python train_grpo.py config/grpo_shakespeare.py
 # verify: start 32.2 %, line to beat 39 %, policy 60.4 %; seed 1; 213 s of steps on
-# one core of an AMD EPYC, beside another busy process
+# one core of an AMD EPYC that had other work, too
 
 dataset = 'shakespeare'
 blank_kind = 'span'

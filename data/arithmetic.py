@@ -13,8 +13,10 @@ from data.dataset import BLANK
 def texts():
     """Return 9,000 training pairs and 1,000 held-out pairs."""
     # every number from 0000 to 9999, in random order: its halves are the two numbers to add
-    pairs = [(f"{number // 100:02}+{number % 100:02}=", f"{number // 100 + number % 100:03}")
-             for number in np.random.default_rng(2402).permutation(10_000)]
+    pairs = []
+    for number in np.random.default_rng(2402).permutation(10_000):
+        a, b = divmod(number, 100)
+        pairs.append((f'{a:02}+{b:02}=', f'{a + b:03}'))
     return pairs[1000:], pairs[:1000]
 
 

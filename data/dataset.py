@@ -142,11 +142,13 @@ class Dataset:
         # Running text: one long stream of ids. unfold() gives all its windows without a copy.
         if type(train[0]) is str:
             self.block_size = T = block_size or 64
-            streams = [[i for text in texts for i in tok.encode(text) + [tok.eos]]
-                       for texts in (train, held_out)]
-            self.rows = {split: torch.tensor(ids).unfold(0, T, 1)
-                         for split, ids in zip(('train', 'val'), streams)}
+            self.rows = {}
             self.answers = {'train': None, 'val': None}
+            for split, texts in (('train', train), ('val', held_out)):
+                stream = []
+                for text in texts:
+                    stream += tok.encode(text) + [tok.eos]
+                self.rows[split] = torch.tensor(stream).unfold(0, T, 1)
             return
         # Pairs: each is one row, padded to the longest.
         pairs = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
@@ -221,7 +223,8 @@ def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, 
     # anywhere. 'suffix': the last positions have the lowest keys.
     width = blank_span if blank_kind == 'span' else 1
     run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
-    key = torch.from_numpy(np.take_along_axis(rng.random((n, T // width + 2)), run, 1))
+    key_of_run = rng.random((n, T // width + 2))
+    key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
     if blank_kind == 'suffix':
         key = -torch.arange(T).expand(n, T)
     rank = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)

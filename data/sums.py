@@ -15,7 +15,8 @@ def texts():
     rng = np.random.default_rng(2402)
     pairs = []
     for number in rng.permutation(90 * 90):
-        a, b = 10 + number // 90, 10 + number % 90
+        a = 10 + number // 90
+        b = 10 + number % 90
         c, d = rng.integers(10, 100, size=2)
         pairs.append((f'{c} + {d} = {c + d}\n{a} + {b} =', f' {a + b}'))
     return pairs[810:], pairs[:810]

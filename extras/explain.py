@@ -45,7 +45,7 @@ if __name__ == "__main__":
         policy, reference, optimizers, scorer, prompts, run.learning_rate, run.kl_beta)
 
     # the same sampled tokens, scored by the policy after its update
-    logp = run.logp_of(policy, r, r.kept)[r.distribution_of, r.actions]     # (M,) after the update
+    logp = run.logp_of(policy, r, r.kept)[r.distribution_of, r.actions]     # (M,)
     before = r.sum(r.logp_old)[None]                                        # (1, k)
     after = r.sum(logp)[None]
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,

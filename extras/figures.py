@@ -1,7 +1,7 @@
 """Draw two pictures of the pages from finished runs. Their commands are in config/README.md.
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
-    python -m extras.figures hacking out-likelihood out-classifier-1e-6-1 ..."""
+    python -m extras.figures hacking out-likelihood out-classifier-1e-6 ..."""
 import json
 import sys
 

@@ -128,8 +128,8 @@ def test_runs_are_moved_aside_to_the_first_free_number(tmp_path):
     again = Log(f'{tmp_path}/out', {'seed': 3}, resume=True)
     again.write(4, {'a': 2.5})
     assert len((tmp_path / 'out/log.jsonl').read_text().splitlines()) == 2
-    with pytest.raises(AssertionError, match='judge is in .*out_dir'):
-        Log(f'{tmp_path}/out', {'generator': f'{tmp_path}/2', 'judge': f'{tmp_path}/out/best.pt'})
+    with pytest.raises(AssertionError, match='best.pt is in .*out_dir'):
+        Log(f'{tmp_path}/out', {}, [f'{tmp_path}/2', f'{tmp_path}/out/best.pt'])
     refused(['another run', f'{tmp_path}/out'], Log, f'{tmp_path}/out', {}, resume=True)
 
 
