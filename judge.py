@@ -88,7 +88,7 @@ class Scorer:
             return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.k))).sum(2)
         if name == 'length':                    # the share of the sequence that was sampled: with a
             # negative weight this asks for short completions
-            return r.sum(torch.ones_like(r.logp_old)) / r.sequences.size(1)
+            return r.sequence_of.bincount(minlength=len(r.sequences)) / r.sequences.size(1)
         if name == 'kl':                        # log policy - log reference, of the completion
             logp = log_probs(r.logits_of(self.policy), self.temperature)        # (U, V)
             logp_ref = log_probs(r.logits_of(self.reference), self.temperature)

@@ -233,21 +233,21 @@ def draw(logp, uniforms):
     cdf = logp.exp().cumsum_(-1)                                    # (U, V)
     # Stay strictly inside the CDF, however u * top is rounded: no id of probability 0 is drawn.
     top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
-    # NaN logits would give V, which is no id. They are reported later, by name.
-    return torch.searchsorted(cdf, uniforms * top, right=True).clamp(max=logp.size(-1) - 1)
+    return torch.searchsorted(cdf, uniforms * top, right=True)
 
 
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
-    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probs (U, k),
-    and the kept set (U, V) bool, None without filters. top_k = 1 is greedy decoding."""
+    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), and the kept set (U, V)
+    bool, None without filters. top_k = 1 is greedy decoding."""
     kept = None
     assert 0 < top_p <= 1 and temperature > 0, (
         f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
-    ids = draw(logp, uniforms)
-    return ids, logp.gather(1, ids), kept
+    assert logp.isfinite().all(), (
+        "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
+    return draw(logp, uniforms), kept
 
 
 @dataclass
@@ -280,9 +280,10 @@ class Rollout:
     position: Tensor            # (M,) its position, in [0, T)
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U)
     actions: Tensor             # (M,) the sampled id
-    logp_old: Tensor            # (M,) its log-probability when it was sampled
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
     causal: bool = False        # True: generated from left to right; the states are the sequences
+    logp_old: Tensor | None = None      # (M,) its log-probability before the first update, if a
+                                # step has several; else the caller needs none
 
     @property
     def k(self):
@@ -306,14 +307,10 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
     temperature, top_k, top_p, see choose()."""
     if model.causal:
-        r = generate(model, prompts, **sampling)
-    elif n_fill_steps == 1:
-        r = fill(model, prompts, **sampling)
-    else:
-        r = fill_in_passes(model, prompts, n_fill_steps, **sampling)
-    assert r.logp_old.isfinite().all(), (
-        "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
-    return r
+        return generate(model, prompts, **sampling)
+    if n_fill_steps == 1:
+        return fill(model, prompts, **sampling)
+    return fill_in_passes(model, prompts, n_fill_steps, **sampling)
 
 
 def fill(model, prompts, **sampling):
@@ -324,7 +321,7 @@ def fill(model, prompts, **sampling):
     # The U blanks of all prompts, one after the other: the prompt and the position of each.
     prompt, position = prompts.mask.nonzero(as_tuple=True)                      # (U,) each
     logits = model(prompts.tokens, prompts.mask)                                # (U, V)
-    ids, logp, kept = choose(logits, prompts.uniforms[prompt, :, position], **sampling)
+    ids, kept = choose(logits, prompts.uniforms[prompt, :, position], **sampling)
     # Distribution u gives completion j of its prompt the token ids[u, j].
     k = ids.size(1)
     u, j = torch.ones_like(ids).nonzero(as_tuple=True)                          # (M,) each
@@ -333,7 +330,7 @@ def fill(model, prompts, **sampling):
     sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
     sequences[n, t] = ids.flatten()
     return Rollout(prompts, sequences, prompts.tokens, prompts.mask, n, t, u, ids.flatten(),
-                   logp.flatten(), kept)
+                   kept)
 
 
 def fill_in_passes(model, prompts, n_fill_steps, **sampling):
@@ -365,12 +362,12 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         states = groups[is_state]                                               # (S, T)
         where = now[is_state]                                                   # (S, T)
         b, first, t = now.nonzero(as_tuple=True)                                # (U,) each
-        ids, logp, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
+        ids, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
         # Distribution u gives completion j the token ids[u, j], if j is in its state.
         u, j = same[b, first].nonzero(as_tuple=True)                            # (M,) each
         groups[b[u], j, t[u]] = ids[u, j]
         passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
-                       logp[u, j], kept))
+                       kept))
         n_distributions += len(ids)
     # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
     columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
@@ -389,7 +386,7 @@ def generate(model, prompts, **sampling):
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.mask, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.mask.repeat_interleave(k, 0)          # (N, T) will be, unless eos comes first
-    steps = []                                  # of each position: log-probs (N, 1), kept (N, V)
+    kept_at = []                                # of each position (N, V), or None
     cache = model.new_cache()
     inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
     while sampled[:, t:].any():
@@ -397,8 +394,8 @@ def generate(model, prompts, **sampling):
         if t == first:                          # up to here the k completions of a prompt are equal
             logits = logits.repeat_interleave(k, 0)
             cache.batch_repeat_interleave(k)
-        ids, logp, kept = choose(logits, prompts.uniforms[..., t].reshape(-1, 1), **sampling)
-        steps.append((logp, kept))
+        ids, kept = choose(logits, prompts.uniforms[..., t].reshape(-1, 1), **sampling)
+        kept_at.append(kept)
         is_sampled = sampled[:, t]              # (N,) False: still in the prompt, or after eos
         sequences[is_sampled, t] = ids[is_sampled, 0]
         inputs = sequences[:, t:t + 1]                                          # (N, 1)
@@ -406,11 +403,10 @@ def generate(model, prompts, **sampling):
         t += 1
         sampled[ended, t:] = False
     n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
-    logp, kept = [None if values[0] is None else torch.stack(values, 1)[n, t - first]
-                  for values in zip(*steps)]                                    # (M, 1), (M, V)
+    if kept is not None:
+        kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
     return Rollout(prompts, sequences, sequences, sampled, n, t,
-                   torch.arange(len(n), device=model.device), sequences[n, t], logp[:, 0], kept,
-                   causal=True)
+                   torch.arange(len(n), device=model.device), sequences[n, t], kept, causal=True)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

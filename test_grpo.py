@@ -132,7 +132,7 @@ def rollout_of(actions, sequence_of=None):
         sequence_of = torch.arange(len(actions))
     sequences = torch.zeros(sequence_of.max() + 1, 10)
     return Rollout(None, sequences, None, None, sequence_of, None, torch.zeros_like(actions),
-                   actions, None, None)
+                   actions, None)
 
 
 Token = collections.namedtuple('Token', 'state t id kept logp')
@@ -383,12 +383,11 @@ def test_ids_are_drawn_as_often_as_their_log_probabilities_say(temperature, top_
     n = 20000
     logits = randn(3, 6)
     even = ((torch.arange(n) + 0.5) / n).double().expand(3, n)
-    actions, logp, kept = choose(logits, even, temperature, top_k, top_p)       # (3, n) twice
-    for z, drawn, their_logp in zip(logits, actions, logp):
+    actions, kept = choose(logits, even, temperature, top_k, top_p)             # (3, n), (3, 6)
+    for z, drawn, logp in zip(logits, actions, log_probs(logits, temperature, kept)):
         p, _ = slow_softmax(z)
         assert ((torch.bincount(drawn, minlength=6) - n * p).abs() < 1.01).all()
-        close(their_logp.exp(), p[drawn])
-    close(log_probs(logits, temperature, kept).gather(1, actions), logp)        # that learns
+        close(logp.exp(), p)
 
 
 @pytest.mark.parametrize('V', [5, 50257])
@@ -427,10 +426,9 @@ def test_before_the_policy_moves_the_ratio_is_1_and_the_gradient_is_that_of_rein
     r = rollout(policy, toy_prompts(causal))
     z = r.logits_of(policy).detach().requires_grad_()
     logp = log_probs(z, 0.8, r.kept)[r.distribution_of, r.actions]
-    close(logp, r.logp_old, atol=1e-5 if causal else 0.0)       # a cache rounds differently
     A = torch.randn(4, 3)
     expected = -torch.autograd.grad(logp @ A.flatten()[r.sequence_of], z)[0]
-    for old in (None, r.logp_old):
+    for old in (None, logp.detach()):
         terms, _ = grpo_loss(z, r, A, old, None, 0.0)
         close(torch.autograd.grad(terms['loss'], z)[0], expected, atol=1e-4)
 
@@ -643,9 +641,10 @@ def test_the_probabilities_of_all_completions_add_up_to_one(n, order, knobs):
     """The order of the blanks does not depend on the samples. So the probability of a completion is
     the product over its tokens, one after the other."""
     knobs(n_fill_steps=n)
-    outcomes, logp, _, chance, r = everything(tiny(V=4, T=3), 1, order)
+    policy = tiny(V=4, T=3)
+    outcomes, logp, _, chance, r = everything(policy, 1, order)
     assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in outcomes]))    # all 64
-    close(r.sum(r.logp_old), logp.detach())
+    close(r.sum(logp_of(policy, r)[r.distribution_of, r.actions]), logp.detach())
     close(chance.sum(), torch.ones(()).double())
 
 
@@ -666,7 +665,6 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(mode, filters, gr
     tokens = [slow[place] for place in places]
     if not greedy:                              # greedy decoding keeps one id, of probability 1
         logp = torch.stack([c.logp for c in tokens])
-        close(r.logp_old.double(), logp, atol=1e-6)
         close(log_probs(r.logits_of(policy), 0.8, r.kept)[r.distribution_of, r.actions], logp)
 
     # A state has what earlier passes filled, or what stands to the left, and nothing later.
@@ -775,12 +773,13 @@ def test_a_page_of_a_notebook(causal, blank_kind, toy_data, knobs):
 
     # Learn: the prompts of step 7 bring their random numbers, so these are the same completions.
     # Those that beat their group become likelier.
+    logp_old = logp_of(policy, r)[r.distribution_of, r.actions]
     optimizers = [torch.optim.SGD(policy.parameters())]
     [(_, again)], step_scores, advantages, _ = take_step(policy, reference, optimizers, scorer,
                                                          prompts, 0.1, 0.0)
     assert torch.equal(again.sequences, r.sequences)
     close(step_scores['reward'], scores['letters'] + 0.5 * scores['verify'])
-    change = log_probs(r.logits_of(policy), 2.0)[r.distribution_of, r.actions] - r.logp_old
+    change = logp_of(policy, r)[r.distribution_of, r.actions] - logp_old
     assert change @ advantages.flatten()[r.sequence_of] > 1e-3
 
     # Evaluate: means over held-out prompts, of greedy decoding and of four samples each.

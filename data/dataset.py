@@ -137,35 +137,39 @@ class Dataset:
         """block_size: the largest T; 0: the longest pair, or 64 tokens of running text. A sequence
         has room for max_new_tokens after its prompt; 0: for the longest answer."""
         train, held_out, self.verify = read_texts(name)
+        texts = {'train': train, 'val': held_out}
         self.tok = tok
+        self.rows = {}
+        self.answers = {'train': None, 'val': None}
         self.constant = 0.0
         # Running text: one long stream of ids. unfold() gives all its windows without a copy.
         if type(train[0]) is str:
             self.block_size = T = block_size or 64
-            self.rows = {}
-            self.answers = {'train': None, 'val': None}
-            for split, texts in (('train', train), ('val', held_out)):
+            for split in texts:
                 stream = []
-                for text in texts:
+                for text in texts[split]:
                     stream += tok.encode(text) + [tok.eos]
                 self.rows[split] = torch.tensor(stream).unfold(0, T, 1)
             return
         # Pairs: each is one row, padded to the longest.
-        pairs = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
-                 for prompt, answer in train + held_out]
-        starts = torch.tensor([len(prompt) for prompt, _ in pairs])             # (n,)
-        lengths = torch.tensor([len(prompt + answer) for prompt, answer in pairs])
-        longest = int(starts.max() + (max_new_tokens or (lengths - starts).max()))
+        pairs = {}
+        for split in texts:
+            pairs[split] = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
+                            for prompt, answer in texts[split]]
+        prompts, answers = zip(*pairs['train'], *pairs['val'])
+        longest = max(map(len, prompts)) + (max_new_tokens or max(map(len, answers)))
         self.block_size = T = min(block_size or longest, longest)
-        rows = torch.tensor([(prompt + answer + [tok.pad] * T)[:T] for prompt, answer in pairs])
-        # A pair that is cut would teach an answer without its end, so it is left out.
-        fits = lengths <= T
-        is_train = torch.arange(len(pairs)) < len(train)
-        self.rows = {'train': rows[fits & is_train], 'val': rows[fits & ~is_train]}
-        self.answers = {'train': starts[fits & is_train], 'val': starts[fits & ~is_train]}
-        if not fits.all():
-            print0(f"{name}: left out {(~fits).sum()} of {len(pairs)} pairs, with over {T} tokens")
-        assert all(map(len, self.rows.values())), f"{name}: expected pairs of {T} tokens or less"
+        for split in pairs:
+            # A pair that is cut would teach an answer without its end, so it is left out.
+            fits = [(prompt, answer) for prompt, answer in pairs[split]
+                    if len(prompt + answer) <= T]
+            n_long = len(pairs[split]) - len(fits)
+            if n_long:
+                print0(f"{name}: left out {n_long} pairs of '{split}', with over {T} tokens")
+            assert fits, f"{name}: expected pairs of {T} tokens or less"
+            self.rows[split] = torch.tensor([(prompt + answer + [tok.pad] * T)[:T]
+                                             for prompt, answer in fits])       # (n, T)
+            self.answers[split] = torch.tensor([len(prompt) for prompt, _ in fits])     # (n,)
         # A policy that always gives the commonest answer of the training pairs is a weak baseline,
         # but on small tasks it can be hard to beat.
         commonest = statistics.mode(answer for _, answer in train)
@@ -306,21 +310,21 @@ def texts_of(prompts, sequences, causal):
     eos that ends a text, are not shown."""
     tok = prompts.tok
     B, T = prompts.tokens.shape
-    # Each prompt stands before its original and its completions: the same cut fits all of them.
-    table = []
     masked = prompts.tokens.masked_fill(prompts.mask, tok.mask).tolist()
-    rows = torch.cat((prompts.original[:, None], sequences.view(B, -1, T)), 1).tolist()
-    for ids, (original, *completions) in zip(masked, rows):
-        start = ids.index(tok.mask) if causal else 0
-        given = ids[:start] if causal else [i for i in ids if i != tok.pad]
-        stop = len(given) - (given[-1:] == [tok.eos])
-
-        def text(row):
-            """Return the part of a row that the policy, or the text itself, has chosen."""
-            if causal:
-                return tok.decode(row[start:(row + [tok.eos]).index(tok.eos, start)])
-            return tok.decode(row[:stop])
-
-        prompt = tok.decode(given) if causal else text(ids)
-        table += [(prompt, text(row), text(original)) for row in completions]
+    # each prompt's original, and then its completions: the same cut fits all of them
+    groups = torch.cat((prompts.original[:, None], sequences.view(B, -1, T)), 1).tolist()
+    table = []
+    for ids, group in zip(masked, groups):
+        if causal:
+            start = ids.index(tok.mask)
+            prompt = ids[:start]
+            rows = [row[start:(row + [tok.eos]).index(tok.eos, start)] for row in group]
+        else:
+            stop = T - ids.count(tok.pad)
+            if ids[stop - 1] == tok.eos:
+                stop -= 1
+            prompt = ids[:stop]
+            rows = [row[:stop] for row in group]
+        original, *completions = map(tok.decode, rows)
+        table += [(tok.decode(prompt), completion, original) for completion in completions]
     return [list(column) for column in zip(*table)]

@@ -44,10 +44,9 @@ if __name__ == "__main__":
     [(_, r)], scores, advantages, line = run.take_step(
         policy, reference, optimizers, scorer, prompts, run.learning_rate, run.kl_beta)
 
-    # the same sampled tokens, scored by the policy after its update
-    logp = run.logp_of(policy, r, r.kept)[r.distribution_of, r.actions]     # (M,)
-    before = r.sum(r.logp_old)[None]                                        # (1, k)
-    after = r.sum(logp)[None]
+    # The log-probability of each completion, before the update (by the reference) and after it.
+    before, after = [r.sum(run.logp_of(network, r, r.kept)[r.distribution_of, r.actions])[None]
+                     for network in (reference, policy)]                    # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, most=r.k)
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "

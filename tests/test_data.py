@@ -50,7 +50,7 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_left_out(toy_d
     assert data.rows['train'].tolist() == [
         data.tok.encode(p + a) + [0] + [6] * (5 - len(p + a)) for p, a in train if len(p + a) < 6]
     assert data.answers['train'].tolist() == [2, 3, 2] and data.block_size == 6
-    assert '1 of 7 pairs, with over 6 tokens' in capsys.readouterr().out
+    assert "1 pairs of 'train', with over 6 tokens" in capsys.readouterr().out
     longest = toy_data(train, train)
     assert longest.block_size == 8 and len(longest.rows['val']) == 4    # 5 + the longest answer, 3
     assert toy_data(train, train, 0, 1).block_size == 6

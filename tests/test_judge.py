@@ -95,7 +95,7 @@ def completed():
     prompts = Prompts(sequences[::2], mask[::2], sequences[::2], torch.zeros(3, 2, 7), None, TOK)
     sequence_of, position = mask.nonzero(as_tuple=True)
     return Rollout(prompts, sequences, sequences, mask, sequence_of, position, torch.arange(12),
-                   sequences[mask], torch.zeros(12), None, causal=True)
+                   sequences[mask], None, causal=True)
 
 
 def test_each_reward_is_what_its_name_says():
@@ -176,7 +176,7 @@ def test_a_group_shows_its_best_first_and_how_often_each_came(capsys):
     sequences = torch.tensor([[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2], [1, 1, 1]])
     prompts = Prompts(sequences[:1], torch.tensor([[False, True, True]]), sequences[:1],
                       torch.zeros(1, 5, 3), None, tok)
-    r = Rollout(prompts, sequences, None, None, None, None, None, None, None, None, causal=True)
+    r = Rollout(prompts, sequences, None, None, None, None, None, None, None, causal=True)
     score = -sequences.sum(1).float()
     samples = show_groups('here', r, {'score': score[None]}, most=3)
     assert len(samples) == 5

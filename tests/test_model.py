@@ -156,7 +156,6 @@ def test_a_prompt_without_a_blank_stays_as_it_is_and_does_not_change_the_others(
     others = complete(gpt, prompts[[0, 2]], n_fill_steps=2)
     assert torch.equal(r.sequences[20:40], prompts.tokens[1].expand(20, 6))
     assert torch.equal(r.sequences[40:], others.sequences[20:])
-    torch.testing.assert_close(r.logp_old, others.logp_old)
 
 
 @CAUSAL
