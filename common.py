@@ -273,6 +273,6 @@ class Log:
             self.wandb.log(numbers, step=step)
 
     def write_samples(self, samples):
-        """Append completions to samples.jsonl, dicts with the same keys."""
+        """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
             print(json.dumps(sample), file=self.samples, flush=True)

@@ -25,11 +25,11 @@ def judge_sequences(judge, sequences, where):
     last bit. Otherwise adv_norm = 'std' would amplify the rounding errors of equal completions."""
     assert judge.causal or judge.args.get('n_outputs') == 1, (
         "the judge fills blanks: expected a causal network or a classifier")
-    # unique[number_of] equals sequences
-    unique, number_of = torch.unique(sequences, dim=0, return_inverse=True)
+    # unique[index] equals sequences
+    unique, index = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + 4096 // unique.size(1))    # all at once could need too much memory
     score = classify if judge.args.get('n_outputs') == 1 else token_logp
-    scores = torch.cat([score(judge, part) for part in parts])[number_of]       # (N,) or (N, T)
+    scores = torch.cat([score(judge, part) for part in parts])[index]           # (N,) or (N, T)
     if score is classify:
         return scores.sigmoid()
     return (scores * where).sum(1) / where.sum(1)
@@ -52,12 +52,11 @@ def classify(judge, sequences):
 
 @dataclass
 class Scorer:
-    """Scores completions by the names of rewards. What the rewards do not need can be missing."""
+    """Computes rewards by their names. A field that the rewards do not need can be left out."""
     judge: nn.Module | None = None      # a frozen network
     verify: Callable | None = None      # (prompt, completion) -> a number in [0, 1]
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
-    # verify and functions can take the originals as third argument: what the text itself has in the
-    # place of the completions
+    # verify and functions can take a third argument, the originals: the dataset's own completions
     policy: nn.Module | None = None     # policy, reference and temperature: for the reward 'kl'
     reference: nn.Module | None = None
     temperature: float = 1.0
@@ -93,17 +92,17 @@ class Scorer:
             logp = log_probs(r.logits_of(self.policy), self.temperature)        # (U, V)
             logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
             return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
-        # A verifier or a function of the user gets prompts, completions and originals, or as many
-        # of these three, from the left, as it has parameters.
+        # A verifier or a function of the user gets prompts, completions and originals; with fewer
+        # parameters, only the first of these.
         function = self.verify if name == 'verify' else self.functions[name]
         arguments = r.texts()[:len(inspect.signature(function).parameters)]
-        if name == 'verify':                    # equal cases are asked once
+        if name == 'verify':                    # called per completion, once for equal arguments
             return list(map(functools.cache(function), *arguments))
         return function(*arguments)
 
-    def headline(self, rewards):
-        """Return the name of the number to watch: 'reward' if a function of the user is among the
-        rewards, or if there is no verifier; else 'verify'."""
+    def goal(self, rewards):
+        """Return the goal, the name of the number to watch: 'reward' if a function of the user is
+        among the rewards, or if there is no verifier; else 'verify'."""
         own_rewards = set(rewards) & set(self.functions)
         return 'verify' if self.verify and not own_rewards else 'reward'
 
@@ -138,9 +137,9 @@ def verdict(numbers):
     return words
 
 
-def show_groups(label, r, columns, n_groups=3, most=6):
-    """Print the first groups of a Rollout: each prompt, and its different completions with how
-    often each came and the numbers of columns {name: (B, k)}, the largest first. Return all
+def show_groups(label, r, columns, n_groups=3, max_rows=6):
+    """Print the first groups of a Rollout: each prompt, and below it its different completions with
+    their counts and their values in columns {name: (B, k)}, sorted by the first column. Return all
     completions of these groups as dicts, for samples.jsonl."""
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
@@ -148,7 +147,7 @@ def show_groups(label, r, columns, n_groups=3, most=6):
     for i in range(0, len(table), r.k):
         print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ', repr(prompts[i]))
         counts = collections.Counter(table[i:i + r.k])
-        for row in sorted(counts, reverse=True)[:most]:
+        for row in sorted(counts, reverse=True)[:max_rows]:
             print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
                   repr(row[-1]))
     names = ['prompt', *columns, 'completion']

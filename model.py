@@ -187,7 +187,7 @@ class GPT(nn.Module):
     new_cache = KVCache
 
     def next_logits(self, tokens, cache):
-        """Return logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
+        """Return logits (N, V) of what follows tokens (N, S), a continuation of the cache."""
         return self.logits(self.trunk(tokens, cache)[:, -1])
 
 
@@ -290,7 +290,7 @@ class Rollout:
         return self.prompts.uniforms.size(1)
 
     def logits_of(self, model):
-        """Return the logits (U, V) of any model at the sampled tokens."""
+        """Return any model's logits (U, V), one row for each distribution of this Rollout."""
         return model(self.states, self.where, copies=self.k if self.causal else 1)
 
     def texts(self):
@@ -337,15 +337,14 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     """Fill the blanks in several passes, each of which sees what the passes before it filled.
     Return a Rollout.
 
-    The blanks of a prompt are ranked by prompts.order. Pass i fills those whose rank r has
-    r * n_fill_steps // blanks == i. The order does not depend on what is sampled, so the
-    log-probability of a sequence, given the order, is exactly the sum over its tokens."""
+    The blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one.
+    Pass i fills those with place * n_fill_steps // blanks == i. The order does not depend on the
+    samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
     _, k, T = prompts.uniforms.shape
-    # argsort twice gives ranks: 0 for the lowest key, 1 for the next one, and so on.
-    # Positions that are not blank rank last, so their turn never comes: it is n_fill_steps or more,
-    # or NaN in a prompt without blanks.
-    rank = prompts.order.masked_fill(~prompts.mask, T).argsort(1).argsort(1)    # (B, T)
-    turn = (rank * n_fill_steps / prompts.mask.sum(1, keepdim=True)).floor()    # (B, T)
+    # argsort twice gives the places. Positions that are not blank come last, and no pass fills
+    # them: pass_of is n_fill_steps or more there, or NaN in a prompt without blanks.
+    place = prompts.order.masked_fill(~prompts.mask, T).argsort(1).argsort(1)   # (B, T)
+    pass_of = (place * n_fill_steps / prompts.mask.sum(1, keepdim=True)).floor()        # (B, T)
     groups = prompts.tokens.masked_fill(prompts.mask, model.mask_id)            # (B, T)
     groups = groups[:, None].repeat(1, k, 1)                                    # (B, k, T)
     passes = []
@@ -355,16 +354,16 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # Sequences of a prompt that are in the same state share its distributions, so only the
         # first of them goes through the network. States with nothing to fill in this pass are
         # skipped.
-        same = equal_pairs(groups)                                              # (B, k, k)
-        is_first = ~same.tril(-1).any(2, keepdim=True)                          # (B, k, 1)
-        now = is_first & (turn == i)[:, None]                                   # (B, k, T)
-        is_state = now.any(2)                                                   # (B, k)
+        is_equal = equal_pairs(groups)                                          # (B, k, k)
+        is_first = ~is_equal.tril(-1).any(2, keepdim=True)                      # (B, k, 1)
+        fill_now = is_first & (pass_of == i)[:, None]                           # (B, k, T)
+        is_state = fill_now.any(2)                                              # (B, k)
         states = groups[is_state]                                               # (S, T)
-        where = now[is_state]                                                   # (S, T)
-        b, first, t = now.nonzero(as_tuple=True)                                # (U,) each
+        where = fill_now[is_state]                                              # (S, T)
+        b, first, t = fill_now.nonzero(as_tuple=True)                           # (U,) each
         ids, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
         # Distribution u gives completion j the token ids[u, j], if j is in its state.
-        u, j = same[b, first].nonzero(as_tuple=True)                            # (M,) each
+        u, j = is_equal[b, first].nonzero(as_tuple=True)                        # (M,) each
         groups[b[u], j, t[u]] = ids[u, j]
         passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
                        kept))

@@ -36,7 +36,8 @@ block_size = 0              # T, tokens in a sequence; 0: the longest pair, or 6
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
-positions = 'rotary'        # 'rotary': relative, for running text | 'learned': for columns
+positions = 'rotary'        # 'rotary': relative, for running text | 'learned': absolute, for
+                            # equations, whose digits have fixed columns
 blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
 blank_low = 0.2             # smallest share of a sequence that is blank
 blank_high = 0.6            # largest share
@@ -82,9 +83,9 @@ def read_recipe(namespace, words):
     return path, make_tokenizer(config['tokenizer'], dataset), config
 
 
-def is_missing(path, config):
-    """Return whether a network must be made. If there is one that was made with other knobs than
-    config, or of another text, rename it to path.old. Never touch a file of another kind."""
+def move_outdated(path, config):
+    """If a network was made with other knobs than config, or of another text, rename it to
+    path.old. Never touch a file of another kind."""
     if os.path.exists(path):
         old = load_checkpoint(path)['config']
         assert 'text' in old, f"{path} was not written by pretrain.py; choose another --out=FILE"
@@ -92,14 +93,13 @@ def is_missing(path, config):
         if changed:
             print(f"{path} was not made with {changed}: it is kept as {path}.old, and made again")
             os.replace(path, f'{path}.old')
-    return not os.path.exists(path)
 
 
 def find_networks(names, run_dataset, vocabulary=None):
-    """Return the paths of the networks that knobs name, and make those that are missing, side by
-    side. A checkpoint or a folder is used as it is. A recipe that sets no dataset is for that of
-    the run. All networks must have this vocabulary, or else that of the first. Rank 0 makes the
-    networks while the others wait."""
+    """Return the paths of the networks in names, and train those that are missing, side by side. A
+    checkpoint or a folder is used as it is. A recipe that sets no dataset uses run_dataset. All
+    networks must have this vocabulary; None: that of the first network. Rank 0 makes the networks
+    while the others wait."""
     if rank() > 0:
         barrier()
     paths = []
@@ -110,6 +110,7 @@ def find_networks(names, run_dataset, vocabulary=None):
         if is_recipe:
             path, tok, config = read_recipe(dict(DEFAULTS), words)
             its_vocabulary = tok.vocabulary
+            move_outdated(path, config)
         else:
             path = name
             its_vocabulary = load_checkpoint(name)['vocabulary']
@@ -118,7 +119,7 @@ def find_networks(names, run_dataset, vocabulary=None):
             f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
         # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
         # not a rank of this run.
-        if is_recipe and is_missing(path, config):
+        if is_recipe and not os.path.exists(path):
             command = [sys.executable, 'pretrain.py'] + words
             print0('$', *command)
             process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
@@ -168,7 +169,7 @@ if __name__ == "__main__":
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     assert objective in ('fill', 'causal', 'classifier'), (
         f"objective = '{objective}': expected 'fill', 'causal' or 'classifier'")
-    is_missing(path, config)                    # an older network is kept as path.old
+    move_outdated(path, config)
     torch_device = init_device(device, dtype)
     use_threads(n_embd)
 
@@ -179,7 +180,7 @@ if __name__ == "__main__":
         filler, _ = load_network(paths[0], torch_device)
 
     torch.manual_seed(seed)
-    network = GPT(tok.base, data.block_size, n_layer, n_head, n_embd, objective == 'causal',
+    network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, objective == 'causal',
                   positions, n_outputs=int(objective == 'classifier')).to(torch_device)
     if compile:
         network.compile()

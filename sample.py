@@ -28,13 +28,13 @@ if __name__ == "__main__":
     if words and not words[0].startswith('-'):
         path = words.pop(0)
 
-    # train_grpo's functions read its knobs, so these become the knobs of the run
+    # The functions of train_grpo.py read its globals, so the knobs of the checkpoint go there.
     checkpoint = load_checkpoint(path)
     vars(run).update(checkpoint['config'], prompt=prompt, num_samples=num_samples)
     _, functions = configure(vars(run), words)
     device = init_device(run.device, run.dtype)
 
-    # the networks; a run names its reference, and its judge if it has one
+    # the networks; the checkpoint of a run has the paths of its reference and of its judge, if any
     policy, tok = load_network(path, device)
     names = zip(('reference', 'judge'), checkpoint.get('paths', []))
     networks = {label: load_network(name, device)[0] for label, name in names}
@@ -44,9 +44,9 @@ if __name__ == "__main__":
         tok.encode_prompt = tok.encode_chat
     data = Dataset(run.dataset, tok, policy.block_size, run.max_new_tokens)
 
-    # The rewards that can be scored here; verify and distinct are at least shown. Functions come
-    # from the config files of this command, not from the checkpoint, because a checkpoint can be
-    # somebody else's.
+    # The rewards that can be scored here. verify and distinct are shown even if the run does not
+    # reward them. Functions come from the config files of this command, not from the checkpoint,
+    # which may be somebody else's.
     known = {'judge': judge, 'verify': data.verify, 'distinct': True, 'length': True,
              'kl': 'reference' in networks} | functions
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     scorers = {label: Scorer(judge, data.verify, functions, network, networks.get('reference'),
                              run.temperature) for label, network in networks.items()}
     if policy.causal and run.blank_kind not in ('suffix', 'answer'):
-        run.blank_kind = 'suffix'               # a bare generator, whose knobs are the defaults
+        run.blank_kind = 'suffix'               # a causal generator alone: the default is for fill
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     held_out = run.get_prompts(data, 0, policy.causal, 'val')

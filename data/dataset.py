@@ -54,8 +54,8 @@ class Tokenizer:
             self.eos = bpe.eot_token            # the last id
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
             self.encode = self.encode_prompt = bpe.encode_ordinary
-        self.base = len(pieces)
-        self.mask, self.bos, self.pad = range(self.base, self.base + 3)
+        self.vocab_size = len(pieces)
+        self.mask, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
 
     def encode(self, text):
@@ -130,8 +130,9 @@ class Dataset:
     """The texts of a dataset as rows of token ids.
 
     rows[split] (n, T), split 'train' or 'val': of running text all windows of T tokens; of pairs
-    each prompt with its answer and eos, padded. answers[split] (n,): where each answer begins, or
-    None. constant: the share of held-out pairs that have the commonest answer of all."""
+    each prompt with its answer and eos, padded. answer_starts[split] (n,): where each answer
+    begins, or None. constant_answer: the share of held-out pairs that have the commonest answer of
+    the training pairs."""
 
     def __init__(self, name, tok, block_size=0, max_new_tokens=0):
         """block_size: the largest T; 0: the longest pair, or 64 tokens of running text. A sequence
@@ -140,8 +141,8 @@ class Dataset:
         texts = {'train': train, 'val': held_out}
         self.tok = tok
         self.rows = {}
-        self.answers = {'train': None, 'val': None}
-        self.constant = 0.0
+        self.answer_starts = {'train': None, 'val': None}
+        self.constant_answer = 0.0
         # Running text: one long stream of ids. unfold() gives all its windows without a copy.
         if type(train[0]) is str:
             self.block_size = T = block_size or 64
@@ -169,28 +170,29 @@ class Dataset:
             assert fits, f"{name}: expected pairs of {T} tokens or less"
             self.rows[split] = torch.tensor([(prompt + answer + [tok.pad] * T)[:T]
                                              for prompt, answer in fits])       # (n, T)
-            self.answers[split] = torch.tensor([len(prompt) for prompt, _ in fits])     # (n,)
+            self.answer_starts[split] = torch.tensor([len(prompt) for prompt, _ in fits])     # (n,)
         # A policy that always gives the commonest answer of the training pairs is a weak baseline,
         # but on small tasks it can be hard to beat.
         commonest = statistics.mode(answer for _, answer in train)
         if commonest:
-            self.constant = sum(answer == commonest for _, answer in held_out) / len(held_out)
+            hits = [answer == commonest for _, answer in held_out]
+            self.constant_answer = sum(hits) / len(hits)
 
     def batch(self, split, n, rng):
         """Return n rows (n, T), and where their answers begin (n,) or None: random rows of 'train';
         of 'val' each at most once."""
         size = len(self.rows[split])
         index = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
-        answers = self.answers[split]
-        return self.rows[split][index], answers if answers is None else answers[index]
+        starts = self.answer_starts[split]
+        return self.rows[split][index], starts if starts is None else starts[index]
 
     def prompts(self, split, n, k, seed, step, causal, max_new_tokens, fill_order, *blank_knobs,
                 purpose=''):
         """Return n Prompts for k completions each, a function of (seed, purpose, split, step)."""
         rng = rng_for(seed, purpose + split, step)
-        original, answer = self.batch(split, n, rng)                            # (n, T), (n,)
+        original, answer_start = self.batch(split, n, rng)                      # (n, T), (n,)
         tokens = original
-        mask = blanks(tokens, answer, self.tok, rng, causal, *blank_knobs)
+        mask = blanks(tokens, answer_start, self.tok, rng, causal, *blank_knobs)
         if causal:
             # All from the first blank on is generated, and may be longer than the original.
             at = torch.arange(self.block_size)
@@ -204,11 +206,11 @@ class Dataset:
 # ---- prompts: sequences with blanks --------------------------------------------------------------
 
 
-def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, blank_span):
+def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_high, blank_span):
     """Return a mask (n, T) bool of what to fill in tokens (n, T).
 
     blank_kind: 'random' positions | 'span': runs of blank_span positions | 'suffix': the end of the
-    sequence | 'answer': everything from answer (n,) on. The first three take a share of each
+    sequence | 'answer': everything from answer_start (n,) on. The first three take a share of each
     sequence, uniform in [blank_low, blank_high], but at least one position. A suffix includes eos,
     and so does an answer that is generated from left to right (causal)."""
     n, T = tokens.shape
@@ -220,8 +222,9 @@ def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, 
     if blank_kind != 'suffix' and not causal:
         may_be_blank &= tokens != tok.eos
     if blank_kind == 'answer':
-        assert answer is not None, "blank_kind = 'answer': expected pairs of a prompt and an answer"
-        return may_be_blank & (torch.arange(T) >= answer[:, None])
+        assert answer_start is not None, (
+            "blank_kind = 'answer': expected pairs of a prompt and an answer")
+        return may_be_blank & (torch.arange(T) >= answer_start[:, None])
     # Positions with the lowest keys are blank. 'random': each position has a random key. 'span': a
     # run of positions shares one, and runs begin at a random offset, so that their edges can be
     # anywhere. 'suffix': the last positions have the lowest keys.
@@ -231,11 +234,12 @@ def blanks(tokens, answer, tok, rng, causal, blank_kind, blank_low, blank_high, 
     key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
     if blank_kind == 'suffix':
         key = -torch.arange(T).expand(n, T)
-    rank = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
-    # Rank the keys of each sequence; the `count` lowest ones are blank.
+    # argsort twice gives each position its place in the order of the keys. The first `count` places
+    # are blank.
+    place = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
     share = torch.from_numpy(rng.uniform(blank_low, blank_high, size=(n, 1)))
     count = (share * may_be_blank.sum(1, keepdim=True)).round().clamp(min=1)            # (n, 1)
-    return (rank < count) & may_be_blank
+    return (place < count) & may_be_blank
 
 
 @dataclass
@@ -303,7 +307,7 @@ def prompts_of_text(text, tok, k, seed, causal, block_size, max_new_tokens=0):
 
 def texts_of(prompts, sequences, causal):
     """Return three lists of N strings for Prompts (B) and sequences (N, T): prompts, completions,
-    and originals, which are what the text itself has in the place of the completions.
+    and originals, the dataset's own completions.
 
     causal: the prompt, and what follows it, up to the end of the text. fill: the sequence with
     BLANK in its blanks, and the whole sequence; an eos that was sampled is shown. Padding, and the

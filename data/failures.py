@@ -1,7 +1,7 @@
-"""Prompts out of the docstrings after which the text speaks of failure, for config/grpo_labels.py.
+"""Prompts for config/grpo_labels.py: pieces of the docstrings that are followed by a failure word.
 
-A prompt has 32 characters and does not speak of failure. Its own continuation does. There are no
-answers."""
+A prompt has 32 characters and no failure word. The next 32 characters of the text have one. There
+are no answers."""
 import re
 
 from data import docstrings
@@ -16,7 +16,7 @@ def texts():
 
 
 def failing_prompts(paragraphs):
-    """Return pairs of a prompt and no answer."""
+    """Return a pair (prompt, '') for each prompt that is followed by a failure word."""
     # a window of 32 + 32 characters slides over the text: prompt, and what follows it
     pairs = []
     for text in paragraphs:
@@ -28,5 +28,5 @@ def failing_prompts(paragraphs):
 
 
 def fails(prompt, completion):
-    """Does a completion, with the word that its prompt began, speak of failure?"""
+    """Return whether a completion has a failure word, which may begin in the prompt."""
     return any(match.end() > len(prompt) for match in FAILURE.finditer(prompt + completion))

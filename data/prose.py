@@ -1,4 +1,4 @@
-"""Running text: paragraphs of a file, and a check that words are words."""
+"""Running text: the paragraphs of a file, and a check for unknown words."""
 import functools
 import re
 
@@ -6,7 +6,7 @@ BLANK = '\u2581'        # how people and rewards see a blank: a sign that no tex
 
 
 def paragraphs_of(path):
-    """Return the paragraphs of a UTF-8 text file, which empty lines separate."""
+    """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
     with open(path, encoding='utf-8-sig') as file:
         return [part for part in re.split(r'\n\s*\n', file.read()) if part.strip()]
 
@@ -30,11 +30,11 @@ def words_of(texts):
 
 
 def known_words(prompt, completion, words):
-    """Return the share of the words with a blank in or beside them that are known; 1.0 if none.
+    """Return the share of known words among those with a blank in or beside them; 1.0 if none.
 
-    A word that the edge of the window cuts must begin or end a known word. Nothing between two
-    spaces is unknown. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is known and
-    'cqt' is not; 'sat' was given."""
+    A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
+    count as an unknown word. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is
+    known and 'cqt' is not; 'sat' was given."""
     if BLANK not in prompt:                     # what follows a prompt is one blank
         completion = prompt + completion
         prompt = prompt + BLANK

@@ -19,8 +19,8 @@ TITLES = {'eval/reward': 'held-out reward', 'kl': 'KL to the reference, nats per
 
 
 def read_log(folder):
-    """Return the lines of a run's log, the last one of each step and kind, in the order of steps. A
-    resumed run repeats the steps after its last checkpoint."""
+    """Return a run's log in the order of steps: the last training line and the last evaluation line
+    of each step. A resumed run repeats the steps after its last checkpoint."""
     if not os.path.exists(f'{folder}/log.jsonl'):
         fail(f"there is no run in {folder}")
     lines = {}
@@ -33,7 +33,7 @@ def read_log(folder):
 
 
 def draw(ax, lines, name, *style, **more):
-    """Draw a number of a log over the steps."""
+    """Plot one quantity of a log against the step."""
     points = [(line['step'], line[name]) for line in lines if name in line]
     ax.plot(*zip(*points), *style, **more)
 

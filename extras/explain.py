@@ -36,26 +36,27 @@ def set_up(words):
 if __name__ == "__main__":
     one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--inner_updates=1',
                   '--mini_batches=1']
-    # Later words win, so the command cannot ask for two prompts.
+    # These flags come last and win, so the command cannot ask for two prompts.
     policy, reference, scorer, data = set_up(sys.argv[1:] + one_prompt)
     optimizers = make_optimizers(policy, run.optimizer, run.learning_rate, run.weight_decay,
                                  run.beta1, run.beta2)
     prompts = run.get_prompts(data, 0, policy.causal)
-    [(_, r)], scores, advantages, line = run.take_step(
+    [(_, r)], scores, advantages, metrics = run.take_step(
         policy, reference, optimizers, scorer, prompts, run.learning_rate, run.kl_beta)
 
     # The log-probability of each completion, before the update (by the reference) and after it.
     before, after = [r.sum(run.logp_of(network, r, r.kept)[r.distribution_of, r.actions])[None]
                      for network in (reference, policy)]                    # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
-                              'after': after, 'change': after - before}, most=r.k)
+                              'after': after, 'change': after - before}, max_rows=r.k)
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{run.adv_norm}'\n")
     print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "
           f"{run.loss_divisor(r)}: loss_norm = '{run.loss_norm}'")
     for name, words in TERMS.items():
-        print(f"{name:14} {line[name].item():9.5f}   {words}")
-    print(f"{'grad_norm':14} {line['grad_norm'].item():9.5f}   the length of the loss's gradient")
+        print(f"{name:14} {metrics[name].item():9.5f}   {words}")
+    grad_norm = metrics['grad_norm'].item()
+    print(f"{'grad_norm':14} {grad_norm:9.5f}   the length of the loss's gradient")
     if advantages.abs().max() == 0:
         print("Every advantage is 0, so this group teaches nothing. Another --seed draws another "
               "prompt.")

@@ -5,8 +5,8 @@ wrote, or that a hub download left.
     python -m extras.pretrained out-smollm2 my-folder       # write the policy of a run for others
 
 The folder brings its own tokenizer. A ...ForCausalLM generates, a ...ForMaskedLM fills blanks.
-Weights are float32, whatever they were stored as, because of a step of 1e-6 bfloat16 keeps nothing.
-Dropout is off, as everywhere here."""
+Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
+away. Dropout is off, as everywhere here."""
 import itertools
 import sys
 
@@ -34,8 +34,8 @@ class PretrainedTokenizer(Tokenizer):
     def __init__(self, folder):
         self.vocabulary = folder
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.base = len(self.tokenizer)
-        self.mask, self.bos, self.pad = range(self.base, self.base + 3)
+        self.vocab_size = len(self.tokenizer)
+        self.mask, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
@@ -51,7 +51,7 @@ class PretrainedTokenizer(Tokenizer):
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
         text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
                                                   tokenize=False, add_generation_prompt=True)
-        text = text.removeprefix(self.tokenizer.bos_token or '')        # Pretrained puts it there
+        text = text.removeprefix(self.tokenizer.bos_token or '')        # bos is added later
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids):
@@ -100,15 +100,15 @@ class Pretrained(nn.Module):
         self.pad_id = self.tok.pad
         # The folder's ids for our mask, bos and pad. Without a bos of its own, a text begins with
         # its first token. No position attends to padding, so any id will do for it.
-        theirs = self.tok.tokenizer
-        begin = theirs.bos_token_id if self.causal else theirs.cls_token_id
-        self.has_bos = begin is not None
-        self.theirs = nn.Buffer(torch.tensor([theirs.mask_token_id or 0, begin or 0, 0]),
+        tokenizer = self.tok.tokenizer
+        bos = tokenizer.bos_token_id if self.causal else tokenizer.cls_token_id
+        self.has_bos = bos is not None
+        self.special_ids = nn.Buffer(torch.tensor([tokenizer.mask_token_id or 0, bos or 0, 0]),
                                 persistent=False)
 
     @property
     def device(self):
-        return self.theirs.device
+        return self.special_ids.device
 
     def forward(self, tokens, where, copies=1):
         """Return logits (U, V) that score tokens (N, T) at where (N, T); see GPT."""
@@ -136,7 +136,7 @@ class Pretrained(nn.Module):
         return logits
 
     def next_logits(self, tokens, cache):
-        """Return logits (N, V) of what follows tokens (N, S), which follow what the cache holds."""
+        """Return logits (N, V) of what follows tokens (N, S), a continuation of the cache."""
         where = torch.zeros(tokens.shape, dtype=torch.bool, device=self.device)
         where[:, -1] = True
         return self.run(tokens, where, cache)
@@ -148,13 +148,13 @@ class Pretrained(nn.Module):
             assert not where[:, 0].any(), f"{self.args['folder']} has no bos: a prompt is empty"
             inputs = inputs[:, 1:]
             where = where[:, 1:]
-        ids = torch.where(inputs < self.tok.base, inputs,
-                          self.theirs[(inputs - self.tok.base).clamp(min=0)])
+        ids = torch.where(inputs < self.tok.vocab_size, inputs,
+                          self.special_ids[(inputs - self.tok.vocab_size).clamp(min=0)])
         more = {'past_key_values': cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
         self.network.get_output_embeddings().where = where
-        return self.network(input_ids=ids, **more).logits[:, :self.tok.base]
+        return self.network(input_ids=ids, **more).logits[:, :self.tok.vocab_size]
 
 
 def save_pretrained(model, folder):

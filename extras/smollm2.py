@@ -26,13 +26,13 @@ if __name__ == "__main__":
     except (ImportError, AttributeError):       # find_spec() gives None for a missing package
         fail(f"something is missing: {INSTALL}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(package, gguf_file=FILE)
-    packed = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE)
-    # transformers does not save a network that it has read from this format, so copy the weights
-    # into one that was never packed.
-    config = packed.config
+    quantized = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE)
+    # transformers does not save a network that it has read from a quantized file, so copy the
+    # weights into a new one.
+    config = quantized.config
     del config.quantization_config
     network = transformers.LlamaForCausalLM(config)
-    network.load_state_dict(packed.state_dict())
+    network.load_state_dict(quantized.state_dict())
     network.save_pretrained(f'{folder}.tmp')
     tokenizer.save_pretrained(f'{folder}.tmp')
     os.rename(f'{folder}.tmp', folder)          # the folder has its name only when it is whole

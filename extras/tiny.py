@@ -2,7 +2,7 @@
 
     python -m extras.tiny                           # torch, one core, eight seconds
 
-train_grpo.py adds: a judge that was learned, several passes, generating from left to
+train_grpo.py adds: a learned judge, several passes, generating from left to
 right, micro-steps and ranks, evaluation, checkpoints."""
 import copy
 import torch
@@ -13,7 +13,7 @@ torch.manual_seed(1)
 torch.set_num_threads(1)
 
 # The task: sequences a+b+c+d=ef. Two of a, b, c, d are blank. Many completions are true,
-# and a function can tell. A tenth of the prompts, by the sum of their symbols, is held out.
+# and a function can tell. A tenth of the prompts is held out: their symbols sum to 10, 20, ...
 BLANK = 10
 def make_prompts(n, held_out=False):
     digits = torch.randint(10, (n, 4))
@@ -37,8 +37,8 @@ policy = nn.Sequential(
     nn.Linear(128, 6 * 10), nn.Unflatten(1, (6, 10)))
 
 # Pretraining on true sequences teaches which digits are possible in each blank. But two
-# possible digits are seldom true together. Even the two likeliest digits are seldom true
-# together: how often they are is the line to beat.
+# possible digits seldom make the sequence true, and neither do the two likeliest ones. How
+# often the two likeliest do is the line to beat.
 optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
 for step in range(1000):
     prompts, sequences = make_prompts(256)
@@ -72,8 +72,8 @@ for step in range(241):
     reward = verify(prompts[:, None], actions).float()              # (P, k)
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]
     # Learn, four times from the same completions. The ratio tells how much likelier a token
-    # is by now; the clip ends the gradient where that is enough. The KL, summed over all
-    # digits, holds the policy near the reference.
+    # has become. The clip stops its gradient once it has moved by 20 %. The KL, summed over
+    # all ten digits, keeps the policy near the reference.
     ref = distributions(reference, prompts)
     blank = (prompts == BLANK)[:, None].expand_as(actions)
     for update in range(4):

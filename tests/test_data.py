@@ -49,7 +49,7 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_left_out(toy_d
     data = toy_data(train, [('a=', 'b'), ('bb=', 'bb'), ('b=', 'a')], 6)
     assert data.rows['train'].tolist() == [
         data.tok.encode(p + a) + [0] + [6] * (5 - len(p + a)) for p, a in train if len(p + a) < 6]
-    assert data.answers['train'].tolist() == [2, 3, 2] and data.block_size == 6
+    assert data.answer_starts['train'].tolist() == [2, 3, 2] and data.block_size == 6
     assert "1 pairs of 'train', with over 6 tokens" in capsys.readouterr().out
     longest = toy_data(train, train)
     assert longest.block_size == 8 and len(longest.rows['val']) == 4    # 5 + the longest answer, 3
@@ -65,8 +65,9 @@ def test_running_text_is_cut_into_all_its_windows(toy_data):
 
 def test_constant_is_the_share_of_the_commonest_answer(toy_data):
     train = [('a=', 'b'), ('b=', 'b'), ('ab=', 'a')]
-    assert toy_data(train, [('aa=', 'b'), ('bb=', 'a'), ('ba=', 'b'), ('=', 'b')]).constant == 0.75
-    assert toy_data([('a=', '')], [('b=', '')]).constant == 0.0
+    data = toy_data(train, [('aa=', 'b'), ('bb=', 'a'), ('ba=', 'b'), ('=', 'b')])
+    assert data.constant_answer == 0.75
+    assert toy_data([('a=', '')], [('b=', '')]).constant_answer == 0.0
 
 
 def test_training_rows_are_random_and_a_held_out_row_comes_at_most_once(toy_data):

@@ -112,8 +112,8 @@ def test_each_reward_is_what_its_name_says():
         prompts.clear()                         # it must not spoil the lists of others
         return np.array([int(text) for text in completions])
 
-    judge = tiny(False, TOK.base, 7)
-    policy, reference = tiny(False, TOK.base, 7), tiny(False, TOK.base, 7)
+    judge = tiny(False, TOK.vocab_size, 7)
+    policy, reference = tiny(False, TOK.vocab_size, 7), tiny(False, TOK.vocab_size, 7)
     r = completed()
     functions = {'mine': mine, 'again': mine, 'short': lambda prompts, texts: torch.ones(6)}
     scorer = Scorer(judge, is_right, functions, policy, reference, temperature=0.7)
@@ -136,7 +136,7 @@ def test_each_reward_is_what_its_name_says():
 def test_a_fill_judge_scores_whole_sequences_without_their_padding():
     r = completed()
     r.causal = False
-    judge = tiny(False, TOK.base, 7)
+    judge = tiny(False, TOK.vocab_size, 7)
     scores = Scorer(judge).score(['judge'], r)['judge'].flatten().double()
     torch.testing.assert_close(scores, judge_sequences(judge, r.sequences, r.sequences != TOK.pad))
 
@@ -149,11 +149,11 @@ def test_a_function_that_returns_something_else_is_named(values, words):
         Scorer(functions={'mine': lambda prompts, completions: values}).score(['mine'], completed())
 
 
-def test_the_headline_is_verify_unless_a_reward_is_your_own():
+def test_the_goal_is_verify_unless_a_reward_is_your_own():
     scorer = Scorer(verify=len, functions={'mine': len, 'unused': len})
-    assert scorer.headline({'judge': 1.0}) == scorer.headline({'verify': 1.0}) == 'verify'
-    assert scorer.headline({'verify': 1.0, 'mine': 0.0}) == 'reward'
-    assert Scorer().headline({'judge': 1.0}) == 'reward'
+    assert scorer.goal({'judge': 1.0}) == scorer.goal({'verify': 1.0}) == 'verify'
+    assert scorer.goal({'verify': 1.0, 'mine': 0.0}) == 'reward'
+    assert Scorer().goal({'judge': 1.0}) == 'reward'
 
 
 # ---- words and numbers for people ----------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_group_shows_its_best_first_and_how_often_each_came(capsys):
                       torch.zeros(1, 5, 3), None, tok)
     r = Rollout(prompts, sequences, None, None, None, None, None, None, None, causal=True)
     score = -sequences.sum(1).float()
-    samples = show_groups('here', r, {'score': score[None]}, most=3)
+    samples = show_groups('here', r, {'score': score[None]}, max_rows=3)
     assert len(samples) == 5
     assert samples[4] == {'prompt': 'a', 'completion': 'aa', 'score': -3}
     head, *lines = capsys.readouterr().out.splitlines()
