@@ -25,9 +25,9 @@ def fail(message):
 
 
 def fail_unknown(kind, name, known):
-    """Exit, and suggest the known name that is nearest."""
-    near = difflib.get_close_matches(name, known, 1, 0)
-    fail(f"{kind} '{name}' does not exist; did you mean {' '.join(near)}?")
+    """Exit, and suggest known names that are similar."""
+    similar = difflib.get_close_matches(name, known, 2, 0.5)
+    fail(f"{kind} '{name}' does not exist; similar names: {similar}")
 
 
 # ---- command line --------------------------------------------------------------------------------
@@ -47,7 +47,8 @@ def configure(namespace, words=None):
     A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
     also define functions, which can serve as rewards. Names that begin with _ or a capital letter
     stay inside the file. Return all knobs and all functions, each as {name: value}. Exit if a name
-    is unknown, a type is wrong, or a number is negative or not finite."""
+    is unknown, a type is wrong, a number is negative or not finite, or a value is not among the
+    script's CHOICES {name: values}."""
     # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
     # unlike there, a typo in a config file is an error.
     defaults = knobs_of(namespace)
@@ -66,9 +67,12 @@ def configure(namespace, words=None):
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected a value like {defaults[name]!r}, "
+                fail(f"{word}: {name} = {value!r}: expected, for example, {defaults[name]!r}, "
                      "neither negative nor infinite")
             namespace[name] = value
+    for name, choices in namespace.get('CHOICES', {}).items():
+        if namespace[name] not in choices:
+            fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
     return knobs_of(namespace), functions
 
 
@@ -83,8 +87,8 @@ def read(word, knobs):
     # runpy runs the file in a namespace of its own and returns it. The knobs are among its names.
     try:
         names = runpy.run_path(word, knobs)
-    except SystemExit:                          # else the run would end as if all were well
-        fail(f"config file {word} called sys.exit()")
+    except SystemExit as e:                     # else the run would end as if all were well
+        sys.exit(e.code or f"error: config file {word} called sys.exit()")
     return {name: value for name, value in names.items()
             if name[0].islower() and not inspect.ismodule(value)}
 
@@ -93,7 +97,7 @@ def print_help(namespace):
     """Print the docstring of a script, and the lines that set its knobs; exit."""
     source = Path(namespace['__file__']).read_text('utf-8')
     with contextlib.suppress(BrokenPipeError):  # --help | head
-        print(namespace['__doc__'], 'knobs:', *re.findall('(?m)^[a-z].* = .*#.*', source),
+        print(namespace['__doc__'], 'knobs:', *re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source),
               sep='\n  ', flush=True)
     os._exit(0)
 
@@ -147,8 +151,6 @@ def init_device(device, dtype):
     if dtype == 'auto':                         # bfloat16 where the hardware multiplies it
         has_bfloat16 = {'cuda': True, 'cpu': torch.cpu._is_avx512_bf16_supported()}
         dtype = 'bfloat16' if has_bfloat16.get(device.type) else 'float32'
-    assert dtype in ('float32', 'bfloat16', 'float64'), (
-        f"dtype = '{dtype}': expected 'auto', 'float32', 'bfloat16' or 'float64'")
     if dtype == 'float64':
         torch.set_default_dtype(torch.float64)
     # From here on matrix products are cast to bfloat16, and softmax and sums stay float32. The
@@ -247,8 +249,9 @@ class Log:
         path = Path(folder, 'log.jsonl')
         config_path = Path(folder, 'config.json')
         # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
-        if config_path.exists() and not resume:
-            assert path.exists(), f"{config_path} belongs to no run; choose another --out_dir"
+        if os.path.exists(folder) and os.listdir(folder) and not resume:
+            assert config_path.exists() and path.exists(), (
+                f"{folder} has files of no run; choose another --out_dir")
             for name in needed:
                 assert not f'{os.path.abspath(name)}/'.startswith(f'{folder}/'), (
                     f"{name} is in {folder}, which would be moved aside; choose another --out_dir")

@@ -5,6 +5,7 @@ log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import collections
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +51,12 @@ def classify(judge, sequences):
     return (logits * is_real).sum(1) / is_real.sum(1)
 
 
+def n_parameters(function):
+    """Return how many parameters a function has that need a value."""
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.default is parameter.empty for parameter in parameters)
+
+
 @dataclass
 class Scorer:
     """Computes rewards by their names. A field that the rewards do not need can be left out."""
@@ -69,12 +76,14 @@ class Scorer:
             try:
                 values = self.values(name, r)
             except SystemExit as e:             # else the run would end as if all were well
-                raise RuntimeError(f"reward '{name}' called sys.exit()") from e
+                sys.exit(e.code or f"error: reward '{name}' called sys.exit()")
+            N = len(r.sequences)
+            assert hasattr(values, '__len__') and len(values) == N, (
+                f"reward '{name}' gave {values!r:.80}: expected {N} numbers")
             values = torch.as_tensor(values, device=r.sequences.device,
                                      dtype=torch.get_default_dtype())
-            N = len(r.sequences)
-            assert values.numel() == N and values.isfinite().all(), (
-                f"reward '{name}' gave {values.tolist()}: expected {N} finite numbers")
+            assert values.isfinite().all(), (
+                f"reward '{name}' gave {values.tolist()}: expected finite numbers")
             scores[name] = values.view(-1, r.k)
         return scores
 
@@ -84,7 +93,7 @@ class Scorer:
             where = r.where if r.causal else r.sequences != r.prompts.tok.pad
             return judge_sequences(self.judge, r.sequences, where)
         if name == 'distinct':                  # 1 / how often the group has this completion
-            return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.k))).sum(2)
+            return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.k))).sum(2).flatten()
         if name == 'length':                    # the share of the sequence that was sampled: with a
             # negative weight this asks for short completions
             return r.sequence_of.bincount(minlength=len(r.sequences)) / r.sequences.size(1)
@@ -95,7 +104,7 @@ class Scorer:
         # A verifier or a function of the user gets prompts, completions and originals; with fewer
         # parameters, only the first of these.
         function = self.verify if name == 'verify' else self.functions[name]
-        arguments = r.texts()[:len(inspect.signature(function).parameters)]
+        arguments = r.texts()[:n_parameters(function)]
         if name == 'verify':                    # called per completion, once for equal arguments
             return list(map(functools.cache(function), *arguments))
         return function(*arguments)
@@ -119,35 +128,45 @@ def auc(scores, labels):
 
 
 def verdict(numbers):
-    """Return in words whether a run worked, by the numbers of its last evaluation. The first one is
-    of what is watched."""
-    goal = next(iter(numbers))
-    now = numbers[goal]
+    """Return in words whether a run worked, by the numbers of its last evaluation. The first number
+    is the goal. Differences of less than two standard errors are noise."""
+    now = next(iter(numbers.values()))
+    start = numbers['start']
+    line = max(start, numbers['line to beat'])
+    noise = 2 * numbers['standard error']
     if now < numbers.get('constant answer', now):
         words = "below always giving the commonest answer"
-    elif now > numbers['line to beat']:
+    elif now > line + noise:
         words = "above the line to beat"
-    elif now > numbers['start']:
+    elif now > line - noise:
+        words = "at the line to beat (or the start), within two standard errors"
+    elif now > start + noise:
         words = "below the line to beat: it may only have grown more certain"
     else:
-        words = "not better than at the start"
-    if goal == 'verify' and numbers.get('training', now) > 0.99 and now < 0.9:
-        words += ("; training prompts are solved, held-out ones are not: it has memorised; more or "
-                  "other data would help")
+        words = "not better than at the start, within two standard errors"
+    # Training prompts have gained more than twice as much as held-out ones.
+    training = numbers.get('training', now)
+    if training - start > 2 * max(now - start, noise):
+        words += (f"; training prompts are at {training:.3f}, held-out ones are not: it has "
+                  "memorised; more or other data would help")
     return words
 
 
 def show_groups(label, r, columns, n_groups=3, max_rows=6):
     """Print the first groups of a Rollout: each prompt, and below it its different completions with
-    their counts and their values in columns {name: (B, k)}, sorted by the first column. Return all
-    completions of these groups as dicts, for samples.jsonl."""
+    their counts and their values in columns {name: (B, k)}, sorted by the first column. Of more
+    than max_rows the best and the worst are shown. Return all completions of these groups as dicts,
+    for samples.jsonl."""
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
     table = list(zip(prompts, *numbers, completions))[:n_groups * r.k]
     for i in range(0, len(table), r.k):
         print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ', repr(prompts[i]))
         counts = collections.Counter(table[i:i + r.k])
-        for row in sorted(counts, reverse=True)[:max_rows]:
+        rows = sorted(counts, reverse=True)
+        if len(rows) > max_rows:
+            del rows[max_rows // 2:-(max_rows // 2)]
+        for row in rows:
             print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
                   repr(row[-1]))
     names = ['prompt', *columns, 'completion']

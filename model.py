@@ -118,7 +118,6 @@ class GPT(nn.Module):
                      'positions': positions, 'n_outputs': n_outputs}
         assert n_embd > 0 and n_embd % (2 * n_head) == 0, (
             f"n_embd = {n_embd}, n_head = {n_head}: expected a multiple of 2 * n_head")
-        assert positions in ('rotary', 'learned'), f"positions = '{positions}': rotary or learned?"
         self.block_size = block_size
         self.causal = causal
         self.mask_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
@@ -146,6 +145,7 @@ class GPT(nn.Module):
         """Return features (N, S, C) of ids (N, S). cache: the tokens to their left, if causal."""
         start = cache[0].size(3) if cache else 0
         stop = start + inputs.size(1)
+        assert stop <= self.block_size, f"{stop} tokens: expected {self.block_size} or less"
         if self.causal:                         # a token sees itself and the tokens to its left
             mask = torch.full((stop - start, stop), -math.inf, device=self.device).triu(start + 1)
         else:                                   # a token sees everything but padding
@@ -306,6 +306,7 @@ class Rollout:
 def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
     temperature, top_k, top_p, see choose()."""
+    assert model.args.get('n_outputs', 0) == 0, "a classifier cannot generate"
     if model.causal:
         return generate(model, prompts, **sampling)
     if n_fill_steps == 1:
@@ -414,7 +415,6 @@ def generate(model, prompts, **sampling):
 def make_optimizers(model, kind, learning_rate, weight_decay, beta1, beta2):
     """Return a list of optimizers. 'adamw': for all weights. 'muon': Muon (K. Jordan, 2024) for the
     hidden matrices, AdamW for the rest. Both move a weight by about learning_rate a step."""
-    assert kind in ('muon', 'adamw'), f"optimizer = '{kind}': expected 'muon' or 'adamw'"
     settings = {'lr': learning_rate, 'weight_decay': weight_decay}
     # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
     # their rows belong to single tokens, so AdamW is the better choice for them.
@@ -431,6 +431,7 @@ def get_lr(step, peak, floor, warmup, total):
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     progress = (step - warmup) / (total - warmup)
+    floor = min(floor, peak)
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 
 

@@ -38,10 +38,10 @@ n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
 positions = 'rotary'        # 'rotary': relative, for running text | 'learned': absolute, for
                             # equations, whose digits have fixed columns
-blank_kind = 'random'       # 'random' positions | 'span': runs | 'suffix' | 'answer' of a pair
+blank_kind = 'random'       # 'random' positions | 'suffix' | 'answer' of a pair
 blank_low = 0.2             # smallest share of a sequence that is blank
 blank_high = 0.6            # largest share
-blank_span = 4              # length of a run, for 'span'
+blank_span = 1              # 'random': blanks are runs of so many positions
 batch_size = 256            # sequences per step
 max_iters = 1000            # optimizer steps
 eval_interval = 250         # steps between evaluations on held-out text
@@ -57,7 +57,18 @@ dtype = 'auto'              # matrix products: 'float32' | 'bfloat16' | 'float64
 compile = torch.cuda.is_available()     # torch.compile the network
 seed = 1                    # of weights, batches and blanks
 
-DEFAULTS = knobs_of(globals())
+CHOICES = {
+    'objective': ('fill', 'causal', 'classifier'),
+    'positions': ('rotary', 'learned'),
+    'blank_kind': ('random', 'suffix', 'answer'),
+    'optimizer': ('muon', 'adamw'),
+    'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
+    'batch_size': range(2, 10 ** 9),            # half of a classifier's batch is real
+    'blank_span': range(1, 10 ** 9),
+    'max_iters': range(1, 10 ** 9),
+    'eval_interval': range(1, 10 ** 9),
+}
+DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
 
 # ---- recipes: knobs that name a network ----------------------------------------------------------
@@ -75,7 +86,7 @@ def read_recipe(namespace, words):
     for word in words:
         if not word.startswith('-'):
             name = Path(word).stem              # the last config file names the network
-    if Path(dataset).stem not in name:
+    if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
     for knob in ('device', 'compile', 'eval_interval'):     # the network does not depend on them
@@ -83,16 +94,14 @@ def read_recipe(namespace, words):
     return path, make_tokenizer(config['tokenizer'], dataset), config
 
 
-def move_outdated(path, config):
-    """If a network was made with other knobs than config, or of another text, rename it to
-    path.old. Never touch a file of another kind."""
-    if os.path.exists(path):
-        old = load_checkpoint(path)['config']
-        assert 'text' in old, f"{path} was not written by pretrain.py; choose another --out=FILE"
-        changed = dict(config.items() - old.items())
-        if changed:
-            print(f"{path} was not made with {changed}: it is kept as {path}.old, and made again")
-            os.replace(path, f'{path}.old')
+def changed_knobs(path, config):
+    """Return the knobs of config with which the network at path was not made: all of them if there
+    is no network. Refuse a file of another kind."""
+    if not os.path.exists(path):
+        return config
+    old = load_checkpoint(path)['config']
+    assert 'text' in old, f"{path} was not written by pretrain.py; choose another --out=FILE"
+    return dict(config.items() - old.items())
 
 
 def find_networks(names, run_dataset, vocabulary=None):
@@ -110,7 +119,7 @@ def find_networks(names, run_dataset, vocabulary=None):
         if is_recipe:
             path, tok, config = read_recipe(dict(DEFAULTS), words)
             its_vocabulary = tok.vocabulary
-            move_outdated(path, config)
+            assert path not in paths or name in names[:1], f"two recipes would make {path}"
         else:
             path = name
             its_vocabulary = load_checkpoint(name)['vocabulary']
@@ -119,7 +128,10 @@ def find_networks(names, run_dataset, vocabulary=None):
             f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
         # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
         # not a rank of this run.
-        if is_recipe and not os.path.exists(path):
+        if is_recipe and changed_knobs(path, config):
+            if config['generator']:             # a classifier waits for what it learns from
+                for process in running:
+                    process.wait()
             command = [sys.executable, 'pretrain.py'] + words
             print0('$', *command)
             process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
@@ -155,6 +167,7 @@ def loss_of(network, data, filler, split, n, step):
     if has_labels:
         _, _, answers = texts_of(prompts, tokens, True)
         labels = torch.tensor([float(answer) for answer in answers])
+        assert 0 <= labels.min() and labels.max() <= 1, "expected labels between 0 and 1"
         sequences = tokens.masked_fill(prompts.mask, data.tok.pad)
     else:
         prompts = prompts[:n // 2]
@@ -167,9 +180,9 @@ def loss_of(network, data, filler, split, n, step):
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
-    assert objective in ('fill', 'causal', 'classifier'), (
-        f"objective = '{objective}': expected 'fill', 'causal' or 'classifier'")
-    move_outdated(path, config)
+    changed = changed_knobs(path, config)
+    if os.path.exists(path):
+        print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
     torch_device = init_device(device, dtype)
     use_threads(n_embd)
 
@@ -199,4 +212,6 @@ if __name__ == "__main__":
             seconds_left = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers({
                 'loss': loss.detach(), 'held-out loss': held_out, 'seconds left': seconds_left}))
+    if os.path.exists(path):
+        os.replace(path, f'{path}.old')
     save_checkpoint(path, network, tok, config)

@@ -6,14 +6,15 @@ at a generator alone.
     python sample.py out-mine config/mine.py                # with the rewards that mine.py defines
     python sample.py out/generator_arithmetic.pt
 
-All knobs of train_grpo.py can be set here, too; their defaults are those of the run. The numbers at
-the end are those that the run itself prints. No code that a checkpoint names is run."""
+A config file gives the rewards that it defines. All other knobs of train_grpo.py are those of the
+run, unless a flag sets them. The numbers at the end are those that the run itself prints. No code
+that a checkpoint names is run."""
 import sys
 
 import train_grpo as run
 from common import configure, init_device, print_help, print_line
 from data.dataset import Dataset, prompts_of_text
-from judge import Scorer, show_groups
+from judge import Scorer, n_parameters, show_groups
 from model import load_checkpoint, load_network
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -22,7 +23,7 @@ num_samples = 10            # held-out prompts to show
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    if '--help' in words:
+    if '--help' in words or '-h' in words:
         print_help(globals())
     path = 'out-grpo'
     if words and not words[0].startswith('-'):
@@ -30,8 +31,11 @@ if __name__ == "__main__":
 
     # The functions of train_grpo.py read its globals, so the knobs of the checkpoint go there.
     checkpoint = load_checkpoint(path)
-    vars(run).update(checkpoint['config'], prompt=prompt, num_samples=num_samples)
-    _, functions = configure(vars(run), words)
+    vars(run).update(prompt=prompt, num_samples=num_samples)
+    _, functions = configure(vars(run), [word for word in words if not word.startswith('-')])
+    vars(run).update(checkpoint['config'], objective='ppo')     # that of pretrain.py is another
+    configure(vars(run), [word for word in words if word.startswith('-')])
+    assert '--out_dir' not in ' '.join(words), f"expected: python sample.py {run.out_dir}"
     device = init_device(run.device, run.dtype)
 
     # the networks; the checkpoint of a run has the paths of its reference and of its judge, if any
@@ -49,7 +53,13 @@ if __name__ == "__main__":
     # which may be somebody else's.
     known = {'judge': judge, 'verify': data.verify, 'distinct': True, 'length': True,
              'kl': 'reference' in networks} | functions
+    if run.prompt:                              # it has no original, which some functions need
+        for name, function in (functions | {'verify': data.verify}).items():
+            if function and n_parameters(function) > 2:
+                del known[name]
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
+    for name in run.rewards.keys() - known.keys():
+        print(f"not shown: {name}, which needs its config file, or an answer to a typed prompt")
     run.rewards = {name: weights[name] for name in weights if known.get(name)}
     scorers = {label: Scorer(judge, data.verify, functions, network, networks.get('reference'),
                              run.temperature) for label, network in networks.items()}
@@ -60,12 +70,14 @@ if __name__ == "__main__":
     held_out = run.get_prompts(data, 0, policy.causal, 'val')
     prompts = held_out[:run.num_samples]
     if run.prompt:
-        prompts = prompts_of_text(run.prompt, tok, run.group_size, run.seed, policy.causal,
-                                  data.block_size, run.max_new_tokens)
+        prompts = prompts_of_text(run.prompt, run.get_prompts(data, 0, policy.causal),
+                                  policy.causal, run.max_new_tokens)
     for b in range(len(prompts)):
         for label, network in networks.items():
             r = run.rollout(network, prompts[[b]].to(device))
             show_groups(label, r, scorers[label].score(run.rewards, r), n_groups=1)
+    if run.prompt:
+        sys.exit()
     print("means over the held-out prompts; the line to beat is the greedy reference:")
     for label, network in networks.items():
         means = run.evaluate(network, scorers[label], held_out, 'reward')

@@ -5,7 +5,7 @@ import torch
 dataset = 'shakespeare'
 tokenizer = 'gpt2'
 block_size = 256
-blank_kind = 'span'
+blank_span = 4
 blank_low = 0.1
 blank_high = 0.4
 

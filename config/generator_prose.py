@@ -1,7 +1,7 @@
 # fills runs of 4 characters in windows of 32 of the run's text: docstrings, Shakespeare, your own
 
 block_size = 32
-blank_kind = 'span'
+blank_span = 4
 blank_high = 0.5
 
 n_layer = 4

@@ -4,7 +4,7 @@
 # one core of an AMD EPYC that had other work, too
 
 dataset = 'docstrings'
-blank_kind = 'span'
+blank_span = 4
 blank_high = 0.5
 
 generator = 'config/generator_prose.py'

@@ -5,7 +5,7 @@ import torch
 _on_gpu = torch.cuda.is_available()
 
 dataset = 'shakespeare'
-blank_kind = 'span'
+blank_span = 4
 blank_low = 0.1
 blank_high = 0.4
 

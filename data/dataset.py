@@ -91,14 +91,15 @@ def read_texts(dataset):
 
     dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see data/pairs.py | FILE.txt. A
     text is a string of running text, or a pair of strings (prompt, answer)."""
-    modules = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
+    modules -= {'dataset', 'pairs', 'prose'}    # these help other modules
     verify = None
     if dataset in modules:
         module = importlib.import_module(f'data.{dataset}')
         train, held_out = module.texts()
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
-        fail_unknown('dataset', dataset, modules + os.listdir())
+        fail_unknown('dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_pairs(dataset))
         if any(answer for _, answer in train):
@@ -150,6 +151,7 @@ class Dataset:
                 stream = []
                 for text in texts[split]:
                     stream += tok.encode(text) + [tok.eos]
+                assert len(stream) >= T, f"{name}: '{split}' has {len(stream)} tokens; expected {T}"
                 self.rows[split] = torch.tensor(stream).unfold(0, T, 1)
             return
         # Pairs: each is one row, padded to the longest.
@@ -188,7 +190,8 @@ class Dataset:
 
     def prompts(self, split, n, k, seed, step, causal, max_new_tokens, fill_order, *blank_knobs,
                 purpose=''):
-        """Return n Prompts for k completions each, a function of (seed, purpose, split, step)."""
+        """Return n Prompts for k completions each, a function of (seed, purpose, split, step).
+        fill_order: 'random' | 'left' to right; the others: see blanks()."""
         rng = rng_for(seed, purpose + split, step)
         original, answer_start = self.batch(split, n, rng)                      # (n, T), (n,)
         tokens = original
@@ -200,7 +203,16 @@ class Dataset:
             stop = first + (max_new_tokens or self.block_size)
             mask = (at >= first) & (at < stop)
             tokens = tokens.masked_fill(at >= stop, self.tok.pad)
-        return make_prompts(tokens, mask, original, self.tok, k, seed, split, step, fill_order)
+        # Completion j has the same numbers whatever k is: k comes first when they are drawn, so a
+        # larger k only adds numbers at the end. The order of the blanks has numbers of its own, so
+        # it does not depend on those that sample.
+        shape = (k, *tokens.shape)
+        uniforms = rng_for(seed, f'{split} samples', step).random(shape, np.float32)    # (k, n, T)
+        order = rng_for(seed, f'{split} order', step).random(shape[1:], np.float32)     # (n, T)
+        if fill_order == 'left':
+            order.sort()
+        return Prompts(tokens, mask, original, torch.from_numpy(uniforms).transpose(0, 1),
+                       torch.from_numpy(order), self.tok)
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------
@@ -209,14 +221,14 @@ class Dataset:
 def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_high, blank_span):
     """Return a mask (n, T) bool of what to fill in tokens (n, T).
 
-    blank_kind: 'random' positions | 'span': runs of blank_span positions | 'suffix': the end of the
-    sequence | 'answer': everything from answer_start (n,) on. The first three take a share of each
-    sequence, uniform in [blank_low, blank_high], but at least one position. A suffix includes eos,
-    and so does an answer that is generated from left to right (causal)."""
+    blank_kind: 'random': runs of blank_span positions anywhere | 'suffix': the end of the sequence
+    | 'answer': everything from answer_start (n,) on. The first two take a share of each sequence,
+    uniform in [blank_low, blank_high], but at least one position. A suffix includes eos, and so
+    does an answer that is generated from left to right (causal)."""
     n, T = tokens.shape
-    kinds = ('suffix', 'answer') if causal else ('random', 'span', 'suffix', 'answer')
-    assert blank_kind in kinds, f"blank_kind = '{blank_kind}': this generator needs one of {kinds}"
-    assert blank_high <= 1, f"blank_high = {blank_high}: expected a share between 0 and 1"
+    assert not (causal and blank_kind == 'random'), (
+        "blank_kind = 'random': a causal generator needs 'suffix' or 'answer'")
+    assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
     # In fill mode the end of a text stays, because it says how long the text is.
     may_be_blank = tokens != tok.pad                                                    # (n, T)
     if blank_kind != 'suffix' and not causal:
@@ -224,13 +236,14 @@ def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_
     if blank_kind == 'answer':
         assert answer_start is not None, (
             "blank_kind = 'answer': expected pairs of a prompt and an answer")
-        return may_be_blank & (torch.arange(T) >= answer_start[:, None])
-    # Positions with the lowest keys are blank. 'random': each position has a random key. 'span': a
-    # run of positions shares one, and runs begin at a random offset, so that their edges can be
-    # anywhere. 'suffix': the last positions have the lowest keys.
-    width = blank_span if blank_kind == 'span' else 1
-    run = (np.arange(T) + rng.integers(width, size=(n, 1))) // width                    # (n, T)
-    key_of_run = rng.random((n, T // width + 2))
+        mask = may_be_blank & (torch.arange(T) >= answer_start[:, None])                # (n, T)
+        assert mask.any(1).all(), "a prompt has no answer: this needs a causal generator"
+        return mask
+    # Positions with the lowest keys are blank. 'random': the positions of a run share a random key,
+    # and runs begin at a random offset, so that their edges can be anywhere. 'suffix': the last
+    # positions have the lowest keys.
+    run = (np.arange(T) + rng.integers(blank_span, size=(n, 1))) // blank_span          # (n, T)
+    key_of_run = rng.random((n, T // blank_span + 2))
     key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
     if blank_kind == 'suffix':
         key = -torch.arange(T).expand(n, T)
@@ -267,39 +280,25 @@ class Prompts:
         return self.map(lambda tensor: tensor[index])
 
 
-def make_prompts(tokens, mask, original, tok, k, seed, purpose, step=0, fill_order='random'):
-    """Return Prompts of tokens and mask (n, T), with random numbers for k completions of each.
-
-    Completion j has the same numbers whatever k is, and the order of the blanks does not depend on
-    the numbers that sample. fill_order: 'random' | 'left' to right."""
-    assert fill_order in ('random', 'left'), f"fill_order = '{fill_order}': 'random' or 'left'?"
-    # k comes first when the numbers are drawn, so that a larger k only adds numbers at the end.
-    n, T = tokens.shape
-    uniforms = rng_for(seed, f'{purpose} samples', step).random((k, n, T), np.float32)
-    order = rng_for(seed, f'{purpose} order', step).random((n, T), np.float32)
-    if fill_order == 'left':
-        order.sort()
-    return Prompts(tokens, mask, original, torch.from_numpy(uniforms).transpose(0, 1),
-                   torch.from_numpy(order), tok)
-
-
-def prompts_of_text(text, tok, k, seed, causal, block_size, max_new_tokens=0):
-    """Return Prompts of one text that a user typed, for k completions. fill: '_' is a blank;
-    causal: the text is continued."""
+def prompts_of_text(text, prompts, causal, max_new_tokens=0):
+    """Return the first of some Prompts with a text that a user typed in its place. fill: '_' is a
+    blank; causal: the text is continued."""
+    tok = prompts.tok
+    T = prompts.tokens.size(1)
     if causal:
         ids = tok.encode_prompt(text)
-        end = [tok.mask] * (max_new_tokens or block_size)
+        end = [tok.mask] * (max_new_tokens or T)
     else:
         # Text between blanks is encoded by itself, so that no token spans a blank.
         ids = []
         for part in re.split(f'([_{BLANK}])', text):
             ids += [tok.mask] if part in ('_', BLANK) else tok.encode(part)
         end = [tok.eos]
-    row = (ids + end + [tok.pad] * block_size)[:block_size]
-    assert len(ids) <= block_size and tok.mask in row, (
-        f"{text!r}: expected {block_size} tokens at most, and something to fill ('_' is a blank)")
+    row = (ids + end + [tok.pad] * T)[:T]
+    assert len(ids) <= T and tok.mask in row, (
+        f"{text!r}: expected {T} tokens at most, and something to fill ('_' is a blank)")
     tokens = torch.tensor([row])                                                # (1, T)
-    return make_prompts(tokens, tokens == tok.mask, tokens, tok, k, seed, 'typed')
+    return replace(prompts[:1], tokens=tokens, mask=tokens == tok.mask, original=tokens)
 
 
 # ---- sequences as text again ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ from judge import Scorer, show_groups
 from model import load_network, make_optimizers
 from pretrain import find_networks
 
-TERMS = {'pg_loss': "minus ratio x advantage; before the update every ratio is 1",
+TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1, so the advantages cancel",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
          'entropy_bonus': "minus entropy_coef x entropy",
          'loss': "their sum"}
@@ -49,6 +49,8 @@ if __name__ == "__main__":
                      for network in (reference, policy)]                    # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.k)
+    print("advantage: reward minus the group's mean, divided as adv_norm says; log p, after: of the "
+          "completion, before and after this update")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{run.adv_norm}'\n")
     print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "

@@ -43,6 +43,8 @@ def hacking(figure, *folders):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     name, *folders = sys.argv[1:]
     figure = Figure(figsize=(10.5, 3.9), layout='constrained')
     {'passes': passes, 'hacking': hacking}[name](figure, *folders)

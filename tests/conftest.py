@@ -1,9 +1,10 @@
 """What all tests share: one thread, and a copy of the repository with toy networks."""
 import os
+import pathlib
 import sys
 
 os.environ['OMP_NUM_THREADS'] = '1'             # a fork must not inherit a pool of threads
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import pytest
 import torch
@@ -13,12 +14,15 @@ import processes
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope='session')
-def repository(tmp_path_factory):
-    """Return the path of a copy of the repository in which all recipes are small, and made."""
-    return processes.toy_repository(tmp_path_factory.mktemp('work') / 'copy')
+@pytest.fixture(scope='session', autouse=True)
+def repository():
+    processes.toy_repository()
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed():
+def own_folder(tmp_path, monkeypatch):
+    """Each test stands in a folder of its own, with links to what is in the repository."""
+    monkeypatch.chdir(tmp_path)
+    for path in processes.REPOSITORY.iterdir():
+        os.symlink(path, path.name)
     torch.manual_seed(0)

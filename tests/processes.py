@@ -1,8 +1,7 @@
-"""Run our scripts in tests: as a fork of the test process, which has torch loaded already, in a
-folder that holds a copy of the repository. So a run at toy size takes a fraction of a second."""
+"""Run our scripts in tests: as a fork of the test process, which has torch loaded already, with toy
+networks. So a run takes a fraction of a second."""
 import atexit
-import glob
-import itertools
+import functools
 import json
 import multiprocessing
 import os
@@ -12,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import types
 
@@ -22,10 +22,11 @@ import torch._dynamo    # optimizers import it, which takes a second: once, not 
 import common
 import data.docstrings
 import pretrain
+from model import load_checkpoint
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = pathlib.Path(tempfile.mkdtemp())
 FORK = multiprocessing.get_context('fork')
-NUMBERS = itertools.count()
 RECIPE = """
 n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 30, 16, 'float32'
 """
@@ -39,36 +40,34 @@ TOY = ['--generator=out/generator_arithmetic.pt', '--judge=out/judge_arithmetic.
        '--device=cpu', '--dtype=float32']
 
 
-def toy_repository(folder):
-    """Copy what git would hold to a new folder, make all recipes small, and train the networks of
-    arithmetic by them; return its path. Texts that would be downloaded, or take seconds, are toys.
-    """
+def toy_repository():
+    """Copy what git would hold to REPOSITORY, make all recipes small, and train the networks of
+    arithmetic by them. Texts that would be downloaded, or take seconds, are toys."""
+    atexit.register(shutil.rmtree, REPOSITORY)
     unwanted = shutil.ignore_patterns('out*', '.*', '__pycache__', 'wandb', 'tests')
-    shutil.copytree(ROOT, folder, ignore=unwanted)
-    for path in glob.glob(f'{folder}/config/[gj][eu]*.py'):     # generator_, judge_
-        with open(path, 'a') as file:
-            file.write(RECIPE)
-    os.mkdir(folder / 'out')
+    shutil.copytree(ROOT, REPOSITORY, ignore=unwanted, dirs_exist_ok=True)
+    for path in REPOSITORY.glob('config/[gj][eu]*.py'):         # generator_, judge_
+        path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
+    (REPOSITORY / 'out').mkdir()
     texts = [f'{text} {i} {PROSE[2]}' for i in range(20) for text in PROSE]
-    (folder / data.docstrings.CACHE).write_text(json.dumps(texts))
-    (folder / 'out/shakespeare.txt').write_text('\n\n'.join(texts))
+    (REPOSITORY / data.docstrings.CACHE).write_text(json.dumps(texts))
+    (REPOSITORY / 'out/shakespeare.txt').write_text('\n\n'.join(texts))
+    os.chdir(REPOSITORY)
     for recipe in ('generator_arithmetic', 'generator_equations', 'judge_arithmetic'):
-        make_network(str(folder), recipe, 'arithmetic')
-    return str(folder)
+        make_network(recipe)
 
 
-def make_network(folder, recipe, dataset):
-    code, text = run(folder, 'pretrain.py', f'--dataset={dataset}', f'config/{recipe}.py')
-    assert code == 0, text
+@functools.cache
+def make_network(recipe, dataset='arithmetic'):
+    succeeds('pretrain.py', f'--dataset={dataset}', f'config/{recipe}.py')
 
 
 class Run:
     """A script that runs in the background, as one process or as several ranks. before: a function
     that each process calls first."""
 
-    def __init__(self, folder, script, *flags, ranks=1, before=None):
-        self.output = pathlib.Path(folder, f'output-{next(NUMBERS)}.txt')
-        self.output.touch()
+    def __init__(self, script, *flags, ranks=1, before=None):
+        self.output = tempfile.TemporaryFile('a+b')
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
             port = probe.getsockname()[1]
@@ -76,22 +75,19 @@ class Run:
         for rank in range(ranks):
             env = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'RANK': str(rank),
                    'WORLD_SIZE': str(ranks)}
-            settings = (self.output, folder, script, flags, env, before)
+            settings = (self.output, [script, *flags], env, before)
             self.ranks.append(FORK.Process(target=become, args=settings))
             self.ranks[-1].start()
 
     def text(self):
-        return self.output.read_text(errors='replace')
+        self.output.seek(0)
+        return self.output.read().decode(errors='replace')
 
-    def wait_for(self, condition):
-        """Wait until a function returns True."""
-        while not condition():
+    def wait_for(self, words):
+        """Wait until the output has these words."""
+        while words not in self.text():
             assert all(process.is_alive() for process in self.ranks), self.text()
             time.sleep(0.01)
-
-    def kill(self, number):
-        for process in self.ranks:
-            os.kill(process.pid, number)
 
     def wait(self):
         """Return the exit code of the first rank, and the output."""
@@ -103,36 +99,34 @@ class Run:
         return self.ranks[0].exitcode, self.text()
 
 
-def become(output, folder, script, flags, env, before):
+def become(output, argv, env, before):
     """Make this process, a fork, one that runs a script."""
-    number = os.open(output, os.O_WRONLY | os.O_APPEND)
-    os.dup2(number, 1)
-    os.dup2(number, 2)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
     sys.stdout = open(1, 'w', closefd=False)
     sys.stderr = open(2, 'w', closefd=False)
-    os.chdir(folder)
     os.environ.update(env)
-    sys.argv = [script, *flags]
+    sys.argv = argv
     signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
     sys.modules['tiktoken'] = types.SimpleNamespace(get_encoding=lambda name: Bytes)
     atexit._clear()                             # of the test process
     if before:
         before()
     try:
-        runpy.run_path(script, run_name='__main__')
+        runpy.run_path(argv[0], run_name='__main__')
     finally:
         atexit._run_exitfuncs()                 # a fork does not do this by itself
 
 
-def interrupt_at_step(number):
-    """Return a function that makes a script interrupt itself when it logs this step."""
+def at_step(number, signal_number):
+    """Return a function that makes a script send itself a signal when it logs this step."""
     def before():
         write = common.Log.write
 
         def interrupt(log, step, line):
             write(log, step, line)
             if step == number:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal_number)
         common.Log.write = interrupt
     return before
 
@@ -153,24 +147,35 @@ def run(*words, **more):
     return Run(*words, **more).wait()
 
 
-def fails(words_expected, *words, **more):
-    """A run must end with an error whose last line has these words, and with code 1."""
+def succeeds(*words, **more):
+    """Run a script, which must end well. Return the output."""
     code, text = run(*words, **more)
-    last = text.strip().splitlines()[-1]
-    assert code == 1 and all(word in last for word in words_expected), text
+    assert code == 0, text
     return text
 
 
-def refused(words_expected, function, *args, **more):
-    """A call must end as fail() does, with one line that has these words."""
+def fails(word, *words, **more):
+    """A run must end with an error whose last line has this word, and with code 1."""
+    code, text = run(*words, **more)
+    assert code == 1 and word in text.strip().splitlines()[-1], text
+    return text
+
+
+def refused(word, function, *args, **more):
+    """A call must end as fail() does, with one line that has this word."""
     with pytest.raises(SystemExit) as end:
         function(*args, **more)
     line = str(end.value)
-    assert line.startswith('error: ') and '\n' not in line, line
-    assert all(word in line for word in words_expected), line
+    assert line.startswith('error: ') and '\n' not in line and word in line, line
 
 
-def weights(path):
-    """Return the weights of a checkpoint, one vector."""
-    model = torch.load(path, weights_only=True)['model']
+def write(name, text):
+    """Write a file into the folder of this test; return its name."""
+    pathlib.Path(name).write_text(text, 'utf-8')
+    return name
+
+
+def weights(folder):
+    """Return the weights of a checkpoint, or of that in a run's folder, one vector."""
+    model = load_checkpoint(folder)['model']
     return torch.cat([values.flatten() for values in model.values()])
