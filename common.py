@@ -77,8 +77,8 @@ def configure(namespace, words=None):
 
 
 def read(word, knobs):
-    """Return {name: value} of a word of the command line: of --name=value, whose value is text, or
-    of a config file, which sees the knobs."""
+    """Return {name: value} from one argument of the command line: --name=value, whose value stays
+    text, or a config file, which sees the knobs."""
     if word.startswith('-'):
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}
@@ -148,7 +148,7 @@ def init_device(device, dtype):
         device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, AttributeError):
         fail(f"device = '{device}' is not available; expected 'auto', 'cpu', 'cuda' or 'mps'")
-    if dtype == 'auto':                         # bfloat16 where the hardware multiplies it
+    if dtype == 'auto':                         # bfloat16 on CUDA, and on CPUs with AVX512-BF16
         has_bfloat16 = {'cuda': True, 'cpu': torch.cpu._is_avx512_bf16_supported()}
         dtype = 'bfloat16' if has_bfloat16.get(device.type) else 'float32'
     if dtype == 'float64':
@@ -159,7 +159,7 @@ def init_device(device, dtype):
     torch.set_autocast_dtype(device.type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)
     keep_freed_memory()
-    if n_ranks() > 1:                           # ranks wait as long as rank 0 makes networks
+    if n_ranks() > 1:                           # 9 hours: ranks wait while rank 0 makes networks
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
                                 timeout=datetime.timedelta(hours=9))
     return device

@@ -68,7 +68,7 @@ class Scorer:
     reference: nn.Module | None = None
     temperature: float = 1.0
 
-    @torch.no_grad()                            # so a reward may return a tensor with a graph
+    @torch.no_grad()                            # scores are constants for the loss
     def score(self, names, r):
         """Return {name: (B, k)} of the completions of a Rollout."""
         scores = {}

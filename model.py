@@ -100,15 +100,15 @@ class GPT(nn.Module):
     Another network can take the place of this one. GRPO needs of it:
       model(tokens, where, copies) -> float32 logits (U, V) that score tokens[n, t] at the U places
           where `where` (N, T) is True, sequence by sequence. A fill network must not see the tokens
-          there, a causal one nothing but what stands to the left. copies: each `copies`
-          neighbouring sequences are equal up to their first True; this part may be computed once.
+          there; a causal one may see only what stands to their left. copies: sequences come in runs
+          of `copies`, equal up to their first True; this part may be computed once.
       causal, device, mask_id, bos_id, pad_id, block_size (of the longest sequence), and args (plain
           values, for checkpoints)
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'
     and, if it is causal, to generate token by token:
       cache = model.new_cache(), with cache.batch_repeat_interleave(copies)
-      model.next_logits(tokens, cache) -> logits (N, V) of what follows tokens (N, S), which follow
-          what is in the cache, and are added to it."""
+      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, S). These
+          continue what is in the cache, and are appended to it."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
                  n_outputs=0):

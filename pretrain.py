@@ -71,7 +71,7 @@ CHOICES = {
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
 
-# ---- recipes: knobs that name a network ----------------------------------------------------------
+# ---- recipes: config files that describe a network -----------------------------------------------
 
 
 def read_recipe(namespace, words):
@@ -128,7 +128,7 @@ def find_networks(names, run_dataset, vocabulary=None):
             f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
         # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
         # not a rank of this run.
-        if is_recipe and changed_knobs(path, config):
+        if is_recipe and path not in paths and changed_knobs(path, config):
             if config['generator']:             # a classifier waits for what it learns from
                 for process in running:
                     process.wait()

@@ -6,9 +6,9 @@ at a generator alone.
     python sample.py out-mine config/mine.py                # with the rewards that mine.py defines
     python sample.py out/generator_arithmetic.pt
 
-A config file gives the rewards that it defines. All other knobs of train_grpo.py are those of the
-run, unless a flag sets them. The numbers at the end are those that the run itself prints. No code
-that a checkpoint names is run."""
+Of a config file only the reward functions are used. Knobs are those of the run, unless a flag sets
+them. The numbers at the end are those that the run itself prints. Functions never come from the
+checkpoint, so it cannot run code of its own."""
 import sys
 
 import train_grpo as run
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     checkpoint = load_checkpoint(path)
     vars(run).update(prompt=prompt, num_samples=num_samples)
     _, functions = configure(vars(run), [word for word in words if not word.startswith('-')])
-    vars(run).update(checkpoint['config'], objective='ppo')     # that of pretrain.py is another
+    vars(run).update(checkpoint['config'], objective='ppo')     # pretrain.py has another objective
     configure(vars(run), [word for word in words if word.startswith('-')])
     assert '--out_dir' not in ' '.join(words), f"expected: python sample.py {run.out_dir}"
     device = init_device(run.device, run.dtype)

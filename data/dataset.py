@@ -37,9 +37,9 @@ def rng_for(seed, purpose, step=0):
 class Tokenizer:
     """Characters, or the byte pairs of GPT-2.
 
-    base: V, the number of ids that a network can produce. One of them is eos, which ends a text.
-    The next three ids are mask (a blank), bos (the beginning) and pad. Networks only read them, and
-    no text has them."""
+    vocab_size: V, the number of ids that a network can produce. One of them is eos, which ends a
+    text. The next three ids are mask (a blank), bos (the beginning) and pad. Networks only read
+    them, and no text has them."""
 
     def __init__(self, kind, chars=''):
         """kind: 'char', with all characters of the vocabulary in chars, or 'gpt2'."""
@@ -136,8 +136,8 @@ class Dataset:
     the training pairs."""
 
     def __init__(self, name, tok, block_size=0, max_new_tokens=0):
-        """block_size: the largest T; 0: the longest pair, or 64 tokens of running text. A sequence
-        has room for max_new_tokens after its prompt; 0: for the longest answer."""
+        """block_size: the largest T; 0: no limit for pairs, 64 tokens for running text. Within the
+        limit, pairs have room for max_new_tokens after any prompt; 0: for the longest answer."""
         train, held_out, self.verify = read_texts(name)
         texts = {'train': train, 'val': held_out}
         self.tok = tok

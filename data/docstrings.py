@@ -37,7 +37,7 @@ def texts():
 
 def library_paragraphs():
     """Yield the prose paragraphs of all docstrings of the standard library."""
-    warnings.simplefilter('ignore')             # of old syntax in the library
+    warnings.simplefilter('ignore')             # about old syntax in the library
     root = sysconfig.get_path('stdlib')
     for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):
         if re.search(SKIP, path[len(root):]):
@@ -52,7 +52,7 @@ def library_paragraphs():
 
 
 def is_prose(part):
-    """Is a paragraph English, of more than a few words, no code and no table?"""
+    """Return whether a paragraph is ASCII prose of 24 characters or more, no code and no table."""
     text = ' '.join(part.split())
     if not re.fullmatch('[ -~]{24,}', text) or ' ' not in text:
         return False

@@ -1,4 +1,4 @@
-"""Draw the log of a run, or of several beside each other, as a PNG in the first one's folder.
+"""Draw the log of a run, or of several in one picture, as a PNG in the first run's folder.
 
     python -m extras.curves out-grpo                        # out-grpo/curves.png
     python -m extras.curves out-grpo out-other              # out-grpo/compare.png"""

@@ -19,8 +19,8 @@ TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1, so the advantage
 
 
 def set_up(words):
-    """Apply words of a command line to the knobs of train_grpo. Return the policy, its reference, a
-    Scorer and a Dataset. This is the set-up of a run in a notebook, too."""
+    """Apply arguments of a command line to the knobs of train_grpo. Return the policy, its
+    reference, a Scorer and a Dataset. A notebook can call it, too."""
     _, functions = configure(vars(run), words)
     device = init_device(run.device, run.dtype)
     names = [run.generator, run.judge] if 'judge' in run.rewards else [run.generator]
@@ -49,8 +49,8 @@ if __name__ == "__main__":
                      for network in (reference, policy)]                    # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.k)
-    print("advantage: reward minus the group's mean, divided as adv_norm says; log p, after: of the "
-          "completion, before and after this update")
+    print("advantage: reward minus the group's mean, divided as adv_norm says; log p, after: "
+          "of the completion, before and after this update")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{run.adv_norm}'\n")
     print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "

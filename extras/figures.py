@@ -1,4 +1,4 @@
-"""Draw two pictures of the pages from finished runs. Their commands are in config/README.md.
+"""Draw a picture of README.md from finished runs.
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
     python -m extras.figures hacking out-likelihood out-classifier-1e-6 ..."""
@@ -9,7 +9,7 @@ from extras.curves import Figure, draw, read_log
 
 
 def passes(figure, *folders):
-    """Draw variety against truth: an arrow for each run from the reference to the policy."""
+    """Draw truth against variety: an arrow for each run from the reference to the policy."""
     ax = figure.subplots()
     for folder in folders:
         with open(f'{folder}/config.json', encoding='utf-8') as file:
@@ -25,7 +25,7 @@ def passes(figure, *folders):
 
 
 def hacking(figure, *folders):
-    """Draw what runs were rewarded for, and what is true."""
+    """Draw the gain in reward and the share of true equations, a line for each run."""
     reward_ax, verify_ax = figure.subplots(1, 2)
     for i, folder in enumerate(folders):
         style = f'C{i}'

@@ -1,5 +1,5 @@
-"""Other people's language models: GRPO on what is in a folder that save_pretrained of transformers
-wrote, or that a hub download left.
+"""GRPO on pretrained language models: a folder that save_pretrained() of transformers wrote, or a
+download from the hub.
 
     python train_grpo.py config/grpo_smollm2.py --generator=FOLDER --dataset=mine.jsonl
     python -m extras.pretrained out-smollm2 my-folder       # write the policy of a run for others
@@ -28,8 +28,8 @@ except ImportError:
 
 
 class PretrainedTokenizer(Tokenizer):
-    """The tokenizer of a folder. base: V, its ids; eos: its own. mask, bos and pad are ours: they
-    follow the V ids, and Pretrained translates them."""
+    """The tokenizer of a folder: its vocab_size (V) ids and its eos. mask, bos and pad are ours:
+    they follow the V ids, and Pretrained translates them."""
 
     def __init__(self, folder):
         self.vocabulary = folder
@@ -65,8 +65,8 @@ class PretrainedTokenizer(Tokenizer):
 
 
 class Head(nn.Module):
-    """The output layer, in float32, at just the places where (N, S) is True. Its V columns make it
-    the most expensive layer, and bfloat16 logits would be off by up to 0.2."""
+    """The output layer, in float32, only at the places where self.where (N, S) is True. Its V
+    columns make it the most expensive layer, and bfloat16 logits would be off by up to 0.2."""
     where = None
 
     def __init__(self, linear):
@@ -142,8 +142,8 @@ class Pretrained(nn.Module):
         return self.run(tokens, where, cache)
 
     def run(self, inputs, where, cache=None):
-        """Return logits (U, V), float32, of the network at where (N, S) of inputs (N, S) in our
-        ids: bos and what follows it, or what follows the tokens in the cache."""
+        """Return float32 logits (U, V) at the places where `where` (N, S) is True. inputs (N, S),
+        in our ids: bos and what follows it, or what follows the tokens in the cache."""
         if not self.has_bos and inputs[0, 0] == self.bos_id:
             assert not where[:, 0].any(), f"{self.args['folder']} has no bos: a prompt is empty"
             inputs = inputs[:, 1:]

@@ -3,7 +3,7 @@
     python -m extras.tiny                           # torch, one core, eight seconds
 
 train_grpo.py adds: a learned judge, several passes, generating from left to
-right, micro-steps and ranks, evaluation, checkpoints."""
+right, micro-steps and ranks, logs, checkpoints."""
 import copy
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ torch.manual_seed(1)
 torch.set_num_threads(1)
 
 # The task: sequences a+b+c+d=ef. Two of a, b, c, d are blank. Many completions are true,
-# and a function can tell. A tenth of the prompts is held out: their symbols sum to 10, 20, ...
+# and a function can tell. A tenth of the prompts is held out: their ids sum to 20, 30, ...
 BLANK = 10
 def make_prompts(n, held_out=False):
     digits = torch.randint(10, (n, 4))
@@ -37,8 +37,8 @@ policy = nn.Sequential(
     nn.Linear(128, 6 * 10), nn.Unflatten(1, (6, 10)))
 
 # Pretraining on true sequences teaches which digits are possible in each blank. But two
-# possible digits seldom make the sequence true, and neither do the two likeliest ones. How
-# often the two likeliest do is the line to beat.
+# possible digits seldom make the sequence true, and even the two likeliest seldom do. The
+# share that those make true is the line to beat.
 optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
 for step in range(1000):
     prompts, sequences = make_prompts(256)
