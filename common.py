@@ -239,8 +239,9 @@ class Log:
     """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line.
 
     A new run moves an older one out of its way: out-grpo becomes out-grpo-1. A resumed run appends.
-    Its log may repeat the steps after the last checkpoint, so a reader takes the last line of each
-    step. needed: files that the run reads, which must not be moved.
+    Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
+    and the last evaluation line of each step.
+    needed: files that the run reads, which must not be moved.
     wandb_project: also log to Weights & Biases, if not ''."""
 
     wandb = None

@@ -1,7 +1,7 @@
 # runs of 4 characters in English prose, a likelihood judge
 # python train_grpo.py config/grpo_docstrings.py
-# verify: start 32.2 %, line to beat 39.3 %, policy 55.6 +- 1.2 %; seeds 1, 2, 3; 250 s of steps on
-# one core of an AMD EPYC that had other work, too
+# verify: start 31.8 %, line to beat 37.5 %, policy 55.6 +- 1.2 %; seeds 1, 2, 3; 249 to 305 s of
+# steps on one core of an AMD EPYC that had other work, too
 
 dataset = 'docstrings'
 blank_span = 4
@@ -13,7 +13,7 @@ judge = 'config/judge_prose.py'
 batch_size = 32
 entropy_coef = 0.0
 learning_rate = 2e-3
-max_iters = 500
+max_iters = 700
 
 out_dir = 'out-docstrings'
 log_interval = 10

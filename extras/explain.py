@@ -12,7 +12,7 @@ from judge import Scorer, show_groups
 from model import load_network, make_optimizers
 from pretrain import find_networks
 
-TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1, so the advantages cancel",
+TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1 before the update",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
          'entropy_bonus': "minus entropy_coef x entropy",
          'loss': "their sum"}
@@ -28,6 +28,8 @@ def set_up(words):
                               for path in find_networks(names, run.dataset)]
     reference = copy.deepcopy(policy).requires_grad_(False)
     judge = judges[0][0].requires_grad_(False) if judges else None
+    if run.chat_template:
+        tok.encode_prompt = tok.encode_chat
     data = Dataset(run.dataset, tok, policy.block_size, run.max_new_tokens)
     scorer = Scorer(judge, data.verify, functions, policy, reference, run.temperature)
     return policy, reference, scorer, data
