@@ -67,8 +67,8 @@ def configure(namespace, words=None):
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected, for example, {defaults[name]!r}, "
-                     "neither negative nor infinite")
+                fail(f"{word}: {name} = {value!r}: expected a value such as "
+                     f"{defaults[name]!r}, and no number that is negative or infinite")
             namespace[name] = value
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:

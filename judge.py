@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from common import print0
 from model import equal_pairs, log_probs
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -113,6 +114,8 @@ class Scorer:
         """Return the goal, the name of the number to watch: 'reward' if a function of the user is
         among the rewards, or if there is no verifier; else 'verify'."""
         own_rewards = set(rewards) & set(self.functions)
+        if self.functions and not own_rewards:
+            print0(f"rewards = {rewards} uses none of your functions: {list(self.functions)}")
         return 'verify' if self.verify and not own_rewards else 'reward'
 
 
@@ -130,7 +133,8 @@ def auc(scores, labels):
 def verdict(numbers):
     """Return in words whether a run worked, by the numbers of its last evaluation. The first number
     is the goal. Differences of less than two standard errors are noise."""
-    now = next(iter(numbers.values()))
+    goal = next(iter(numbers))
+    now = numbers[goal]
     start = numbers['start']
     line = max(start, numbers['line to beat'])
     noise = 2 * numbers['standard error']
@@ -138,18 +142,17 @@ def verdict(numbers):
         words = "below always giving the commonest answer"
     elif now > line + noise:
         words = "above the line to beat"
-    elif now > line - noise:
-        words = "at the line to beat (or the start), within two standard errors"
+    elif goal == 'verify' and line < 0.05:
+        words = ("almost nothing was right at the start, so there was little to learn from; "
+                 "pretrain the generator longer, or give partial credit")
     elif now > start + noise:
-        words = "below the line to beat: it may only have grown more certain"
+        words = "better than at the start, but it may only have grown more certain (line to beat)"
     else:
         words = "not better than at the start, within two standard errors"
-    # Training prompts have gained more than twice as much as held-out ones.
-    training = numbers.get('training', now)
-    if training - start > 2 * max(now - start, noise):
-        words += (f"; training prompts are at {training:.3f}, held-out ones are not: it has "
-                  "memorised; more or other data would help")
-    return words
+    if goal == 'verify' and numbers.get('training', now) > max(0.9, now + 0.2):
+        words += ("; training prompts are solved, held-out ones are not: it has memorised; more or "
+                  "other data would help")
+    return f"{goal} {now:.3f}: {words}"
 
 
 def show_groups(label, r, columns, n_groups=3, max_rows=6):

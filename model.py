@@ -308,6 +308,7 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     temperature, top_k, top_p, see choose()."""
     assert model.args.get('n_outputs', 0) == 0, "a classifier cannot generate"
     if model.causal:
+        assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
         return generate(model, prompts, **sampling)
     if n_fill_steps == 1:
         return fill(model, prompts, **sampling)

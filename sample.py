@@ -63,8 +63,8 @@ if __name__ == "__main__":
     run.rewards = {name: weights[name] for name in weights if known.get(name)}
     scorers = {label: Scorer(judge, data.verify, functions, network, networks.get('reference'),
                              run.temperature) for label, network in networks.items()}
-    if policy.causal and run.blank_kind not in ('suffix', 'answer'):
-        run.blank_kind = 'suffix'               # a causal generator alone: the default is for fill
+    if policy.causal and run.blank_kind == 'random':    # a generator alone: the default is for fill
+        run.blank_kind = 'suffix' if data.answer_starts['val'] is None else 'answer'
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     held_out = run.get_prompts(data, 0, policy.causal, 'val')

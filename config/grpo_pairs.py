@@ -3,6 +3,7 @@
 # verify: start 15.7 %, line to beat 48.6 %, policy 86.4 +- 1.2 %; seeds 1, 2, 3; 20 to 44 s of
 # steps on one core of an AMD EPYC that had other work, too
 
+dataset = 'mine.jsonl'
 blank_kind = 'answer'
 rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_alliteration.py
 

@@ -95,8 +95,8 @@ def test_each_reward_is_what_its_name_says(causal):
 @pytest.mark.parametrize('now, training, words', [
     (0.1, 0.3, 'below always giving the commonest answer'),
     (0.6, 1.0, 'memorised'), (0.95, 1.0, 'above the line to beat'),
-    (0.6, 0.7, 'above the line to beat'), (0.51, 0.5, 'at the line to beat'),
-    (0.45, 0.5, 'below the line to beat'), (0.31, 0.3, 'not better than at the start')])
+    (0.6, 0.7, 'above the line to beat'), (0.51, 0.5, 'more certain'),
+    (0.45, 0.5, 'more certain'), (0.31, 0.3, 'not better than at the start')])
 def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
     numbers = {'verify': now, 'training': training, 'start': 0.3, 'line to beat': 0.5,
                'standard error': 0.01, 'constant answer': 0.2}
@@ -104,6 +104,8 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
     assert ('memorised' in verdict(numbers)) == (words == 'memorised')
     numbers |= {'start': 0.97, 'constant answer': 0.0}      # samples can beat greedy decoding
     assert 'above' not in verdict(numbers)
+    numbers |= {'verify': 0.02, 'start': 0.0, 'line to beat': 0.01}
+    assert 'partial credit' in verdict(numbers)
 
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):

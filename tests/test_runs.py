@@ -13,7 +13,9 @@ import torch
 
 import train_grpo
 from common import configure
-from model import load_checkpoint
+from data.dataset import Dataset
+from judge import judge_sequences
+from model import complete, load_checkpoint, load_network
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, run, succeeds,
                        weights, write)
 from test_grpo import close
@@ -185,6 +187,14 @@ def test_pretraining_learns(recipe, dataset, better_than):
                     f'--dataset={dataset}', '--out=a.pt')
     *_, loss = re.findall(r'held-out loss (\S+)', text)
     assert float(loss) < better_than
+    if recipe == 'judge_classifier':            # real text scores higher than filled text
+        judge, tok = load_network('a.pt')
+        prompts = Dataset('arithmetic', tok).prompts('val', 300, 1, 1, 0, False, 0, 'random',
+                                                     'random', 0.2, 0.6, 1)
+        r = complete(load_network('out/generator_arithmetic.pt')[0], prompts)
+        real, filled = [judge_sequences(judge, sequences, None).mean()
+                        for sequences in (prompts.original, r.sequences)]
+        assert real > filled
 
 
 # ---- signals and resuming ------------------------------------------------------------------------
@@ -276,7 +286,8 @@ def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_
     ('--generator=config/judge_classifier.py', 'classifier'), ('--eval_interval=0', 'eval_'),
     ('--dataset=arithmetik', 'arithmetic'),
     ('--target_kl=0.1 --kl_beta=0', 'kl_beta'),
-    ('--generator=out/generator_equations-arithmetic.pt', "'random'")])
+    ('--generator=out/generator_equations-arithmetic.pt', "'random'"),
+    (f'{" ".join(ANSWERS[:2])} --rewards={{"verify":1}} --n_fill_steps=2', 'passes')])
 def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags, word):
     fails(word, *command(*flags.split()))
 
