@@ -102,8 +102,8 @@ class Scorer:
             logp = log_probs(r.logits_of(self.policy), self.temperature)        # (U, V)
             logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
             return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
-        # A verifier or a function of the user gets prompts, completions and originals; with fewer
-        # parameters, only the first of these.
+        # A verifier or a function of the user gets prompts, completions and originals: the first n
+        # of these, if it has n parameters without a default.
         function = self.verify if name == 'verify' else self.functions[name]
         arguments = r.texts()[:n_parameters(function)]
         if name == 'verify':                    # called per completion, once for equal arguments

@@ -107,8 +107,8 @@ class GPT(nn.Module):
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'
     and, if it is causal, to generate token by token:
       cache = model.new_cache(), with cache.batch_repeat_interleave(copies)
-      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, S). These
-          continue what is in the cache, and are appended to it."""
+      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, S), which
+          continue those in the cache and are appended to it."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
                  n_outputs=0):
@@ -193,7 +193,7 @@ class GPT(nn.Module):
 
 @torch.compiler.disable
 def first_true(where):
-    """Return the first column, a number, in which any sequence of where (N, T) is True."""
+    """Return the number of the first column of where (N, T) that has a True in any row."""
     return int(where.any(0).nonzero()[0])
 
 
@@ -282,8 +282,8 @@ class Rollout:
     actions: Tensor             # (M,) the sampled id
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
     causal: bool = False        # True: generated from left to right; the states are the sequences
-    logp_old: Tensor | None = None      # (M,) its log-probability before the first update, if a
-                                # step has several; else the caller needs none
+    logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
+                                # the step has a single update
 
     @property
     def k(self):

@@ -4,7 +4,7 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/generator_arithmetic.py
     python pretrain.py config/judge_classifier.py --max_iters=1000 --out=out/longer.pt
 
-train_grpo.py runs this for networks that do not exist yet, by config files, which are called
+train_grpo.py runs this for networks that are missing or out of date. Their config files are called
 recipes.
 """
 import atexit

@@ -6,8 +6,8 @@ at a generator alone.
     python sample.py out-mine config/mine.py                # with the rewards that mine.py defines
     python sample.py out/generator_arithmetic.pt
 
-Of a config file only the reward functions are used. Knobs are those of the run, unless a flag sets
-them. The numbers at the end are those that the run itself prints. Functions never come from the
+A run keeps its own knobs, unless a flag sets them, and takes only reward functions from a config
+file. The numbers at the end are those that the run itself prints. Functions never come from the
 checkpoint, so it cannot run code of its own."""
 import sys
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     checkpoint = load_checkpoint(path)
     vars(run).update(prompt=prompt, num_samples=num_samples)
     _, functions = configure(vars(run), [word for word in words if not word.startswith('-')])
-    vars(run).update(checkpoint['config'], objective='ppo')     # pretrain.py has another objective
+    vars(run).update(checkpoint['config'], objective='ppo')     # configure() would refuse 'fill'
     configure(vars(run), [word for word in words if word.startswith('-')])
     assert '--out_dir' not in ' '.join(words), f"expected: python sample.py {run.out_dir}"
     device = init_device(run.device, run.dtype)

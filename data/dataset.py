@@ -26,8 +26,9 @@ from data.prose import BLANK, checker, paragraphs_of
 def rng_for(seed, purpose, step=0):
     """Return a numpy generator that depends on (seed, purpose, step) and on nothing else.
 
-    Everything random in this project is drawn from such generators. So a resumed run draws what
-    an uninterrupted one would have drawn, and no draw depends on how many others came before it."""
+    Batches, blanks and samples are drawn from such generators (weights by torch.manual_seed). So a
+    resumed run draws what an uninterrupted one would have drawn, and no draw depends on how many
+    others came before it."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
 
 
@@ -44,7 +45,7 @@ class Tokenizer:
     def __init__(self, kind, chars=''):
         """kind: 'char', with all characters of the vocabulary in chars, or 'gpt2'."""
         # id 0 is eos, so that the characters begin with 1
-        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary) is equal
+        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
         self.ids = {char: i for i, char in enumerate(chars, 1)}
         self.eos = 0
         pieces = [b'\n'] + [char.encode() for char in chars]    # the bytes of each id
@@ -191,7 +192,8 @@ class Dataset:
     def prompts(self, split, n, k, seed, step, causal, max_new_tokens, fill_order, *blank_knobs,
                 purpose=''):
         """Return n Prompts for k completions each, a function of (seed, purpose, split, step).
-        fill_order: 'random' | 'left' to right; the others: see blanks()."""
+        fill_order: 'random' | 'left' to right. max_new_tokens: 0: no limit but T. blank_knobs: see
+        blanks()."""
         rng = rng_for(seed, purpose + split, step)
         original, answer_start = self.batch(split, n, rng)                      # (n, T), (n,)
         tokens = original
@@ -229,7 +231,7 @@ def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_
     assert not (causal and blank_kind == 'random'), (
         "blank_kind = 'random': a causal generator needs 'suffix' or 'answer'")
     assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
-    # In fill mode the end of a text stays, because it says how long the text is.
+    # Only a suffix or generated text includes eos. Else it stays, as it says how long the text is.
     may_be_blank = tokens != tok.pad                                                    # (n, T)
     if blank_kind != 'suffix' and not causal:
         may_be_blank &= tokens != tok.eos

@@ -1,5 +1,5 @@
-"""GRPO on pretrained language models: a folder that save_pretrained() of transformers wrote, or a
-download from the hub.
+"""GRPO on pretrained language models: a folder that save_pretrained() of transformers wrote, or one
+that was downloaded from the hub.
 
     python train_grpo.py config/grpo_smollm2.py --generator=FOLDER --dataset=mine.jsonl
     python -m extras.pretrained out-smollm2 my-folder       # write the policy of a run for others
@@ -23,7 +23,7 @@ try:
 except ImportError:
     fail("a pretrained model needs transformers: pip install transformers")
 
-# letters: N sequences, every `copies` of which share a prompt | T positions, S of them
+# letters: N sequences, in runs of `copies` that share a prompt | T positions, S in one pass
 # V ids of the tokenizer | U places where logits are asked for
 
 
