@@ -72,6 +72,8 @@ def configure(namespace, words=None):
             namespace[name] = value
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
+            if type(choices) is range:
+                choices = f"the numbers from {choices.start} on"
             fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
     return knobs_of(namespace), functions
 
@@ -84,12 +86,8 @@ def read(word, knobs):
         return {name: value}
     if not os.path.isfile(word):
         fail_unknown('config file', word, glob.glob('config/*.py'))
-    # runpy runs the file in a namespace of its own and returns it. The knobs are among its names.
-    try:
-        names = runpy.run_path(word, knobs)
-    except SystemExit as e:                     # else the run would end as if all were well
-        sys.exit(e.code or f"error: config file {word} called sys.exit()")
-    return {name: value for name, value in names.items()
+    # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
+    return {name: value for name, value in runpy.run_path(word, knobs).items()
             if name[0].islower() and not inspect.ismodule(value)}
 
 
@@ -141,13 +139,10 @@ def init_device(device, dtype):
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
-    try:
-        if device == 'cuda':                    # torchrun gives each rank a GPU
-            torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
-            torch.set_float32_matmul_precision('high')      # TF32
-        device = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, AttributeError):
-        fail(f"device = '{device}' is not available; expected 'auto', 'cpu', 'cuda' or 'mps'")
+    if device == 'cuda':                        # torchrun gives each rank a GPU
+        torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
+        torch.set_float32_matmul_precision('high')          # TF32
+    device = torch.empty(0, device=device).device
     if dtype == 'auto':                         # bfloat16 on CUDA, and on CPUs with AVX512-BF16
         has_bfloat16 = {'cuda': True, 'cpu': torch.cpu._is_avx512_bf16_supported()}
         dtype = 'bfloat16' if has_bfloat16.get(device.type) else 'float32'
@@ -222,7 +217,7 @@ class Signals:
 
 
 def lock(path):
-    """Open a file for appending. Exit if another run has it open in this way."""
+    """Open a file for appending, and lock it. Exit if another run has locked it."""
     # The lock belongs to the open file. It ends with the process, however that ends.
     file = open(path, 'a')
     try:

@@ -5,7 +5,6 @@ log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import collections
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -74,17 +73,13 @@ class Scorer:
         """Return {name: (B, k)} of the completions of a Rollout."""
         scores = {}
         for name in names:
-            try:
-                values = self.values(name, r)
-            except SystemExit as e:             # else the run would end as if all were well
-                sys.exit(e.code or f"error: reward '{name}' called sys.exit()")
-            N = len(r.sequences)
-            assert hasattr(values, '__len__') and len(values) == N, (
-                f"reward '{name}' gave {values!r:.80}: expected {N} numbers")
+            values = self.values(name, r)
+            assert values is not None, f"reward '{name}' returned nothing"
             values = torch.as_tensor(values, device=r.sequences.device,
                                      dtype=torch.get_default_dtype())
-            assert values.isfinite().all(), (
-                f"reward '{name}' gave {values.tolist()}: expected finite numbers")
+            N = len(r.sequences)
+            assert values.shape == (N,) and values.isfinite().all(), (
+                f"reward '{name}' gave {values.tolist()!r:.80}: expected {N} finite numbers")
             scores[name] = values.view(-1, r.k)
         return scores
 
@@ -113,6 +108,7 @@ class Scorer:
     def goal(self, rewards):
         """Return the goal, the name of the number to watch: 'reward' if a function of the user is
         among the rewards, or if there is no verifier; else 'verify'."""
+        assert self.verify or 'verify' not in rewards, "rewards: the dataset has no verify()"
         own_rewards = set(rewards) & set(self.functions)
         if self.functions and not own_rewards:
             print0(f"rewards = {rewards} uses none of your functions: {list(self.functions)}")
@@ -122,12 +118,8 @@ class Scorer:
 def auc(scores, labels):
     """Return P(score of a 1 > score of a 0) + half of the ties, of scores with labels bool, tensors
     of one shape; 0.5 if all labels are equal."""
-    # For each 1, count the zeros below it, and the zeros below or equal to it. Half of the sum
-    # counts a tie as one half.
-    zeros = scores[~labels].sort().values
-    ones = scores[labels]
-    below = torch.searchsorted(zeros, ones) + torch.searchsorted(zeros, ones, right=True)
-    return below.sum().item() / (2 * len(zeros) * len(ones)) if len(zeros) * len(ones) else 0.5
+    gap = scores[labels][:, None] - scores[~labels]         # of every pair of a 1 and a 0
+    return (0.5 + 0.5 * gap.sign()).mean().nan_to_num(0.5).item()
 
 
 def verdict(numbers):
@@ -157,9 +149,9 @@ def verdict(numbers):
 
 def show_groups(label, r, columns, n_groups=3, max_rows=6):
     """Print the first groups of a Rollout: each prompt, and below it its different completions with
-    their counts and their values in columns {name: (B, k)}, sorted by the first column. Of more
-    than max_rows the best and the worst are shown. Return all completions of these groups as dicts,
-    for samples.jsonl."""
+    their counts and their values in columns {name: (B, k)}, sorted by the first column. If there
+    are more than max_rows, only the best and the worst are shown. Return all completions of these
+    groups as dicts, for samples.jsonl."""
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
     table = list(zip(prompts, *numbers, completions))[:n_groups * r.k]

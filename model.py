@@ -2,10 +2,10 @@
 
 One class serves as generator and as judge. There is no dropout, because sampling and learning must
 see one and the same network."""
-import contextlib
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +62,7 @@ def linear(n_in, n_out, std):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + relu(up(norm(x))) down."""
+    """x + proj(attention(norm(x))), then x + down(relu(up(norm(x))))."""
 
     def __init__(self, layer, n_layer, n_head, n_embd):
         super().__init__()
@@ -171,7 +171,7 @@ class GPT(nn.Module):
             return self.logits(self.trunk(inputs)[where])
         # Each `copies` neighbouring sequences begin with the same ids. These go through the network
         # once, with gradient, and fill a cache. The cache is repeated, and each copy goes on alone.
-        n_shared = first_true(where) + 1
+        n_shared = first_true(where) + 1        # bos, and the shared ids
         cache = KVCache()
         shared = self.trunk(inputs[::copies, :n_shared], cache)             # (B, n_shared, C)
         cache.batch_repeat_interleave(copies)
@@ -187,7 +187,8 @@ class GPT(nn.Module):
     new_cache = KVCache
 
     def next_logits(self, tokens, cache):
-        """Return logits (N, V) of what follows tokens (N, S), a continuation of the cache."""
+        """Return logits (N, V) of the token after tokens (N, S), which continue those in the cache.
+        """
         return self.logits(self.trunk(tokens, cache)[:, -1])
 
 
@@ -206,8 +207,8 @@ def equal_pairs(groups):
 
 
 def log_probs(logits, temperature=1.0, kept=None):
-    """Return log-probabilities (U, V), nats, of softmax(logits / temperature) over the ids that are
-    kept (U, V) bool; None: all."""
+    """Return log-probabilities (U, V) of softmax(logits / temperature), in nats. Ids that are False
+    in kept (U, V) have probability 0; None: all ids are kept."""
     logits = logits / temperature
     if kept is not None:
         # -1e9 rather than -inf: p is still exactly 0, and p * log p is 0 instead of NaN
@@ -267,17 +268,15 @@ class Rollout:
         where                x       x         x       x       x   U = 5 distributions, 0 to 4
 
         sequence_of        0 1 2 3         0 1 2 3                 M = 8 sampled tokens
-        position           1 1 1 1         2 2 2 2
         distribution_of    0 0 1 1         2 3 4 4
         actions            4 5 8 8         9 1 6 3
 
     In causal mode the states are the sequences, and each token has a distribution of its own."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
-    states: Tensor              # (S, T) what the network saw, in all passes, except at `where`
+    states: Tensor              # (S, T) inputs of all passes; a fill network masks them at `where`
     where: Tensor               # (S, T) bool: the U places where it gave a distribution
     sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
-    position: Tensor            # (M,) its position, in [0, T)
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U)
     actions: Tensor             # (M,) the sampled id
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
@@ -331,8 +330,7 @@ def fill(model, prompts, **sampling):
     t = position[u]
     sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
     sequences[n, t] = ids.flatten()
-    return Rollout(prompts, sequences, prompts.tokens, prompts.mask, n, t, u, ids.flatten(),
-                   kept)
+    return Rollout(prompts, sequences, prompts.tokens, prompts.mask, n, u, ids.flatten(), kept)
 
 
 def fill_in_passes(model, prompts, n_fill_steps, **sampling):
@@ -347,32 +345,31 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     # them: pass_of is n_fill_steps or more there, or NaN in a prompt without blanks.
     place = prompts.order.masked_fill(~prompts.mask, T).argsort(1).argsort(1)   # (B, T)
     pass_of = (place * n_fill_steps / prompts.mask.sum(1, keepdim=True)).floor()        # (B, T)
-    groups = prompts.tokens.masked_fill(prompts.mask, model.mask_id)            # (B, T)
-    groups = groups[:, None].repeat(1, k, 1)                                    # (B, k, T)
+    partial = prompts.tokens.masked_fill(prompts.mask, model.mask_id)           # (B, T)
+    partial = partial[:, None].repeat(1, k, 1)                                  # (B, k, T)
     passes = []
     n_distributions = 0
     for i in range(n_fill_steps):
-        # groups: the k sequences of each prompt as they are so far, with mask_id in the blanks.
+        # partial: the k sequences of each prompt as they are so far, with mask_id in the blanks.
         # Sequences of a prompt that are in the same state share its distributions, so only the
-        # first of them goes through the network. States with nothing to fill in this pass are
-        # skipped.
-        is_equal = equal_pairs(groups)                                          # (B, k, k)
-        is_first = ~is_equal.tril(-1).any(2, keepdim=True)                      # (B, k, 1)
-        fill_now = is_first & (pass_of == i)[:, None]                           # (B, k, T)
+        # first of them, their leader, goes through the network. States with nothing to fill in
+        # this pass are skipped.
+        is_equal = equal_pairs(partial)                                         # (B, k, k)
+        is_leader = ~is_equal.tril(-1).any(2, keepdim=True)                     # (B, k, 1)
+        fill_now = is_leader & (pass_of == i)[:, None]                          # (B, k, T)
         is_state = fill_now.any(2)                                              # (B, k)
-        states = groups[is_state]                                               # (S, T)
+        states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
-        b, first, t = fill_now.nonzero(as_tuple=True)                           # (U,) each
+        b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
         ids, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
-        # Distribution u gives completion j the token ids[u, j], if j is in its state.
-        u, j = is_equal[b, first].nonzero(as_tuple=True)                        # (M,) each
-        groups[b[u], j, t[u]] = ids[u, j]
-        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
-                       kept))
+        # Distribution u gives completion j the token ids[u, j], if j is in its leader's state.
+        u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
+        partial[b[u], j, t[u]] = ids[u, j]
+        passes.append((states, where, b[u] * k + j, n_distributions + u, ids[u, j], kept))
         n_distributions += len(ids)
     # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
     columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
-    return Rollout(prompts, groups.flatten(0, 1), *columns)
+    return Rollout(prompts, partial.flatten(0, 1), *columns)
 
 
 def generate(model, prompts, **sampling):
@@ -383,30 +380,30 @@ def generate(model, prompts, **sampling):
         1 + 2 = _ _ _ _ _       sequence. The first sequence keeps its own `=` there.
     """
     k = prompts.uniforms.size(1)
-    t = first = first_true(prompts.mask)
+    column = first = first_true(prompts.mask)
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.mask, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.mask.repeat_interleave(k, 0)          # (N, T) will be, unless eos comes first
     kept_at = []                                # of each position (N, V), or None
     cache = model.new_cache()
     inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
-    while sampled[:, t:].any():
+    while sampled[:, column:].any():
         logits = model.next_logits(inputs, cache)                               # (N, V)
-        if t == first:                          # up to here the k completions of a prompt are equal
+        if column == first:                     # up to here the k completions of a prompt are equal
             logits = logits.repeat_interleave(k, 0)
             cache.batch_repeat_interleave(k)
-        ids, kept = choose(logits, prompts.uniforms[..., t].reshape(-1, 1), **sampling)
+        ids, kept = choose(logits, prompts.uniforms[..., column].reshape(-1, 1), **sampling)
         kept_at.append(kept)
-        is_sampled = sampled[:, t]              # (N,) False: still in the prompt, or after eos
-        sequences[is_sampled, t] = ids[is_sampled, 0]
-        inputs = sequences[:, t:t + 1]                                          # (N, 1)
-        ended = is_sampled & (sequences[:, t] == prompts.tok.eos)               # (N,)
-        t += 1
-        sampled[ended, t:] = False
+        is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
+        sequences[is_sampled, column] = ids[is_sampled, 0]
+        inputs = sequences[:, column:column + 1]                                # (N, 1)
+        ended = is_sampled & (inputs[:, 0] == prompts.tok.eos)                  # (N,)
+        column += 1
+        sampled[ended, column:] = False
     n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
     if kept is not None:
         kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
-    return Rollout(prompts, sequences, sequences, sampled, n, t,
+    return Rollout(prompts, sequences, sequences, sampled, n,
                    torch.arange(len(n), device=model.device), sequences[n, t], kept, causal=True)
 
 
@@ -453,17 +450,16 @@ def update(model, optimizers, lr, grad_clip):
 
 def save_checkpoint(path, model, tok, config, **more):
     """Save a network, its tokenizer and the knobs that made it, under a temporary name. Then rename
-    the file: a checkpoint is whole or not there."""
-    temporary = f'{path}.{os.getpid()}.tmp'
-    os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
+    the file: a checkpoint is whole or not there. If the disk is full, an older file is unchanged.
+    """
+    temporary = Path(f'{path}.{os.getpid()}.tmp')
+    temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
         torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
                     'vocabulary': tok.vocabulary, **more}, temporary)
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as e:        # torch raises the latter if the disk is full
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        fail(f"cannot write {path} ({e}); a file that was there is unchanged")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)       # it is still there if something went wrong
 
 
 def load_checkpoint(path):

@@ -62,6 +62,7 @@ CHOICES = {
     'positions': ('rotary', 'learned'),
     'blank_kind': ('random', 'suffix', 'answer'),
     'optimizer': ('muon', 'adamw'),
+    'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
     'batch_size': range(2, 10 ** 9),            # half of a classifier's batch is real
     'blank_span': range(1, 10 ** 9),
@@ -86,6 +87,7 @@ def read_recipe(namespace, words):
     for word in words:
         if not word.startswith('-'):
             name = Path(word).stem              # the last config file names the network
+    config['recipe'] = name
     if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
@@ -96,11 +98,12 @@ def read_recipe(namespace, words):
 
 def changed_knobs(path, config):
     """Return the knobs of config with which the network at path was not made: all of them if there
-    is no network. Refuse a file of another kind."""
+    is no network. Refuse a file that another recipe or script has made."""
     if not os.path.exists(path):
         return config
     old = load_checkpoint(path)['config']
-    assert 'text' in old, f"{path} was not written by pretrain.py; choose another --out=FILE"
+    assert old.get('recipe') == config['recipe'], (
+        f"{path} was not made by {config['recipe']}; move it, or choose another --out=FILE")
     return dict(config.items() - old.items())
 
 
@@ -157,7 +160,8 @@ def loss_of(network, data, filler, split, n, step):
     # All objectives read the same Prompts: tokens, and a mask of blanks. A label is stored as the
     # answer of a pair. The classifier must not see it, so it becomes padding.
     has_labels = objective == 'classifier' and filler is None
-    prompts = data.prompts(split, n, 1, seed, step, has_labels, 0, 'random',
+    causal = has_labels or getattr(filler, 'causal', False)
+    prompts = data.prompts(split, n, 1, seed, step, causal, 0, 'random',
                            'answer' if has_labels else blank_kind, blank_low, blank_high,
                            blank_span, purpose='pretrain ').to(network.device)
     tokens = prompts.original                                                   # (n, T)

@@ -3,12 +3,12 @@ at a generator alone.
 
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
-    python sample.py out-mine config/mine.py                # with the rewards that mine.py defines
+    python sample.py out-mine mine.py                       # with the rewards that mine.py defines
     python sample.py out/generator_arithmetic.pt
 
-A run keeps its own knobs, unless a flag sets them, and takes only reward functions from a config
-file. The numbers at the end are those that the run itself prints. Functions never come from the
-checkpoint, so it cannot run code of its own."""
+The knobs are those of the run, unless a flag sets them. Of a config file, only its functions are
+used, as rewards. Functions never come from the checkpoint, so it cannot run code of its own. The
+numbers at the end are those that the run itself prints."""
 import sys
 
 import train_grpo as run
@@ -31,9 +31,10 @@ if __name__ == "__main__":
 
     # The functions of train_grpo.py read its globals, so the knobs of the checkpoint go there.
     checkpoint = load_checkpoint(path)
-    vars(run).update(prompt=prompt, num_samples=num_samples)
+    vars(run).update(prompt=prompt, num_samples=num_samples, rewards={})
     _, functions = configure(vars(run), [word for word in words if not word.startswith('-')])
-    vars(run).update(checkpoint['config'], objective='ppo')     # configure() would refuse 'fill'
+    # A generator alone has the objective of pretrain.py, which configure() would refuse.
+    vars(run).update(checkpoint['config'], objective='ppo')
     configure(vars(run), [word for word in words if word.startswith('-')])
     assert '--out_dir' not in ' '.join(words), f"expected: python sample.py {run.out_dir}"
     device = init_device(run.device, run.dtype)
@@ -48,23 +49,21 @@ if __name__ == "__main__":
         tok.encode_prompt = tok.encode_chat
     data = Dataset(run.dataset, tok, policy.block_size, run.max_new_tokens)
 
-    # The rewards that can be scored here. verify and distinct are shown even if the run does not
-    # reward them. Functions come from the config files of this command, not from the checkpoint,
-    # which may be somebody else's.
-    known = {'judge': judge, 'verify': data.verify, 'distinct': True, 'length': True,
-             'kl': 'reference' in networks} | functions
-    if run.prompt:                              # it has no original, which some functions need
-        for name, function in (functions | {'verify': data.verify}).items():
-            if function and n_parameters(function) > 2:
-                del known[name]
+    # verify and distinct are shown even if the run does not reward them. Functions come from the
+    # config files of this command, not from the checkpoint, which may be somebody else's.
+    own = {'verify': data.verify} | functions
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
-    for name in run.rewards.keys() - known.keys():
-        print(f"not shown: {name}, which needs its config file, or an answer to a typed prompt")
-    run.rewards = {name: weights[name] for name in weights if known.get(name)}
+    for name in weights.keys() - {'judge', 'distinct', 'length', 'kl'}:
+        if not own.get(name) or run.prompt and n_parameters(own[name]) > 2:
+            print(f"not shown: {name}, which needs its config file, or an answer to compare with")
+            del weights[name]
+    run.rewards = weights
     scorers = {label: Scorer(judge, data.verify, functions, network, networks.get('reference'),
                              run.temperature) for label, network in networks.items()}
-    if policy.causal and run.blank_kind == 'random':    # a generator alone: the default is for fill
-        run.blank_kind = 'suffix' if data.answer_starts['val'] is None else 'answer'
+    # A generator alone has the default blanks, which only a fill network can fill.
+    if policy.causal and run.blank_kind == 'random':
+        has_answers = data.answer_starts['val'][0] < data.block_size
+        run.blank_kind = 'answer' if has_answers else 'suffix'
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     held_out = run.get_prompts(data, 0, policy.causal, 'val')
@@ -74,7 +73,7 @@ if __name__ == "__main__":
                                   policy.causal, run.max_new_tokens)
     for b in range(len(prompts)):
         for label, network in networks.items():
-            r = run.rollout(network, prompts[[b]].to(device))
+            r = run.rollout(network, prompts[[b]])
             show_groups(label, r, scorers[label].score(run.rewards, r), n_groups=1)
     if run.prompt:
         sys.exit()

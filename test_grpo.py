@@ -92,9 +92,10 @@ def tiny(causal=False, seed=0, V=5, T=6, n_layer=1, **more):
 
 
 def toy_prompts(causal=False, P=4, k=3, seed=1):
-    """Return Prompts of six positions, five ids, and 1, 2, 3, 4, 1, ... blanks: anywhere, or at the
-    end if causal. After them comes padding, for the third prompt earlier. Id 0 ends a text; where
-    it is given, in the first prompt, it ends nothing. Id 1, an a, is not given."""
+    """Return Prompts of six positions and five ids, with 1, 2, 3, 4, 1, ... blanks: anywhere, or at
+    the end if causal. The last position is padding; of the third prompt the last two are, which can
+    cost it a blank. The first prompt has id 0 (eos) among its given ids, which ends nothing there.
+    Id 1, the letter a, is never given."""
     torch.manual_seed(seed)
     tokens = torch.randint(2, 5, (P, 6))
     tokens[0, 3] = TOK.eos
@@ -111,15 +112,16 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
 
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
-    return Rollout(None, ids, None, None, torch.arange(len(ids)), None, torch.zeros_like(ids), ids,
-                   None)
+    n = torch.arange(len(ids))
+    return Rollout(None, ids, None, None, n, torch.zeros_like(ids), ids, None)
 
 
 Token = collections.namedtuple('Token', 'state t id kept logp')
 
 
 def slow_softmax(z):
-    """Return the probabilities (V,) that sample at logits z (V,), and the ids that are kept."""
+    """Return the probabilities (V,) with which ids are sampled from logits z (V,), and the ids that
+    are kept."""
     p = (z / train_grpo.temperature).softmax(0)
     likeliest = p.topk(train_grpo.top_k or len(p)).indices
     enough = train_grpo.top_p * p[likeliest].sum()      # top_p is a share of what top_k leaves
@@ -462,7 +464,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     close(scores['reward'].double().flatten(), torch.stack(rewards), atol=1e-5)
     close(advantages, group_advantages(scores['reward'], train_grpo.adv_norm))
 
-    # Learn: the updates of an epoch take turns at the prompts.
+    # Learn: each update of an epoch uses its own share of the prompts.
     size = 4 // train_grpo.mini_batches
     losses = []
     for first in list(range(0, 4, size)) * train_grpo.inner_updates:
@@ -524,7 +526,8 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(mode, filters, gr
     completions = slow_rollout(policy, prompts)
     assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in completions]))
     slow = {(n, c.t): c for n, (_, tokens) in enumerate(completions) for c in tokens}
-    places = list(zip(r.sequence_of.tolist(), r.position.tolist()))
+    position = r.where.nonzero()[r.distribution_of, 1]
+    places = list(zip(r.sequence_of.tolist(), position.tolist()))
     assert sorted(places) == sorted(slow)       # each sampled token once
     logp = torch.stack([slow[place].logp for place in places])
     close(log_probs(r.logits_of(policy), 0.8, r.kept)[r.distribution_of, r.actions], logp)

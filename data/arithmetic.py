@@ -1,8 +1,8 @@
 """All 10,000 additions of two-digit numbers, as pairs such as 12+35= and 047.
 
 A sequence with blanks such as 1_+3_=__7 has many true completions. Each blank by itself is easy to
-guess, but the guesses must agree. A generator that fills all of them in one pass cannot do that,
-and GRPO teaches it."""
+guess, but the guesses must agree. A pretrained generator that fills all of them in one pass cannot
+make them agree. GRPO teaches it to."""
 import re
 
 import numpy as np
@@ -22,7 +22,7 @@ def texts():
 
 def verify(prompt, completion):
     """Return 1.0 if the completed sequence is a true equation aa+bb=ccc, else 0.0."""
-    # A prompt with blanks is completed to the whole equation; otherwise to its answer.
+    # If the prompt has blanks, the completion is the whole equation, else only the answer.
     equation = completion if BLANK in prompt else prompt + completion
     if not re.fullmatch(r'\d\d\+\d\d=\d{3}', equation):
         return 0.0

@@ -93,7 +93,6 @@ def read_texts(dataset):
     dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see data/pairs.py | FILE.txt. A
     text is a string of running text, or a pair of strings (prompt, answer)."""
     modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
-    modules -= {'dataset', 'pairs', 'prose'}    # these help other modules
     verify = None
     if dataset in modules:
         module = importlib.import_module(f'data.{dataset}')
@@ -133,17 +132,17 @@ class Dataset:
 
     rows[split] (n, T), split 'train' or 'val': of running text all windows of T tokens; of pairs
     each prompt with its answer and eos, padded. answer_starts[split] (n,): where each answer
-    begins, or None. constant_answer: the share of held-out pairs that have the commonest answer of
-    the training pairs."""
+    begins; T in running text, which has none. constant_answer: the share of held-out pairs that
+    have the commonest answer of the training pairs."""
 
     def __init__(self, name, tok, block_size=0, max_new_tokens=0):
         """block_size: the largest T; 0: no limit for pairs, 64 tokens for running text. Within the
-        limit, pairs have room for max_new_tokens after any prompt; 0: for the longest answer."""
+        limit, there is room for the longest answer, and for max_new_tokens, after any prompt."""
         train, held_out, self.verify = read_texts(name)
         texts = {'train': train, 'val': held_out}
         self.tok = tok
         self.rows = {}
-        self.answer_starts = {'train': None, 'val': None}
+        self.answer_starts = {}
         self.constant_answer = 0.0
         # Running text: one long stream of ids. unfold() gives all its windows without a copy.
         if type(train[0]) is str:
@@ -154,6 +153,7 @@ class Dataset:
                     stream += tok.encode(text) + [tok.eos]
                 assert len(stream) >= T, f"{name}: '{split}' has {len(stream)} tokens; expected {T}"
                 self.rows[split] = torch.tensor(stream).unfold(0, T, 1)
+                self.answer_starts[split] = torch.full((len(self.rows[split]),), T)
             return
         # Pairs: each is one row, padded to the longest.
         pairs = {}
@@ -161,19 +161,16 @@ class Dataset:
             pairs[split] = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
                             for prompt, answer in texts[split]]
         prompts, answers = zip(*pairs['train'], *pairs['val'])
-        longest = max(map(len, prompts)) + (max_new_tokens or max(map(len, answers)))
+        longest = max(map(len, prompts)) + max(max_new_tokens, *map(len, answers))
         self.block_size = T = min(block_size or longest, longest)
         for split in pairs:
-            # A pair that is cut would teach an answer without its end, so it is left out.
-            fits = [(prompt, answer) for prompt, answer in pairs[split]
-                    if len(prompt + answer) <= T]
-            n_long = len(pairs[split]) - len(fits)
-            if n_long:
-                print0(f"{name}: left out {n_long} pairs of '{split}', with over {T} tokens")
-            assert fits, f"{name}: expected pairs of {T} tokens or less"
+            # A pair that is cut would teach an answer without its end.
+            n_tokens = max(len(prompt + answer) for prompt, answer in pairs[split])
+            assert n_tokens <= T, f"{name}: a pair has {n_tokens} tokens; expected {T} or less"
             self.rows[split] = torch.tensor([(prompt + answer + [tok.pad] * T)[:T]
-                                             for prompt, answer in fits])       # (n, T)
-            self.answer_starts[split] = torch.tensor([len(prompt) for prompt, _ in fits])     # (n,)
+                                             for prompt, answer in pairs[split]])       # (n, T)
+            starts = [len(prompt) for prompt, _ in pairs[split]]
+            self.answer_starts[split] = torch.tensor(starts)                            # (n,)
         # A policy that always gives the commonest answer of the training pairs is a weak baseline,
         # but on small tasks it can be hard to beat.
         commonest = statistics.mode(answer for _, answer in train)
@@ -182,12 +179,11 @@ class Dataset:
             self.constant_answer = sum(hits) / len(hits)
 
     def batch(self, split, n, rng):
-        """Return n rows (n, T), and where their answers begin (n,) or None: random rows of 'train';
-        of 'val' each at most once."""
+        """Return n rows (n, T), and where their answers begin (n,). Rows of 'train' are random; of
+        'val' each comes at most once."""
         size = len(self.rows[split])
         index = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
-        starts = self.answer_starts[split]
-        return self.rows[split][index], starts if starts is None else starts[index]
+        return self.rows[split][index], self.answer_starts[split][index]
 
     def prompts(self, split, n, k, seed, step, causal, max_new_tokens, fill_order, *blank_knobs,
                 purpose=''):
@@ -236,10 +232,9 @@ def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_
     if blank_kind != 'suffix' and not causal:
         may_be_blank &= tokens != tok.eos
     if blank_kind == 'answer':
-        assert answer_start is not None, (
-            "blank_kind = 'answer': expected pairs of a prompt and an answer")
         mask = may_be_blank & (torch.arange(T) >= answer_start[:, None])                # (n, T)
-        assert mask.any(1).all(), "a prompt has no answer: this needs a causal generator"
+        assert mask.any(1).all(), (
+            "blank_kind = 'answer': expected pairs; only a causal generator needs no answers")
         return mask
     # Positions with the lowest keys are blank. 'random': the positions of a run share a random key,
     # and runs begin at a random offset, so that their edges can be anywhere. 'suffix': the last
@@ -316,7 +311,7 @@ def texts_of(prompts, sequences, causal):
     tok = prompts.tok
     B, T = prompts.tokens.shape
     masked = prompts.tokens.masked_fill(prompts.mask, tok.mask).tolist()
-    # each prompt's original, and then its completions: the same cut fits all of them
+    # of each prompt the original, and then its completions; all of them are cut by the same rule
     groups = torch.cat((prompts.original[:, None], sequences.view(B, -1, T)), 1).tolist()
     table = []
     for ids, group in zip(masked, groups):

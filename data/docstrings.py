@@ -21,7 +21,7 @@ CACHE = f'out/docstrings-{sys.implementation.cache_tag}.json'       # parsing ta
 
 def texts():
     """Return training and held-out paragraphs."""
-    # Two networks can be trained at once, so the cache is written under a name of this process.
+    # Two networks can be trained at once, so each process writes to a temporary file of its own.
     if not os.path.exists(CACHE):
         os.makedirs('out', exist_ok=True)
         temporary = f'{CACHE}.{os.getpid()}.tmp'
@@ -36,7 +36,7 @@ def texts():
 
 
 def library_paragraphs():
-    """Yield the prose paragraphs of all docstrings of the standard library."""
+    """Yield the prose paragraphs of the standard library's docstrings."""
     warnings.simplefilter('ignore')             # about old syntax in the library
     root = sysconfig.get_path('stdlib')
     for path in sorted(glob.glob(f'{root}/**/*.py', recursive=True)):

@@ -18,8 +18,8 @@ def checker(texts):
 
 
 def words_of(texts):
-    """Return the set of the words of texts, such as ' so ', and of what the edge of a window leaves
-    of them: ' s', 'o ' and 'o'."""
+    """Return a set: the words of texts between spaces, such as ' so ', and the parts that remain if
+    the edge of a window cuts them, such as ' s', 'o ' and 'o'."""
     # The edge of a window, or of a completion, can cut a word anywhere.
     parts = set()
     for letters in set(re.findall('[A-Za-z]+', '\n'.join(texts))):
@@ -30,7 +30,8 @@ def words_of(texts):
 
 
 def known_words(prompt, completion, words):
-    """Return the share of known words among those with a blank in or beside them; 1.0 if none.
+    """Return the share of known words among those with a blank in or beside them; 1.0 if there are
+    no such words.
 
     A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
     count as an unknown word. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is

@@ -1,4 +1,4 @@
-"""Draw a picture of README.md from finished runs.
+"""Draw a picture for README.md from finished runs.
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
     python -m extras.figures hacking out-likelihood out-classifier-1e-6 ..."""

@@ -111,7 +111,7 @@ class Pretrained(nn.Module):
         return self.special_ids.device
 
     def forward(self, tokens, where, copies=1):
-        """Return logits (U, V) that score tokens (N, T) at where (N, T); see GPT."""
+        """Return logits (U, V) for tokens (N, T) at the U places where `where` (N, T) is True."""
         if not self.causal:
             inputs = F.pad(tokens.masked_fill(where, self.mask_id), (1, 0), value=self.bos_id)
             return self.run(inputs, F.pad(where, (1, 0)))
@@ -136,7 +136,8 @@ class Pretrained(nn.Module):
         return logits
 
     def next_logits(self, tokens, cache):
-        """Return logits (N, V) of what follows tokens (N, S), a continuation of the cache."""
+        """Return logits (N, V) of the token after tokens (N, S), which continue those in the cache.
+        """
         where = torch.zeros(tokens.shape, dtype=torch.bool, device=self.device)
         where[:, -1] = True
         return self.run(tokens, where, cache)

@@ -38,7 +38,7 @@ policy = nn.Sequential(
 
 # Pretraining on true sequences teaches which digits are possible in each blank. But two
 # possible digits seldom make the sequence true, and even the two likeliest seldom do. The
-# share that those make true is the line to beat.
+# share of sequences that the two likeliest make true is the line to beat.
 optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
 for step in range(1000):
     prompts, sequences = make_prompts(256)

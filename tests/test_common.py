@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 import sys
-import types
+import unittest.mock
 
 import pytest
 import torch
@@ -36,8 +36,7 @@ def test_files_and_flags_apply_in_the_order_given():
 
 @pytest.mark.parametrize('flag, value', [
     ('--dataset=a=b', 'a=b'), ('--dataset=7', '7'), ("--rewards={'x': 2}", {'x': 2}),
-    ('--resume=True', True), ('--kl_beta=1e-5', 1e-5), ('--kl_beta=3', 3.0),
-    ('--group_size=0x3', 3)])
+    ('--resume=True', True), ('--kl_beta=1e-5', 1e-5), ('--kl_beta=3', 3.0)])
 def test_the_value_of_a_flag_is_a_literal_or_text(flag, value):
     config, _ = configure(toy_knobs(), [flag])
     name = flag[2:].partition('=')[0]
@@ -60,21 +59,12 @@ def test_an_unknown_name_is_refused_and_the_nearest_suggested(word, nearest, mon
     refused(nearest, configure, toy_knobs(), [word])
 
 
-def test_a_config_file_that_fails_shows_its_line_and_one_that_exits_is_named():
-    refused('mine.py called sys.exit', configure, {}, [write('mine.py', 'import sys; sys.exit()')])
-    with pytest.raises(ZeroDivisionError):
-        configure({}, [write('mine.py', '1 / 0')])
-
-
 @pytest.mark.parametrize('script', ['train_grpo', 'pretrain', 'sample'])
 def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
     text = succeeds(f'{script}.py', '--help')
     source = (ROOT / f'{script}.py').read_text('utf-8')
     knobs = re.findall('(?m)^([a-z]\\w*) = ', source)
     code = re.sub(r'(?s)""".*?"""|#[^\n]*', '', source)
-    assert len(knobs) > 1
-    for comment in re.findall('(?m)^ {28}(#.*)', source):
-        assert comment in text
     for name in knobs:
         assert re.search(rf'(?m)^  {name} = .*  # \S', text), name
         assert len(re.findall(rf'\b{name}\b', code)) > 1, f"nobody reads {name}"
@@ -110,12 +100,11 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
 
 
 def test_numbers_go_to_wandb(monkeypatch):
-    lines = {}
-    wandb = types.SimpleNamespace(log=lambda numbers, step: lines.update({step: numbers}))
-    wandb.init = lambda project, name, config: wandb
+    wandb = unittest.mock.MagicMock()
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
-    Log('mine', {}, wandb_project='mine').write(3, {'a': 1.5})
-    assert lines == {3: {'a': 1.5}}
+    Log('mine', {'a': 1}, wandb_project='theirs').write(3, {'a': 1.5})
+    wandb.init.assert_called_once_with(project='theirs', name='mine', config={'a': 1})
+    wandb.init().log.assert_called_once_with({'a': 1.5}, step=3)
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():

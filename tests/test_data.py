@@ -43,14 +43,15 @@ def test_characters_become_ids_and_characters_again():
     assert tok.decode([3, 2, tok.eos, tok.bos, tok.pad, tok.mask]) == f'\U0001f600\u00e9\n{BLANK}'
 
 
-def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_left_out(toy_data, capsys):
-    train = [('a=', 'b'), ('ab=', 'bb'), ('aaaa=', 'a'), ('b=', '')]
+def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused(toy_data):
+    train = [('a=', 'b'), ('ab=', 'bb'), ('b=', '')]
     data = toy_data(train, train, 6)
     assert data.rows['train'].equal(ids('a=b.--', 'ab=bb.', 'b=.---'))
     assert data.answer_starts['val'].tolist() == [2, 3, 2]
-    assert capsys.readouterr().out.count('left out 1 pairs') == 2
-    assert toy_data(train, train).block_size == 8       # 5 + the longest answer, 3
-    assert toy_data(train, train, 0, 1).block_size == 6
+    assert toy_data(train, train, 0, 2).block_size == 6         # 3 + the longest answer and its end
+    assert toy_data(train, train, 0, 4).block_size == 7
+    with pytest.raises(AssertionError, match='a pair has 6 tokens; expected 5'):
+        toy_data(train, train, 5)
 
 
 def test_running_text_is_cut_into_all_its_windows(toy_data):
@@ -221,7 +222,7 @@ def test_sums_follow_a_solved_one_and_are_never_asked_in_training():
 
 
 @pytest.mark.parametrize('prompt, completion, score', [
-    ('th_ c_t sat', 'the cht sat', 1 / 2), ('th_ c_t sat', 'the cat sat', 1),
+    ('th_ c_t sat', 'the cht sat', 1 / 2),
     ('the c', 'at sa', 1), ('the c', 'at ta', 1 / 2),           # cut by the edge
     ('the__cat', 'the  cat', 2 / 3), ('the_cat', 'the hat cat', 2 / 3)])    # one token
 def test_words_touched_by_a_blank_are_looked_up(prompt, completion, score):

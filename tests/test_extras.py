@@ -1,13 +1,9 @@
 """What stands beside the scripts: tiny.py learns, the numbers of explain.py add up, the benchmark
 and the pictures run."""
-import os
 import pathlib
 import re
-import runpy
-import sys
 
 import pytest
-import torch
 
 from processes import ROOT, TOY, fails, succeeds, write
 
@@ -29,18 +25,11 @@ def test_the_terms_of_one_group_add_up(flags):
     terms = re.findall(r'(?m)^(?:pg_loss|kl_penalty|entropy_bonus|loss) +(\S+)', text)
     *terms, loss = map(float, terms)
     assert len(terms) == 3 and loss == pytest.approx(sum(terms), abs=2e-5)
-    lines = re.findall(r'(?m)^ +\d+ x((?: +-?[\d.]+){5})', text)
-    table = torch.tensor([list(map(float, line.split())) for line in lines])
-    reward, advantage, *_ = table.T
-    if '--adv_norm=none' in flags:
-        assert (reward - reward.mean() - advantage).abs().max() < 2e-3
 
 
-def test_the_benchmark_compares_with_the_usual_way_and_writes_no_run():
-    files = os.listdir()
+def test_the_benchmark_compares_with_the_usual_way():
     text = succeeds('extras/benchmark.py', *TOY)
     assert re.search(r'a step +[\d.]+ ms, 1.00', text) and 'the usual way' in text
-    assert os.listdir() == files
 
 
 def test_pictures_are_drawn():
@@ -65,9 +54,5 @@ def test_a_log_of_a_resumed_or_killed_run_is_read_once_per_step():
     assert read_log('.') == [{'step': 0, 'eval/a': 1}, {'step': 0, 'loss': 3}]
 
 
-@pytest.mark.parametrize('folder, words', [('.', 'is there already'), ('new', 'pip install')])
-def test_smollm2_says_what_to_install_and_never_writes_over_a_folder(folder, words, monkeypatch):
-    monkeypatch.setattr(sys, 'argv', ['smollm2.py', folder])
-    monkeypatch.setitem(sys.modules, 'gguf', None)      # importing it fails
-    with pytest.raises(SystemExit, match=words):
-        runpy.run_module('extras.smollm2', run_name='__main__')
+def test_smollm2_never_writes_over_a_folder():
+    fails('is there already', 'extras/smollm2.py', '.')

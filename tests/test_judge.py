@@ -1,6 +1,4 @@
 """Scores of judges against single sequences; rewards by name; AUC; the verdict; printed groups."""
-import collections
-
 import numpy as np
 import pytest
 import torch
@@ -48,8 +46,9 @@ def test_equal_sequences_are_scored_once_in_parts_and_get_equal_bits_in_float32(
 def test_auc_is_the_share_of_pairs_in_order():
     scores = torch.randint(6, (40,))            # with many ties
     labels = torch.arange(40) % 3 == 0
-    gaps = scores[labels][:, None] - scores[~labels]
-    assert auc(scores, labels) == pytest.approx((gaps.sign().double().mean().item() + 1) / 2)
+    pairs = [(one > zero) + 0.5 * (one == zero)
+             for one in scores[labels].tolist() for zero in scores[~labels].tolist()]
+    assert auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
     assert auc(scores, labels | True) == 0.5
 
 
@@ -111,10 +110,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = rollout(tiny(), toy_prompts(k=30))
     _, completions, _ = r.texts()
-    counts = collections.Counter(completions[:30]).most_common()
-    score = torch.tensor([dict(counts).get(text, 0) for text in completions]).view(4, 30)
+    score = torch.tensor([completions[:30].count(text) for text in completions]).view(4, 30)
     show_groups('here', r, {'score': score}, n_groups=1, max_rows=2)
-    _, *lines = capsys.readouterr().out.splitlines()
-    (best, n), (_, least) = counts[0], counts[-1]
-    assert lines[0].split() == [str(n), 'x', f'{n}.000', repr(best)]
-    assert lines[1].split()[:3] == [str(least), 'x', f'{least}.000'] and len(lines) == 2
+    _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [int(line[0]) for line in lines] == [score[0].max(), score[0].min()]

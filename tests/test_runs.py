@@ -18,7 +18,6 @@ from judge import judge_sequences
 from model import complete, load_checkpoint, load_network
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, run, succeeds,
                        weights, write)
-from test_grpo import close
 
 ANSWERS = ['--generator=out/generator_equations-arithmetic.pt', '--blank_kind=answer',
            '--rewards={"verify": 1.0, "length": -0.1}']
@@ -120,12 +119,13 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
 def test_samples_are_whole_groups_whose_numbers_add_up():
     train('--rewards={"judge": 0.5, "distinct": 2.0}', '--max_iters=1', '--adv_norm=none')
     samples = [json.loads(line) for line in open('run/samples.jsonl')]
-    assert len({sample['prompt'] for sample in samples}) == 3
-    reward, judge, distinct, advantage = [
-        torch.tensor([sample[name] for sample in samples]).view(3, 4)
-        for name in ('reward', 'judge', 'distinct', 'advantage')]
-    close(reward, 0.5 * judge + 2 * distinct, atol=1e-6)
-    close(advantage, reward - reward.mean(1, keepdim=True), atol=1e-5)
+    assert len(samples) == 3 * 4
+    sums = dict.fromkeys([sample['prompt'] for sample in samples], 0.0)
+    for sample in samples:
+        parts = 0.5 * sample['judge'] + 2 * sample['distinct']
+        assert sample['reward'] == pytest.approx(parts, abs=1e-6)
+        sums[sample['prompt']] += sample['advantage']
+    assert list(sums.values()) == pytest.approx([0, 0, 0], abs=1e-5)
 
 
 # ---- every config file ---------------------------------------------------------------------------
@@ -165,8 +165,7 @@ def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
     before = weights(path)
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     assert weights(path).equal(before)
-    write('generator_new.py', 'max_iters = 2\nn_embd = 16\n')
-    fails('keeps its generator', *command('--generator=generator_new.py', '--resume=True',
+    fails('a resumed run keeps', *command(f'--generator={path}.old', '--resume=True',
                                           '--rewards={"verify": 1.0}'))
 
 
@@ -174,7 +173,8 @@ def test_pretraining_never_writes_over_a_file_of_another_kind():
     write('mine.md', 'mine')
     train('--max_iters=0')
     fails('mine.md', 'pretrain.py', '--out=mine.md')
-    fails('not written by pretrain.py', 'pretrain.py', '--out=run/ckpt.pt')
+    for path in ('run/ckpt.pt', 'out/judge_arithmetic.pt'):
+        fails('was not made by', 'pretrain.py', f'--out={path}')
     assert pathlib.Path('mine.md').read_text() == 'mine' and 'step' in load_checkpoint('run')
 
 
@@ -227,7 +227,7 @@ def test_a_signal_ends_the_training_of_networks_too():
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """With other rewards the best so far and the line to beat begin anew."""
+    """If it starts from another value, its best begins anew."""
     fails('nothing to resume', *command('--resume=True'))
     train('--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
@@ -237,13 +237,12 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     torch.save(saved | {'step': 5}, 'run/ckpt.pt')
     fails('step 5', *command('--resume=True'))
     assert pathlib.Path('run/log.jsonl').read_text() == log
-    torch.save(saved | {'best': (99.0, 0)}, 'run/ckpt.pt')
-    train('--resume=True', '--weight_decay=0.1', '--beta1=0.8', '--rewards={"distinct": 1.0}')
+    torch.save(saved | {'best': (99.0, 0), 'at_start': 0.5}, 'run/ckpt.pt')
+    train('--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
     groups = [optimizer['param_groups'][0] for optimizer in saved['optimizers']]
     assert [group['weight_decay'] for group in groups] == [0.1, 0.1]
-    assert groups[0]['betas'][0] == 0.8
-    assert 'judge' not in saved['at_start'] and saved['best'][0] <= 1
+    assert saved['best'][0] <= 1
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -251,10 +250,9 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
 
 @pytest.mark.parametrize('code, word', [
     ("[float('nan') if mine.calls == 3 else 1.0 for text in prompts]", "reward 'mine' gave [nan"),
-    ("[1.0] * 3", "reward 'mine' gave [1.0"), ("[1 / 0]", 'ZeroDivisionError'),
-    ("sys.exit()", "reward 'mine' called sys.exit()")])
+    ("[1.0] * 3", "reward 'mine' gave [1.0"), ("[1 / 0]", 'ZeroDivisionError')])
 def test_a_reward_that_fails_ends_the_run_and_is_named(code, word):
-    path = write('mine.py', "import sys\nrewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
+    path = write('mine.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
                  f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
     assert 'mine' in fails(word, *command(path, '--eval_prompts=4'))
 
@@ -279,7 +277,6 @@ def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_
     ('--rewards={}', 'rewards = {}'), ('--rewards={"jugde":1.0}', 'jugde'),
     ('--group_size=1', 'group_size = 1'), ('--judge=config/judge_labels.py', 'vocabulary'),
     ('--gradient_accumulation_steps=3 --mini_batches=2', 'gradient_accumulation_steps = 3'),
-    ('--adv_norm=x', "'x'"), ('--kl_type=x --max_iters=2', "'x'"), ('--loss_norm=x', "'x'"),
     ('--objective=x', "'x'"), ('--ratio_level=x', "'x'"), ('--fill_order=x', "'x'"),
     ('--blank_kind=x', "'x'"), ('--optimizer=x', "'x'"), ('--dtype=half', "'half'"),
     ('--device=gpu', "'gpu'"), ('--top_p=1.5', 'top_p = 1.5'), ('--beta1=1.0', 'beta'),
