@@ -82,7 +82,9 @@ def read(word, knobs):
     """Return {name: value} from one argument of the command line: --name=value, whose value stays
     text, or a config file, which sees the knobs."""
     if word.startswith('-'):
-        name, _, value = word.lstrip('-').partition('=')
+        name, is_flag, value = word.lstrip('-').partition('=')
+        if not is_flag:
+            fail(f"{word}: expected --name=value, without spaces")
         return {name: value}
     if not os.path.isfile(word):
         fail_unknown('config file', word, glob.glob('config/*.py'))

@@ -79,7 +79,8 @@ class Scorer:
                                      dtype=torch.get_default_dtype())
             N = len(r.sequences)
             assert values.shape == (N,) and values.isfinite().all(), (
-                f"reward '{name}' gave {values.tolist()!r:.80}: expected {N} finite numbers")
+                f"reward '{name}': expected {N} finite numbers, not these {values.numel()}: "
+                f"{values.tolist()!r:.60}")
             scores[name] = values.view(-1, r.k)
         return scores
 
@@ -136,14 +137,14 @@ def verdict(numbers):
         words = "above the line to beat"
     elif goal == 'verify' and line < 0.05:
         words = ("almost nothing was right at the start, so there was little to learn from; "
-                 "pretrain the generator longer, or give partial credit")
+                 "bring more data, pretrain the generator longer, or give partial credit")
     elif now > start + noise:
         words = "better than at the start, but it may only have grown more certain (line to beat)"
     else:
         words = "not better than at the start, within two standard errors"
-    if goal == 'verify' and numbers.get('training', now) > max(0.9, now + 0.2):
-        words += ("; training prompts are solved, held-out ones are not: it has memorised; more or "
-                  "other data would help")
+    if numbers.get('training', now) - start > 2 * max(0, now - start) + noise:
+        words += ("; training prompts gained more than twice as much as held-out ones: it has "
+                  "memorised; more or other data would help")
     return f"{goal} {now:.3f}: {words}"
 
 

@@ -440,7 +440,10 @@ def update(model, optimizers, lr, grad_clip):
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr
-        optimizer.step()
+        # A gradient of 0 (all groups are dead, and no KL) must not move the policy. Muon would step
+        # in its old direction, again and again, at full length.
+        if grad_norm > 0:
+            optimizer.step()
         optimizer.zero_grad()
     return grad_norm
 

@@ -4,4 +4,4 @@ objective = 'classifier'
 generator = 'config/generator_arithmetic.py'
 positions = 'learned'       # an equation has columns
 
-max_iters = 350             # stopped early: a better classifier is harder to fool
+max_iters = 500             # stopped early: a better classifier is harder to fool

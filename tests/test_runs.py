@@ -249,8 +249,8 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
 
 
 @pytest.mark.parametrize('code, word', [
-    ("[float('nan') if mine.calls == 3 else 1.0 for text in prompts]", "reward 'mine' gave [nan"),
-    ("[1.0] * 3", "reward 'mine' gave [1.0"), ("[1 / 0]", 'ZeroDivisionError')])
+    ("[float('nan') if mine.calls == 3 else 1.0 for text in prompts]", "reward 'mine': expected"),
+    ("[1.0] * 3", "reward 'mine': expected"), ("[1 / 0]", 'ZeroDivisionError')])
 def test_a_reward_that_fails_ends_the_run_and_is_named(code, word):
     path = write('mine.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
                  f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
