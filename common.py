@@ -68,7 +68,7 @@ def configure(namespace, words=None):
                     value = float(value) if kind is float else ast.literal_eval(value)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected a value such as "
-                     f"{defaults[name]!r}, and no number that is negative or infinite")
+                     f"{defaults[name]!r} (numbers: finite, and not below 0)")
             namespace[name] = value
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
@@ -140,8 +140,9 @@ def init_device(device, dtype):
     """
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
-        device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+        device = str(torch.accelerator.current_accelerator(True) or 'cpu')
     if device == 'cuda':                        # torchrun gives each rank a GPU
+        torch.cuda.init()                       # says so if there is no GPU
         torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
         torch.set_float32_matmul_precision('high')          # TF32
     device = torch.empty(0, device=device).device
@@ -193,8 +194,7 @@ def as_numbers(values):
 
 def print_line(label, numbers):
     """Print numbers {name: number} on one line."""
-    words = [f'| {name} {number:.3f}' for name, number in numbers.items()]
-    print0(label.ljust(9), *words)
+    print0(label.ljust(9), *[f'| {name} {number:.3f}' for name, number in numbers.items()])
 
 
 # ---- signals, files ------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class Scorer:
         # A verifier or a function of the user gets prompts, completions and originals: the first n
         # of these, if it has n parameters without a default.
         function = self.verify if name == 'verify' else self.functions[name]
-        arguments = r.texts()[:n_parameters(function)]
+        n = n_parameters(function)
+        assert n in (2, 3), f"{name}(): expected parameters for prompts, completions[, originals]"
+        arguments = r.texts()[:n]
         if name == 'verify':                    # called per completion, once for equal arguments
             return list(map(functools.cache(function), *arguments))
         return function(*arguments)
@@ -137,7 +139,9 @@ def verdict(numbers):
         words = "above the line to beat"
     elif goal == 'verify' and line < 0.05:
         words = ("almost nothing was right at the start, so there was little to learn from; "
-                 "bring more data, pretrain the generator longer, or give partial credit")
+                 "pretrain the generator longer, give partial credit, or bring more data")
+    elif goal == 'verify' and line > 0.8:
+        words = "the generator knew the task already; pretrain it for half the steps"
     elif now > start + noise:
         words = "better than at the start, but it may only have grown more certain (line to beat)"
     else:
@@ -150,9 +154,10 @@ def verdict(numbers):
 
 def show_groups(label, r, columns, n_groups=3, max_rows=6):
     """Print the first groups of a Rollout: each prompt, and below it its different completions with
-    their counts and their values in columns {name: (B, k)}, sorted by the first column. If there
-    are more than max_rows, only the best and the worst are shown. Return all completions of these
-    groups as dicts, for samples.jsonl."""
+    their counts and their values in columns {name: (P, k)}, sorted by the first column, the reward.
+    If there are more than max_rows, only the best and the worst are shown. Warn if nearly all of
+    many groups are dead. Return all completions of the shown groups as dicts, for samples.jsonl.
+    """
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
     table = list(zip(prompts, *numbers, completions))[:n_groups * r.k]
@@ -165,5 +170,10 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
         for row in rows:
             print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
                   repr(row[-1]))
+    reward = next(iter(columns.values()))                                       # (P, k)
+    dead = (reward == reward[:, :1]).all(1).float().mean()
+    if dead > 0.9 and len(reward) > n_groups:
+        print(f"{dead:.0%} of the groups have equal rewards and teach nothing. The mean reward is "
+              f"{reward.mean():.3f} (if it is 0, all are wrong; if 1, all are right already)")
     names = ['prompt', *columns, 'completion']
     return [dict(zip(names, row)) for row in table]

@@ -17,8 +17,8 @@ def read_pairs(path):
                 if line.strip():
                     pairs.append(as_pair(**json.loads(line)))
             except Exception as e:
-                fail(f"{path}, line {number}: {e}; expected text, such as "
-                     '{"prompt": "12+35=", "answer": "047"}, or a prompt alone')
+                fail(f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, '
+                     f'both in quotes, or a prompt alone ({e})')
     return pairs
 
 

@@ -52,7 +52,8 @@ if __name__ == "__main__":
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.k)
     print("advantage: reward minus the group's mean, divided as adv_norm says; log p, after: "
-          "of the completion, before and after this update")
+          "of the completion, before and after this update. Completions share tokens, so one can "
+          "rise because others do that begin like it.")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{run.adv_norm}'\n")
     print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "

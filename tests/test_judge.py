@@ -103,6 +103,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
     assert ('memorised' in verdict(numbers)) == (words == 'memorised')
     numbers |= {'start': 0.97, 'constant answer': 0.0}      # samples can beat greedy decoding
     assert 'above' not in verdict(numbers)
+    assert 'knew the task already' in verdict(numbers)
     numbers |= {'verify': 0.02, 'start': 0.0, 'line to beat': 0.01}
     assert 'partial credit' in verdict(numbers)
 
@@ -114,3 +115,11 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     show_groups('here', r, {'score': score}, n_groups=1, max_rows=2)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(line[0]) for line in lines] == [score[0].max(), score[0].min()]
+    show_groups('here', r, {'score': 0 * score.float()})
+    assert '100% of the groups have equal rewards' in capsys.readouterr().out
+
+
+def test_a_reward_of_one_parameter_is_refused():
+    scorer = Scorer(functions={'mine': lambda completions: [0.0] * len(completions)})
+    with pytest.raises(AssertionError, match=r'mine\(\): expected parameters for prompts'):
+        scorer.score(['mine'], rollout(tiny(), toy_prompts()))
