@@ -140,7 +140,7 @@ def verdict(numbers):
     elif goal == 'verify' and line < 0.05:
         words = ("almost nothing was right at the start, so there was little to learn from; "
                  "pretrain the generator longer, give partial credit, or bring more data")
-    elif goal == 'verify' and line > 0.8:
+    elif goal == 'verify' and line > 0.8 and now > start - noise:
         words = "the generator knew the task already; pretrain it for half the steps"
     elif now > start + noise:
         words = "better than at the start, but it may only have grown more certain (line to beat)"
