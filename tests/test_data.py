@@ -57,6 +57,7 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused(toy_da
 def test_running_text_is_cut_into_all_its_windows(toy_data):
     data = toy_data(['ab', 'b'], ['aab'], 3)
     assert data.rows['train'].equal(ids('ab.', 'b.b', '.b.'))
+    assert data.answer_starts['train'].tolist() == [3, 3, 3]        # there are no answers
 
 
 def test_constant_is_the_share_of_the_commonest_answer(toy_data):
