@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from pathlib import Path
 
 from common import fail
 
@@ -14,8 +15,9 @@ try:
 except ImportError:
     fail("no picture without matplotlib: pip install matplotlib")
 
-TITLES = {'eval/reward': 'held-out reward', 'kl': 'KL to the reference, nats per token',
-          'entropy': 'entropy, nats per token'}
+TITLES = {'eval/reward': 'held-out reward', 'eval/verify': 'held-out verify',
+          'kl': 'KL to the reference, nats per token', 'entropy': 'entropy, nats per token'}
+BUILT_IN = {'judge', 'verify', 'distinct', 'length', 'kl'}
 
 
 def read_log(folder):
@@ -42,19 +44,25 @@ if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     logs = {folder: read_log(folder) for folder in folders}
     first = logs[folders[0]][0]                 # the evaluation at step 0
-    goal = 'verify' if 'eval/verify' in first else 'reward'
+    # The large picture is the number that the run watches: the reward if functions of the user are
+    # part of it, else verify, if there is a verifier.
+    rewards = json.loads(Path(folders[0], 'config.json').read_text())['rewards']
+    goal = 'eval/reward'
+    if 'eval/verify' in first and rewards.keys() <= BUILT_IN:
+        goal = 'eval/verify'
+    small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
     figure = Figure(figsize=(10, 4.4), layout='constrained')
-    axes = figure.subplot_mosaic([['goal', name] for name in TITLES], width_ratios=[1.7, 1])
-    axes['goal'].axhline(first[f'eval/{goal}_greedy'], color='0.45', linestyle='--',
-                         label='line to beat: the reference with greedy decoding')
+    axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
+    axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
+                       label='line to beat: the reference with greedy decoding')
     for i, (folder, lines) in enumerate(logs.items()):
-        draw(axes['goal'], lines, f'eval/{goal}', f'C{i}', label=f'{folder}: samples')
-        draw(axes['goal'], lines, f'eval/{goal}_greedy', f'C{i}:', label=f'{folder}: greedy')
-        for name in TITLES:
+        draw(axes[goal], lines, goal, f'C{i}', label=f'{folder}: samples')
+        draw(axes[goal], lines, f'{goal}_greedy', f'C{i}:', label=f'{folder}: greedy')
+        for name in small:
             draw(axes[name], lines, name, f'C{i}')
-    for name, title in (TITLES | {'goal': f'held-out {goal}'}).items():
-        axes[name].set_title(title, loc='left')
-    axes['goal'].legend(frameon=False)
+    for name, ax in axes.items():
+        ax.set_title(TITLES[name], loc='left')
+    axes[goal].legend(frameon=False)
     figure.supxlabel('step')
     path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
     figure.savefig(path, dpi=130)
