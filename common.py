@@ -24,10 +24,10 @@ def fail(message):
     sys.exit(f"error: {message}")
 
 
-def fail_unknown(kind, name, known):
+def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
-    similar = difflib.get_close_matches(name, known, 2, 0.5)
-    fail(f"{kind} '{name}' does not exist; similar names: {similar}")
+    similar = difflib.get_close_matches(name, known)
+    fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
 # ---- command line --------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def configure(namespace, words=None):
                 functions[name] = value
                 continue
             if name not in defaults:
-                fail_unknown(f'{word}: knob', name, defaults)
+                fail_unknown(f'{word}: this script has no knob', name, defaults)
             kind = type(defaults[name])
             if kind is not str:                 # the value of a flag is still text
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
@@ -87,7 +87,7 @@ def read(word, knobs):
             fail(f"{word}: expected --name=value, without spaces")
         return {name: value}
     if not os.path.isfile(word):
-        fail_unknown('config file', word, glob.glob('config/*.py'))
+        fail_unknown('there is no config file', word, glob.glob('config/*.py'))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     return {name: value for name, value in runpy.run_path(word, knobs).items()
             if name[0].islower() and not inspect.ismodule(value)}

@@ -155,8 +155,8 @@ def verdict(numbers):
 def show_groups(label, r, columns, n_groups=3, max_rows=6):
     """Print the first groups of a Rollout: each prompt, and below it its different completions with
     their counts and their values in columns {name: (P, k)}, sorted by the first column, the reward.
-    If there are more than max_rows, only the best and the worst are shown. Warn if nearly all of
-    many groups are dead. Return all completions of the shown groups as dicts, for samples.jsonl.
+    If there are more than max_rows, only the best and the worst are shown. Warn if nearly all
+    advantages are 0. Return all completions of the shown groups as dicts, for samples.jsonl.
     """
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
@@ -170,10 +170,11 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
         for row in rows:
             print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
                   repr(row[-1]))
-    reward = next(iter(columns.values()))                                       # (P, k)
-    dead = (reward == reward[:, :1]).all(1).float().mean()
-    if dead > 0.9 and len(reward) > n_groups:
-        print(f"{dead:.0%} of the groups have equal rewards and teach nothing. The mean reward is "
-              f"{reward.mean():.3f} (if it is 0, all are wrong; if 1, all are right already)")
+    if 'advantage' in columns:                  # a training step, with all its groups
+        dead = (columns['advantage'] == 0).all(1).float().mean()
+        if dead > 0.9:
+            print(f"{dead:.0%} of the groups have equal rewards and teach nothing. The mean reward "
+                  f"is {columns['reward'].mean():.3f} (0 may mean that all are wrong, 1 that all "
+                  "are right already)")
     names = ['prompt', *columns, 'completion']
     return [dict(zip(names, row)) for row in table]

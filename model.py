@@ -476,7 +476,7 @@ def load_checkpoint(path):
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         return torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
-        fail(f"cannot load the checkpoint {path} ({type(e).__name__})")
+        fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")
 
 
 def load_network(path, device='cpu'):

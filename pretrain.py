@@ -158,7 +158,8 @@ def loss_of(network, data, filler, split, n, step):
     text, with label 1, and from the same text as the filler fills it, with label 0. Without one it
     learns from prompts, whose labels are their answers."""
     # All objectives read the same Prompts: tokens, and a mask of blanks. A label is stored as the
-    # answer of a pair. The classifier must not see it, so it becomes padding.
+    # answer of a pair: it follows its prompt, as a completion of a causal filler does. The
+    # classifier must not see it, so it becomes padding.
     has_labels = objective == 'classifier' and filler is None
     causal = has_labels or getattr(filler, 'causal', False)
     prompts = data.prompts(split, n, 1, seed, step, causal, 0, 'random',

@@ -51,10 +51,10 @@ if __name__ == "__main__":
 
     # verify and distinct are shown even if the run does not reward them. Functions come from the
     # config files of this command, not from the checkpoint, which may be somebody else's.
-    own = {'verify': data.verify} | functions
+    checkers = {'verify': data.verify} | functions
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
     for name in weights.keys() - {'judge', 'distinct', 'length', 'kl'}:
-        if not own.get(name) or run.prompt and n_parameters(own[name]) > 2:
+        if not checkers.get(name) or run.prompt and n_parameters(checkers[name]) > 2:
             print(f"not shown: {name}, which needs its config file, or an answer to compare with")
             del weights[name]
     run.rewards = weights

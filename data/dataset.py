@@ -99,7 +99,7 @@ def read_texts(dataset):
         train, held_out = module.texts()
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
-        fail_unknown('dataset', dataset, [*modules, *os.listdir()])
+        fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_pairs(dataset))
         if any(answer for _, answer in train):

@@ -46,6 +46,8 @@ def known_words(prompt, completion, words):
     spaced = re.sub('[^A-Za-z]', ' ', completion)
     hits = []
     for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
-        if any(word.start() <= stop and start <= word.end() for start, stop in spans):
-            hits.append(spaced[max(0, word.start() - 1):word.end() + 1] in words)
+        left, right = word.span()
+        # in a blank, or beside it; looked up with the spaces around it, which the window may lack
+        if any(left <= stop and start <= right for start, stop in spans):
+            hits.append(spaced[max(0, left - 1):right + 1] in words)
     return sum(hits) / len(hits) if hits else 1.0

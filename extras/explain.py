@@ -1,5 +1,5 @@
 """Show what one step does to the k completions of a single prompt, in numbers that can be checked
-with a pocket calculator.
+with a pocket calculator. Another --seed shows another prompt.
 
     python -m extras.explain config/grpo_config.py --group_size=6 --adv_norm=none"""
 import copy
@@ -62,6 +62,3 @@ if __name__ == "__main__":
         print(f"{name:14} {metrics[name].item():9.5f}   {words}")
     grad_norm = metrics['grad_norm'].item()
     print(f"{'grad_norm':14} {grad_norm:9.5f}   the length of the loss's gradient")
-    if advantages.abs().max() == 0:
-        print("Every advantage is 0, so this group teaches nothing. Another --seed draws another "
-              "prompt.")
