@@ -61,14 +61,14 @@ def configure(namespace, words=None):
                 functions[name] = value
                 continue
             if name not in defaults:
-                fail_unknown(f'{word}: this script has no knob', name, defaults)
+                fail_unknown(f'{word}: this script (see --help) has no knob', name, defaults)
             kind = type(defaults[name])
             if kind is not str:                 # the value of a flag is still text
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected a value such as "
-                     f"{defaults[name]!r} (numbers: finite, and not below 0)")
+                fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
+                     "(True and False have capitals; numbers are finite and not below 0)")
             namespace[name] = value
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:

@@ -74,9 +74,11 @@ class Scorer:
         scores = {}
         for name in names:
             values = self.values(name, r)
-            assert values is not None, f"reward '{name}' returned nothing"
-            values = torch.as_tensor(values, device=r.sequences.device,
-                                     dtype=torch.get_default_dtype())
+            try:
+                values = torch.as_tensor(values, device=r.sequences.device,
+                                         dtype=torch.get_default_dtype())
+            except (RuntimeError, TypeError, ValueError) as e:
+                raise ValueError(f"reward '{name}': expected numbers, not {values!r:.60}") from e
             N = len(r.sequences)
             assert values.shape == (N,) and values.isfinite().all(), (
                 f"reward '{name}': expected {N} finite numbers, not these {values.numel()}: "
@@ -127,7 +129,8 @@ def auc(scores, labels):
 
 def verdict(numbers):
     """Return in words whether a run worked, by the numbers of its last evaluation. The first number
-    is the goal. Differences of less than two standard errors are noise."""
+    is the goal. Differences of less than two standard errors are noise. The training score has
+    about three times as much noise, because a training step has fewer prompts."""
     goal = next(iter(numbers))
     now = numbers[goal]
     start = numbers['start']
@@ -144,9 +147,11 @@ def verdict(numbers):
         words = "the generator knew the task already; pretrain it for half the steps"
     elif now > start + noise:
         words = "better than at the start, but it may only have grown more certain (line to beat)"
+    elif now < start - noise:
+        words = "worse than at the start"
     else:
         words = "not better than at the start, within two standard errors"
-    if numbers.get('training', now) - start > 2 * max(0, now - start) + noise:
+    if numbers.get('training', now) - start > 2 * max(0, now - start) + 4 * noise:
         words += ("; training prompts gained more than twice as much as held-out ones: it has "
                   "memorised; more or other data would help")
     return f"{goal} {now:.3f}: {words}"
@@ -171,10 +176,10 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
             print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
                   repr(row[-1]))
     if 'advantage' in columns:                  # a training step, with all its groups
-        dead = (columns['advantage'] == 0).all(1).float().mean()
-        if dead > 0.9:
-            print(f"{dead:.0%} of the groups have equal rewards and teach nothing. The mean reward "
-                  f"is {columns['reward'].mean():.3f} (0 may mean that all are wrong, 1 that all "
-                  "are right already)")
+        dead = (columns['advantage'] == 0).all(1)                               # (P,)
+        if dead.float().mean() > 0.9:
+            print(f"{dead.float().mean():.0%} of the groups have equal rewards and teach nothing. "
+                  f"Their mean reward is {columns['reward'][dead].mean():.3f} (if rewards are 0 or "
+                  "1, 0 means that all are wrong, and 1 that all are right already)")
     names = ['prompt', *columns, 'completion']
     return [dict(zip(names, row)) for row in table]

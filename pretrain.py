@@ -2,7 +2,7 @@
 from left to right (which is also a likelihood judge), or a classifier.
 
     python pretrain.py config/generator_arithmetic.py
-    python pretrain.py config/judge_classifier.py --max_iters=1000 --out=out/longer.pt
+    python pretrain.py config/judge_classifier.py --max_iters=600 --out=out/later.pt
 
 train_grpo.py runs this for networks that are missing or out of date. Their config files are called
 recipes.
@@ -210,7 +210,7 @@ if __name__ == "__main__":
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
         update(network, optimizers, lr, grad_clip)
-        if step % eval_interval == 0 or step == max_iters:
+        if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
                 held_out = loss_of(network, data, filler, 'val', 2 * batch_size, 0)

@@ -12,7 +12,7 @@ numbers at the end are those that the run itself prints."""
 import sys
 
 import train_grpo as run
-from common import configure, init_device, print_help, print_line
+from common import configure, init_device, print_help, print_line, use_threads
 from data.dataset import Dataset, prompts_of_text
 from judge import Scorer, n_parameters, show_groups
 from model import load_checkpoint, load_network
@@ -41,6 +41,7 @@ if __name__ == "__main__":
 
     # the networks; the checkpoint of a run has the paths of its reference and of its judge, if any
     policy, tok = load_network(path, device)
+    use_threads(policy.args.get('n_embd', 256))
     names = zip(('reference', 'judge'), checkpoint.get('paths', []))
     networks = {label: load_network(name, device)[0] for label, name in names}
     judge = networks.pop('judge', None)
@@ -77,7 +78,7 @@ if __name__ == "__main__":
             show_groups(label, r, scorers[label].score(run.rewards, r), n_groups=1)
     if run.prompt:
         sys.exit()
-    print("means over the held-out prompts; the line to beat is the greedy reference:")
+    print("means over the held-out prompts; the greedy score of a reference is the line to beat:")
     for label, network in networks.items():
         means = run.evaluate(network, scorers[label], held_out, 'reward')
         print_line(label, {name: means[name] for name in means

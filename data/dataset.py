@@ -292,8 +292,8 @@ def prompts_of_text(text, prompts, causal, max_new_tokens=0):
             ids += [tok.mask] if part in ('_', BLANK) else tok.encode(part)
         end = [tok.eos]
     row = (ids + end + [tok.pad] * T)[:T]
-    assert len(ids) <= T and tok.mask in row, (
-        f"{text!r}: expected {T} tokens at most, and something to fill ('_' is a blank)")
+    assert len(ids) <= T, f"{text!r} has {len(ids)} tokens; expected {T} at most"
+    assert tok.mask in row, f"{text!r}: expected something to fill ('_' is a blank)"
     tokens = torch.tensor([row])                                                # (1, T)
     return replace(prompts[:1], tokens=tokens, mask=tokens == tok.mask, original=tokens)
 

@@ -11,7 +11,6 @@ import time
 import torch
 
 import train_grpo as run
-from common import use_threads
 from extras.explain import set_up
 from judge import token_logp
 from model import log_probs, make_optimizers, update
@@ -49,7 +48,6 @@ def ms_of(function, *arguments):
 
 if __name__ == "__main__":
     policy, reference, scorer, data = set_up(sys.argv[1:])
-    use_threads(policy.args.get('n_embd', 256))
     if run.compile:
         for network in (policy, reference):
             network.compile()

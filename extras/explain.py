@@ -6,7 +6,7 @@ import copy
 import sys
 
 import train_grpo as run
-from common import configure, init_device
+from common import configure, init_device, use_threads
 from data.dataset import Dataset
 from judge import Scorer, show_groups
 from model import load_network, make_optimizers
@@ -26,6 +26,7 @@ def set_up(words):
     names = [run.generator, run.judge] if 'judge' in run.rewards else [run.generator]
     (policy, tok), *judges = [load_network(path, device)
                               for path in find_networks(names, run.dataset)]
+    use_threads(policy.args.get('n_embd', 256))
     reference = copy.deepcopy(policy).requires_grad_(False)
     judge = judges[0][0].requires_grad_(False) if judges else None
     if run.chat_template:

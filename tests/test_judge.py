@@ -95,7 +95,7 @@ def test_each_reward_is_what_its_name_says(causal):
     (0.1, 0.3, 'below always giving the commonest answer'),
     (0.6, 1.0, 'memorised'), (0.95, 1.0, 'above the line to beat'),
     (0.6, 0.7, 'above the line to beat'), (0.51, 0.5, 'more certain'),
-    (0.45, 0.5, 'more certain'), (0.31, 0.3, 'not better than at the start')])
+    (0.45, 0.5, 'more certain'), (0.31, 0.39, 'not better than at the start')])
 def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
     numbers = {'verify': now, 'training': training, 'start': 0.3, 'line to beat': 0.5,
                'standard error': 0.01, 'constant answer': 0.2}
@@ -104,6 +104,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
     numbers |= {'start': 0.96, 'constant answer': 0.0}      # samples can beat greedy decoding
     assert 'above' not in verdict(numbers)
     assert ('knew the task already' in verdict(numbers)) == (now == 0.95)
+    assert ('worse than at the start' in verdict(numbers)) == (now < 0.95)
     numbers |= {'verify': 0.02, 'start': 0.0, 'line to beat': 0.01}
     assert 'partial credit' in verdict(numbers)
 
@@ -122,4 +123,11 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
 def test_a_reward_of_one_parameter_is_refused():
     scorer = Scorer(functions={'mine': lambda completions: [0.0] * len(completions)})
     with pytest.raises(AssertionError, match=r'mine\(\): expected parameters for prompts'):
+        scorer.score(['mine'], rollout(tiny(), toy_prompts()))
+
+
+@pytest.mark.parametrize('values', [None, ['a'] * 12])
+def test_a_reward_that_returns_no_numbers_is_named(values):
+    scorer = Scorer(functions={'mine': lambda prompts, completions: values})
+    with pytest.raises(ValueError, match="reward 'mine': expected numbers"):
         scorer.score(['mine'], rollout(tiny(), toy_prompts()))
