@@ -66,4 +66,4 @@ if __name__ == "__main__":
     figure.supxlabel('step')
     path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
     figure.savefig(path, dpi=130)
-    print(f"wrote {path}")
+    print(f"wrote {path}: {TITLES[goal]}, and more")

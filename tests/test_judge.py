@@ -113,7 +113,8 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = rollout(tiny(), toy_prompts(k=30))
     _, completions, _ = r.texts()
     score = torch.tensor([completions[:30].count(text) for text in completions]).view(4, 30)
-    show_groups('here', r, {'score': score, 'advantage': score}, n_groups=1, max_rows=2)
+    columns = {'score': score, 'advantage': score - score[:, :1]}
+    show_groups('here', r, columns, n_groups=1, max_rows=2)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(line[0]) for line in lines] == [score[0].max(), score[0].min()]
     show_groups('here', r, {'reward': score.float(), 'advantage': 0 * score})
