@@ -61,7 +61,7 @@ def configure(namespace, words=None):
                 functions[name] = value
                 continue
             if name not in defaults:
-                fail_unknown(f'{word}: this script (see --help) has no knob', name, defaults)
+                fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
             kind = type(defaults[name])
             if kind is not str:                 # the value of a flag is still text
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):

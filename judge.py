@@ -127,10 +127,10 @@ def auc(scores, labels):
     return (0.5 + 0.5 * gap.sign()).mean().nan_to_num(0.5).item()
 
 
-def verdict(numbers):
+def verdict(numbers, at_start, training=None):
     """Return in words whether a run worked, by the numbers of its last evaluation. The first number
-    is the goal. Differences of less than two standard errors are noise. The training score has
-    about three times as much noise, because a training step has fewer prompts."""
+    is the goal. at_start: the means of the first evaluation. training: the scores (P, k) of the
+    latest step, for the same goal. Differences of less than two standard errors are noise."""
     goal = next(iter(numbers))
     now = numbers[goal]
     start = numbers['start']
@@ -151,9 +151,16 @@ def verdict(numbers):
         words = "worse than at the start"
     else:
         words = "not better than at the start, within two standard errors"
-    if numbers.get('training', now) - start > 2 * max(0, now - start) + 4 * noise:
-        words += ("; training prompts gained more than twice as much as held-out ones: it has "
-                  "memorised; more or other data would help")
+    if training is not None:
+        noise += 2 * training.mean(1).std() / len(training) ** 0.5
+        if training.mean() - start > 2 * max(0, now - start) + noise:
+            words += ("; training prompts gained more than twice as much as held-out ones: it has "
+                      "memorised; more or other data would help")
+    # If the goal is a sum of rewards, one of them can fall while the sum rises.
+    parts = [f"{name} {at_start[name]:.3f} -> {numbers[name]:.3f}"
+             for name in at_start if name in numbers and name != goal]
+    if parts:
+        words += f" ({', '.join(parts)})"
     return f"{goal} {now:.3f}: {words}"
 
 
@@ -180,6 +187,7 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
         if dead.float().mean() > 0.9:
             print(f"{dead.float().mean():.0%} of the groups have equal rewards and teach nothing. "
                   f"Their mean reward is {columns['reward'][dead].mean():.3f} (if rewards are 0 or "
-                  "1, 0 means that all are wrong, and 1 that all are right already)")
+                  "1: 0 means that all are wrong, 1 that all are right already). This is normal at "
+                  "the end of a run")
     names = ['prompt', *columns, 'completion']
     return [dict(zip(names, row)) for row in table]

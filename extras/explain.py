@@ -20,7 +20,8 @@ TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1 before the update
 
 def set_up(words):
     """Apply arguments of a command line to the knobs of train_grpo. Return the policy, its
-    reference, a Scorer and a Dataset. A notebook can call it, too."""
+    reference, a Scorer and a Dataset. A notebook can call it, too. Knobs keep their values until a
+    later call changes them."""
     _, functions = configure(vars(run), words)
     device = init_device(run.device, run.dtype)
     names = [run.generator, run.judge] if 'judge' in run.rewards else [run.generator]
@@ -52,7 +53,7 @@ if __name__ == "__main__":
                      for network in (reference, policy)]                    # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.k)
-    print("advantage: reward minus the group's mean, divided as adv_norm says; log p, after: "
+    print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "

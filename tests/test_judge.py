@@ -97,16 +97,19 @@ def test_each_reward_is_what_its_name_says(causal):
     (0.6, 0.7, 'above the line to beat'), (0.51, 0.5, 'more certain'),
     (0.45, 0.5, 'more certain'), (0.31, 0.39, 'not better than at the start')])
 def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
-    numbers = {'verify': now, 'training': training, 'start': 0.3, 'line to beat': 0.5,
-               'standard error': 0.01, 'constant answer': 0.2}
-    assert words in verdict(numbers)
-    assert ('memorised' in verdict(numbers)) == (words == 'memorised')
+    numbers = {'verify': now, 'start': 0.3, 'line to beat': 0.5, 'standard error': 0.01,
+               'constant answer': 0.2}
+    scores = torch.linspace(0, 1, 64)[:, None].le(training).float()     # of 64 training prompts
+    assert words in verdict(numbers, {}, scores)
+    assert ('memorised' in verdict(numbers, {}, scores)) == (words == 'memorised')
     numbers |= {'start': 0.96, 'constant answer': 0.0}      # samples can beat greedy decoding
-    assert 'above' not in verdict(numbers)
-    assert ('knew the task already' in verdict(numbers)) == (now == 0.95)
-    assert ('worse than at the start' in verdict(numbers)) == (now < 0.95)
+    assert 'above' not in verdict(numbers, {})
+    assert ('knew the task already' in verdict(numbers, {})) == (now == 0.95)
+    assert ('worse than at the start' in verdict(numbers, {})) == (now < 0.95)
     numbers |= {'verify': 0.02, 'start': 0.0, 'line to beat': 0.01}
-    assert 'partial credit' in verdict(numbers)
+    assert 'partial credit' in verdict(numbers, {})
+    at_start = {'verify': 0.0, 'small': 0.4, 'judge': 1.0}
+    assert verdict(numbers | {'small': 0.1}, at_start).endswith('(small 0.400 -> 0.100)')
 
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):

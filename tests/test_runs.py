@@ -282,7 +282,7 @@ def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_
     ('--device=gpu', "'gpu'"), ('--top_p=1.5', 'top_p = 1.5'), ('--beta1=1.0', 'beta'),
     ('--generator=config/judge_classifier.py', 'classifier'), ('--eval_interval=0', 'eval_'),
     ('--dataset=arithmetik', 'arithmetic'),
-    ('--target_kl=0.1 --kl_beta=0', 'kl_beta'), ('--master_process=True', 'no knob'),
+    ('--target_kl=0.1 --kl_beta=0', 'kl_beta'), ('--master_process=True', 'expected a knob'),
     ('--generator=out/generator_equations-arithmetic.pt', "'random'"),
     (f'{" ".join(ANSWERS[:2])} --rewards={{"verify":1}} --n_fill_steps=2', 'passes')])
 def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags, word):
