@@ -84,7 +84,7 @@ def read(word, knobs):
     if word.startswith('-'):
         name, is_flag, value = word.lstrip('-').partition('=')
         if not is_flag:
-            fail(f"{word}: expected --name=value, without spaces")
+            fail(f"{word}: expected --name=value without spaces, such as --seed=2")
         return {name: value}
     if not os.path.isfile(word):
         fail_unknown('there is no config file', word, glob.glob('config/*.py'))
