@@ -319,7 +319,7 @@ def test_sample_shows_the_numbers_that_the_run_prints():
 def test_sample_runs_no_code_that_a_checkpoint_names():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
-    train('theirs.py', '--max_iters=0')
+    assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
     text = succeeds('sample.py', 'run', '--num_samples=1')
     assert 'not shown: charm' in text and 'charm 3.000' not in text
     assert pathlib.Path('was-here').read_text() == 'x'
