@@ -1,5 +1,6 @@
 """Show what one step does to the k completions of a single prompt, in numbers that can be checked
-with a pocket calculator. Another --seed shows another prompt.
+with a pocket calculator. Another --seed shows another prompt. With
+a single prompt, adv_norm = 'batch' is the same as 'std'.
 
     python -m extras.explain config/grpo_config.py --group_size=6 --adv_norm=none"""
 import copy
