@@ -40,9 +40,9 @@ def knobs_of(namespace):
             if name[0].islower() and type(value) in (bool, int, float, str, dict)}
 
 
-def configure(namespace, words=None):
-    """Apply config files and --name=value flags to the knobs in a script's globals(), in order.
-    words: by default those of the command line.
+def configure(namespace, words):
+    """Apply words of a command line, which are config files and --name=value flags, to the knobs in
+    a script's globals(), in order.
 
     A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
     also define functions, which can serve as rewards. Names that begin with _ or a capital letter
@@ -53,7 +53,7 @@ def configure(namespace, words=None):
     # unlike there, a typo in a config file is an error.
     defaults = knobs_of(namespace)
     functions = {}
-    for word in sys.argv[1:] if words is None else words:
+    for word in words:
         if word in ('-h', '--help'):
             print_help(namespace)
         for name, value in read(word, knobs_of(namespace)).items():
@@ -140,7 +140,7 @@ def init_device(device, dtype):
     """
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
-        device = str(torch.accelerator.current_accelerator(True) or 'cpu')
+        device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
     if device == 'cuda':                        # torchrun gives each rank a GPU
         torch.cuda.init()                       # says so if there is no GPU
         torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
@@ -174,12 +174,12 @@ def keep_freed_memory():
         mallopt(-3, 2 ** 26)
 
 
-def use_threads(width):
-    """Use one thread for networks of less than 256 channels, unless OMP_NUM_THREADS is set.
+def use_threads(network):
+    """Use one thread for a network of less than 256 channels, unless OMP_NUM_THREADS is set.
 
     Threads wait for each other at every small product. If another process is busy on the machine,
     two threads take two to five times as long as one."""
-    if width < 256 and 'OMP_NUM_THREADS' not in os.environ:
+    if network.args.get('n_embd', 256) < 256 and 'OMP_NUM_THREADS' not in os.environ:
         torch.set_num_threads(1)
 
 

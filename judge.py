@@ -67,6 +67,7 @@ class Scorer:
     policy: nn.Module | None = None     # policy, reference and temperature: for the reward 'kl'
     reference: nn.Module | None = None
     temperature: float = 1.0
+    BUILT_IN = ('judge', 'distinct', 'length', 'kl')    # rewards that need no function
 
     @torch.no_grad()                            # scores are constants for the loss
     def score(self, names, r):
@@ -152,8 +153,8 @@ def verdict(numbers, at_start, training=None):
     else:
         words = "not better than at the start, within two standard errors"
     if training is not None:
-        noise += 2 * training.mean(1).std() / len(training) ** 0.5
-        if training.mean() - start > 2 * max(0, now - start) + noise:
+        training_noise = 2 * training.mean(1).std() / len(training) ** 0.5
+        if training.mean() - start > 2 * max(0, now - start) + noise + training_noise:
             words += ("; training prompts gained more than twice as much as held-out ones: it has "
                       "memorised; more or other data would help")
     # If the goal is a sum of rewards, one of them can fall while the sum rises.
@@ -168,8 +169,7 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
     """Print the first groups of a Rollout: each prompt, and below it its different completions with
     their counts and their values in columns {name: (P, k)}, sorted by the first column, the reward.
     If there are more than max_rows, only the best and the worst are shown. Warn if nearly all
-    advantages are 0. Return all completions of the shown groups as dicts, for samples.jsonl.
-    """
+    advantages are 0. Return all completions of the shown groups as dicts, for samples.jsonl."""
     prompts, completions, _ = r.texts()
     numbers = [values.flatten().tolist() for values in columns.values()]
     table = list(zip(prompts, *numbers, completions))[:n_groups * r.k]
@@ -184,10 +184,11 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
                   repr(row[-1]))
     if 'advantage' in columns:                  # a training step, with all its groups
         dead = (columns['advantage'] == 0).all(1)                               # (P,)
-        if dead.float().mean() > 0.9:
-            print(f"{dead.float().mean():.0%} of the groups have equal rewards and teach nothing. "
-                  f"Their mean reward is {columns['reward'][dead].mean():.3f} (if rewards are 0 or "
-                  "1: 0 means that all are wrong, 1 that all are right already). This is normal at "
-                  "the end of a run")
+        share = dead.float().mean()
+        if share > 0.9:
+            print(f"{share:.0%} of the groups have equal rewards and teach nothing. Their mean "
+                  f"reward is {columns['reward'][dead].mean():.3f} (if rewards are 0 or 1: 0 means "
+                  "that all are wrong, 1 that all are right already). This is normal at the end of "
+                  "a run")
     names = ['prompt', *columns, 'completion']
     return [dict(zip(names, row)) for row in table]

@@ -189,7 +189,6 @@ if __name__ == "__main__":
     if os.path.exists(path):
         print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
     torch_device = init_device(device, dtype)
-    use_threads(n_embd)
 
     data = Dataset(dataset, tok, block_size)
     filler = None
@@ -200,6 +199,7 @@ if __name__ == "__main__":
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, objective == 'causal',
                   positions, n_outputs=int(objective == 'classifier')).to(torch_device)
+    use_threads(network)
     if compile:
         network.compile()
     optimizers = make_optimizers(network, optimizer, learning_rate, weight_decay, beta1, beta2)

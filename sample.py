@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
     # the networks; the checkpoint of a run has the paths of its reference and of its judge, if any
     policy, tok = load_network(path, device)
-    use_threads(policy.args.get('n_embd', 256))
+    use_threads(policy)
     names = zip(('reference', 'judge'), checkpoint.get('paths', []))
     networks = {label: load_network(name, device)[0] for label, name in names}
     judge = networks.pop('judge', None)
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     # config files of this command, not from the checkpoint, which may be somebody else's.
     checkers = {'verify': data.verify} | functions
     weights = {'verify': 0.0, 'distinct': 0.0} | run.rewards
-    for name in weights.keys() - {'judge', 'distinct', 'length', 'kl'}:
+    for name in weights.keys() - Scorer.BUILT_IN:
         if not checkers.get(name) or run.prompt and n_parameters(checkers[name]) > 2:
             print(f"not shown: {name}, which needs its config file, or an answer to compare with")
             del weights[name]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from common import fail
+from judge import Scorer
 
 try:
     from matplotlib.figure import Figure
@@ -17,7 +18,6 @@ except ImportError:
 
 TITLES = {'eval/reward': 'held-out reward', 'eval/verify': 'held-out verify',
           'kl': 'KL to the reference, nats per token', 'entropy': 'entropy, nats per token'}
-BUILT_IN = {'judge', 'verify', 'distinct', 'length', 'kl'}
 
 
 def read_log(folder):
@@ -48,7 +48,7 @@ if __name__ == "__main__":
     # part of it, else verify, if there is a verifier.
     rewards = json.loads(Path(folders[0], 'config.json').read_text())['rewards']
     goal = 'eval/reward'
-    if 'eval/verify' in first and rewards.keys() <= BUILT_IN:
+    if 'eval/verify' in first and rewards.keys() - Scorer.BUILT_IN <= {'verify'}:
         goal = 'eval/verify'
     small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
     figure = Figure(figsize=(10, 4.4), layout='constrained')

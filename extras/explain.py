@@ -1,6 +1,6 @@
 """Show what one step does to the k completions of a single prompt, in numbers that can be checked
-with a pocket calculator. Another --seed shows another prompt. With
-a single prompt, adv_norm = 'batch' is the same as 'std'.
+with a pocket calculator. Another --seed shows another prompt. With a single prompt,
+adv_norm = 'batch' is the same as 'std'.
 
     python -m extras.explain config/grpo_config.py --group_size=6 --adv_norm=none"""
 import copy
@@ -28,7 +28,7 @@ def set_up(words):
     names = [run.generator, run.judge] if 'judge' in run.rewards else [run.generator]
     (policy, tok), *judges = [load_network(path, device)
                               for path in find_networks(names, run.dataset)]
-    use_threads(policy.args.get('n_embd', 256))
+    use_threads(policy)
     reference = copy.deepcopy(policy).requires_grad_(False)
     judge = judges[0][0].requires_grad_(False) if judges else None
     if run.chat_template:
