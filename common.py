@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+BLANK = '_'                 # a blank, as people type it and see it
+
 
 def fail(message):
     """Exit with one line and code 1. For everyday mistakes, which need no traceback."""
@@ -210,6 +212,10 @@ class Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.handle)
 
+    def of_all_ranks(self, device):
+        """Return the exit code of any rank, so that all of them stop after the same step."""
+        return int(all_reduce(torch.tensor(self.code, device=device), dist.ReduceOp.MAX))
+
     def handle(self, number, frame):
         self.code = 128 + number
         if not self.finish_step:
@@ -233,7 +239,8 @@ def lock(path):
 
 
 class Log:
-    """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line.
+    """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line. Of
+    several ranks only the first writes.
 
     A new run moves an older one out of its way: out-grpo becomes out-grpo-1. A resumed run appends.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
@@ -244,6 +251,8 @@ class Log:
     wandb = None
 
     def __init__(self, folder, config, needed=(), resume=False, wandb_project=''):
+        if rank() > 0:
+            return
         path = Path(folder, 'log.jsonl')
         config_path = Path(folder, 'config.json')
         # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
@@ -269,7 +278,8 @@ class Log:
 
     def write(self, step, numbers):
         """Append a line {'step': step, name: number}."""
-        print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
+        if rank() == 0:
+            print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
         if self.wandb:
             self.wandb.log(numbers, step=step)
 

@@ -1,10 +1,10 @@
-"""Scores of completions: a frozen judge, a verifier, your own functions; and printing groups.
+"""Scores of completions: a frozen judge, a verifier, your own functions.
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
-import collections
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import print0
-from model import equal_pairs, log_probs
+from rollout import equal_pairs, log_probs
 
 # letters: N sequences, k completions of each of B prompts | T tokens
+
+TOKENS_PER_PASS = 4096      # of a judge: all sequences at once could need too much memory
 
 
 def judge_sequences(judge, sequences, where):
@@ -28,12 +29,11 @@ def judge_sequences(judge, sequences, where):
         "the judge fills blanks: expected a causal network or a classifier")
     # unique[index] equals sequences
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
-    parts = unique.split(1 + 4096 // unique.size(1))    # all at once could need too much memory
-    score = classify if judge.args.get('n_outputs') == 1 else token_logp
-    scores = torch.cat([score(judge, part) for part in parts])[index]           # (N,) or (N, T)
-    if score is classify:
-        return scores.sigmoid()
-    return (scores * where).sum(1) / where.sum(1)
+    parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))
+    if judge.args.get('n_outputs') == 1:
+        return torch.cat([classify(judge, part) for part in parts])[index].sigmoid()
+    logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
+    return (logp * where).sum(1) / where.sum(1)
 
 
 def token_logp(judge, sequences):
@@ -51,74 +51,114 @@ def classify(judge, sequences):
     return (logits * is_real).sum(1) / is_real.sum(1)
 
 
-def n_parameters(function):
-    """Return how many parameters a function has that need a value."""
-    parameters = inspect.signature(function).parameters.values()
-    return sum(parameter.default is parameter.empty for parameter in parameters)
+# ---- rewards -------------------------------------------------------------------------------------
+
+
+class RewardError(Exception):
+    """Scorer.score() raises it for whatever a reward raises. The policy has not changed since its
+    last step."""
 
 
 @dataclass
 class Scorer:
     """Computes rewards by their names. A field that the rewards do not need can be left out."""
     judge: nn.Module | None = None      # a frozen network
-    verify: Callable | None = None      # (prompt, completion) -> a number in [0, 1]
+    verify: Callable | None = None      # (prompt, completion, answer) -> a number in [0, 1]
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
-    # verify and functions can take a third argument, the originals: the dataset's own completions
-    policy: nn.Module | None = None     # policy, reference and temperature: for the reward 'kl'
-    reference: nn.Module | None = None
-    temperature: float = 1.0
-    BUILT_IN = ('judge', 'distinct', 'length', 'kl')    # rewards that need no function
+    # these can ask for columns of the dataset by name, see wanted()
+    reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
+    temperature: float = 1.0            # of the reward 'kl'
+    # rewards that need no function
+    BUILT_IN = ('judge', 'distinct', 'length', 'kl', 'tokens', 'ended')
+    TEXTS = {'prompt', 'completion', 'prompts', 'completions'}
 
-    @torch.no_grad()                            # scores are constants for the loss
+    @torch.no_grad()
     def score(self, names, r):
-        """Return {name: (B, k)} of the completions of a Rollout."""
+        """Return {name: (B, k)} of the completions of a Rollout. Raise a RewardError that names the
+        reward that failed."""
         scores = {}
+        texts = functools.cache(r.texts)        # made when first needed
+        N = len(r.sequences)
         for name in names:
-            values = self.values(name, r)
             try:
-                values = torch.as_tensor(values, device=r.sequences.device,
-                                         dtype=torch.get_default_dtype())
-            except (RuntimeError, TypeError, ValueError) as e:
-                raise ValueError(f"reward '{name}': expected numbers, not {values!r:.60}") from e
-            N = len(r.sequences)
-            assert values.shape == (N,) and values.isfinite().all(), (
-                f"reward '{name}': expected {N} finite numbers, not these {values.numel()}: "
-                f"{values.tolist()!r:.60}")
-            scores[name] = values.view(-1, r.k)
+                # detach: scores are constants for the loss
+                values = torch.as_tensor(self.compute(name, r, texts), device=r.sequences.device,
+                                         dtype=torch.get_default_dtype()).detach()
+                assert values.shape == (N,) and values.isfinite().all(), (
+                    f"expected {N} finite numbers, not these {values.numel()}: "
+                    f"{values.tolist()!r:.60}")
+            except Exception as e:
+                raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
+            scores[name] = values.view(-1, r.prompts.k)
         return scores
 
-    def values(self, name, r):
+    def compute(self, name, r, texts):
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
         if name == 'judge':                     # causal: only the completion, not the prompt
-            where = r.where if r.causal else r.sequences != r.prompts.tok.pad
+            where = r.where if r.causal else r.sequences != self.judge.pad_id
             return judge_sequences(self.judge, r.sequences, where)
         if name == 'distinct':                  # 1 / how often the group has this completion
-            return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.k))).sum(2).flatten()
-        if name == 'length':                    # the share of the sequence that was sampled: with a
-            # negative weight this asks for short completions
-            return r.sequence_of.bincount(minlength=len(r.sequences)) / r.sequences.size(1)
+            return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.prompts.k))).sum(2).flatten()
+        if name == 'length':                    # tokens / T; less is better: a negative weight
+            return r.lengths / r.sequences.size(1)
+        if name == 'tokens':                    # number of sampled tokens
+            return r.lengths
+        if name == 'ended':                     # 1 if eos was sampled, 0 if the length ran out
+            return r.ended
         if name == 'kl':                        # log policy - log reference, of the completion
-            logp = log_probs(r.logits_of(self.policy), self.temperature)        # (U, V)
+            logp = log_probs(r.logits_of(r.model), self.temperature)        # (U, V)
             logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
             return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
-        # A verifier or a function of the user gets prompts, completions and originals: the first n
-        # of these, if it has n parameters without a default.
-        function = self.verify if name == 'verify' else self.functions[name]
-        n = n_parameters(function)
-        assert n in (2, 3), f"{name}(): expected parameters for prompts, completions[, originals]"
-        arguments = r.texts()[:n]
-        if name == 'verify':                    # called per completion, once for equal arguments
-            return list(map(functools.cache(function), *arguments))
-        return function(*arguments)
+        if name == 'verify':
+            return self.verified(texts(), r.prompts.k)
+        function = self.functions[name]
+        return function(**{name: list(texts()[name]) for name in wanted(function, texts())})
 
     def goal(self, rewards):
-        """Return the goal, the name of the number to watch: 'reward' if a function of the user is
-        among the rewards, or if there is no verifier; else 'verify'."""
-        assert self.verify or 'verify' not in rewards, "rewards: the dataset has no verify()"
-        own_rewards = set(rewards) & set(self.functions)
-        if self.functions and not own_rewards:
-            print0(f"rewards = {rewards} uses none of your functions: {list(self.functions)}")
-        return 'verify' if self.verify and not own_rewards else 'reward'
+        """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
+        sum, if functions of the user are among the rewards, or if there is no verifier."""
+        known = list(self.BUILT_IN + tuple(self.functions))
+        if self.verify:
+            known.append('verify')
+        assert rewards and set(rewards) <= set(known) and len(known) == len(set(known)), (
+            f"rewards = {rewards}: expected names among {known}, or of functions in a config file "
+            "on the command line, each with a name of its own")
+        return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
+
+    def names(self, rewards, has_answers=True):
+        """Return the names of all that can be shown of a completion: verify, the rewards, distinct.
+        has_answers: False leaves out functions that ask for more than prompt and completion."""
+        names = dict.fromkeys(['verify', *rewards, 'distinct'])
+        functions = {'verify': self.verify} | self.functions
+        return [name for name in names if name in self.BUILT_IN or functions[name] and (
+            has_answers or inspect.signature(functions[name]).parameters.keys() <= self.TEXTS)]
+
+    def verified(self, texts, k):
+        """Return what verify() says of each completion. It is called once for equal completions of
+        a prompt."""
+        texts = {{'prompts': 'prompt', 'completions': 'completion'}.get(name, name): values
+                 for name, values in texts.items()}
+        names = wanted(self.verify, texts)
+        known = {}
+        values = []
+        for n, completion in enumerate(texts['completion']):
+            case = (n // k, completion)
+            if case not in known:
+                known[case] = self.verify(**{name: texts[name][n] for name in names})
+            values.append(known[case])
+        return values
+
+
+def wanted(function, known):
+    """Return the names that a function wants, as TRL does: those of its parameters that are known,
+    or all that are known if it has **kwargs. A parameter without a default must be known."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    unknown = [p.name for p in named if p.name not in known and p.default is p.empty]
+    assert not unknown, f"it asks for {', '.join(unknown)}: expected names among {', '.join(known)}"
+    if len(named) < len(parameters):
+        return list(known)
+    return [p.name for p in named if p.name in known]
 
 
 def auc(scores, labels):
@@ -128,67 +168,40 @@ def auc(scores, labels):
     return (0.5 + 0.5 * gap.sign()).mean().nan_to_num(0.5).item()
 
 
-def verdict(numbers, at_start, training=None):
-    """Return in words whether a run worked, by the numbers of its last evaluation. The first number
-    is the goal. at_start: the means of the first evaluation. training: the scores (P, k) of the
-    latest step, for the same goal. Differences of less than two standard errors are noise."""
-    goal = next(iter(numbers))
-    now = numbers[goal]
-    start = numbers['start']
-    line = max(start, numbers['line to beat'])
-    noise = 2 * numbers['standard error']
-    if now < numbers.get('constant answer', now):
-        words = "below always giving the commonest answer"
-    elif now > line + noise:
-        words = "above the line to beat"
-    elif goal == 'verify' and line < 0.05:
-        words = ("almost nothing was right at the start, so there was little to learn from; "
-                 "pretrain the generator longer, give partial credit, or bring more data")
-    elif goal == 'verify' and line > 0.8 and now > start - noise:
-        words = "the generator knew the task already; pretrain it for half the steps"
-    elif now > start + noise:
-        words = "better than at the start, but it may only have grown more certain (line to beat)"
-    elif now < start - noise:
-        words = "worse than at the start"
-    else:
-        words = "not better than at the start, within two standard errors"
+# ---- a run in words and numbers ------------------------------------------------------------------
+
+
+def summary(goal, rewards, means, at_start, training=None):
+    """Return the numbers of an evaluation that the console shows. means, at_start: of the last and
+    the first evaluation. training: the goal in the last step (P, k)."""
+    numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': at_start[goal],
+               'line to beat': at_start[f'{goal}_greedy'],
+               'standard error': means['standard_error']}
     if training is not None:
-        training_noise = 2 * training.mean(1).std() / len(training) ** 0.5
-        if training.mean() - start > 2 * max(0, now - start) + noise + training_noise:
-            words += ("; training prompts gained more than twice as much as held-out ones: it has "
-                      "memorised; more or other data would help")
-    # If the goal is a sum of rewards, one of them can fall while the sum rises.
-    parts = [f"{name} {at_start[name]:.3f} -> {numbers[name]:.3f}"
-             for name in at_start if name in numbers and name != goal]
-    if parts:
-        words += f" ({', '.join(parts)})"
+        numbers['training'] = training.mean().item()
+    if goal == 'reward':                        # the sum hides which reward rose, and which fell
+        numbers |= {name: means[name] for name in ('verify', *rewards) if name in means}
+    return numbers
+
+
+def verdict(goal, rewards, means, at_start, before, training):
+    """Return in words whether a run worked; arguments as above. before: the goal at the evaluation
+    before the last. Differences of less than two standard errors are noise."""
+    now = means[goal]
+    start = at_start[goal]
+    noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
+    words = "not better than at the start"
+    if now > start + noise:
+        words = "better than at the start, but not above the line to beat"
+    if now > max(start, at_start[f'{goal}_greedy']) + noise:
+        words = "above the line to beat"
+    if now > before + noise:
+        words += "; still rising: try a larger --max_iters"
+    if training is not None:
+        noise += 2 * training.mean(1).std() / len(training) ** 0.5
+    if training is not None and training.mean() - start > 2 * max(0, now - start) + noise:
+        words += "; it has memorised: training prompts gained twice as much as held-out ones"
+    if goal == 'reward':
+        words += ''.join(f", {name} {at_start[name]:.3f} -> {means[name]:.3f}"
+                         for name in dict.fromkeys(['verify', *rewards]) if name in means)
     return f"{goal} {now:.3f}: {words}"
-
-
-def show_groups(label, r, columns, n_groups=3, max_rows=6):
-    """Print the first groups of a Rollout: each prompt, and below it its different completions with
-    their counts and their values in columns {name: (P, k)}, sorted by the first column, the reward.
-    If there are more than max_rows, only the best and the worst are shown. Warn if nearly all
-    advantages are 0. Return all completions of the shown groups as dicts, for samples.jsonl."""
-    prompts, completions, _ = r.texts()
-    numbers = [values.flatten().tolist() for values in columns.values()]
-    table = list(zip(prompts, *numbers, completions))[:n_groups * r.k]
-    for i in range(0, len(table), r.k):
-        print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ', repr(prompts[i]))
-        counts = collections.Counter(table[i:i + r.k])
-        rows = sorted(counts, reverse=True)
-        if len(rows) > max_rows:
-            del rows[max_rows // 2:-(max_rows // 2)]
-        for row in rows:
-            print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in row[1:-1]), ' ',
-                  repr(row[-1]))
-    if 'advantage' in columns:                  # a training step, with all its groups
-        dead = (columns['advantage'] == 0).all(1)                               # (P,)
-        share = dead.float().mean()
-        if share > 0.9:
-            print(f"{share:.0%} of the groups have equal rewards and teach nothing. Their mean "
-                  f"reward is {columns['reward'][dead].mean():.3f} (if rewards are 0 or 1: 0 means "
-                  "that all are wrong, 1 that all are right already). This is normal at the end of "
-                  "a run")
-    names = ['prompt', *columns, 'completion']
-    return [dict(zip(names, row)) for row in table]

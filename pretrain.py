@@ -1,8 +1,8 @@
 """Train a network from scratch on a dataset: a generator that fills blanks, a generator that writes
 from left to right (which is also a likelihood judge), or a classifier.
 
-    python pretrain.py config/generator_arithmetic.py
-    python pretrain.py config/judge_classifier.py --max_iters=600 --out=out/later.pt
+    python pretrain.py config/networks/generator_arithmetic.py
+    python pretrain.py config/networks/judge_classifier.py --max_iters=600 --out=out/later.pt
 
 train_grpo.py runs this for networks that are missing or out of date. Their config files are called
 recipes.
@@ -20,25 +20,27 @@ import torch.nn.functional as F
 
 from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
                     print_line, rank, use_threads)
-from data.dataset import Dataset, make_tokenizer, read_texts, texts_of
+from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
 from judge import classify
-from model import (GPT, complete, get_lr, load_checkpoint, load_network, make_optimizers,
-                   save_checkpoint, update)
+from model import GPT, get_lr, load_checkpoint, make_optimizers, save_checkpoint, update
+from rollout import complete
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
 out = ''                    # checkpoint to write; '': out/NAME.pt, named by recipe and dataset
 dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
-objective = 'fill'          # 'fill' blanks | 'causal': left to right | 'classifier'
-generator = ''              # classifier: learns to spot what this network fills; '': learns the
-                            # answers of pairs, which are then numbers between 0 and 1
+kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
+against = ''                # classifier: learns to spot what this network fills; '': learns the
+                            # column `label` of the dataset, numbers between 0 and 1
 block_size = 0              # T, tokens in a sequence; 0: the longest pair, or 64 of running text
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
 positions = 'rotary'        # 'rotary': relative, for running text | 'learned': absolute, for
                             # equations, whose digits have fixed columns
-blank_kind = 'random'       # 'random' positions | 'suffix' | 'answer' of a pair
+blank_kind = 'random'       # 'random' positions | 'suffix' | 'answer' of a pair | 'marked': where
+                            # the prompt of a pair has _; its answer is the whole text. causal: all
+                            # tokens are learned; 'answer': only those of answers
 blank_low = 0.2             # smallest share of a sequence that is blank
 blank_high = 0.6            # largest share
 blank_span = 1              # 'random': blanks are runs of so many positions
@@ -49,8 +51,7 @@ optimizer = 'muon'          # 'muon': for hidden matrices, AdamW for the rest | 
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50           # steps of linear warm-up
 weight_decay = 0.01         # of all weights
-beta1 = 0.9                 # AdamW
-beta2 = 0.95                # AdamW
+beta2 = 0.95                # AdamW; beta1 is 0.9
 grad_clip = 1.0             # clip gradients at this norm; 0: off
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # matrix products: 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
@@ -58,9 +59,9 @@ compile = torch.cuda.is_available()     # torch.compile the network
 seed = 1                    # of weights, batches and blanks
 
 CHOICES = {
-    'objective': ('fill', 'causal', 'classifier'),
+    'kind': ('fill', 'causal', 'classifier'),
     'positions': ('rotary', 'learned'),
-    'blank_kind': ('random', 'suffix', 'answer'),
+    'blank_kind': ('random', 'suffix', 'answer', 'marked'),
     'optimizer': ('muon', 'adamw'),
     'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
@@ -83,7 +84,7 @@ def read_recipe(namespace, words):
     config, _ = configure(namespace, words)
     dataset = config['dataset']
     config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
-    name = config['objective']
+    name = config['kind']
     for word in words:
         if not word.startswith('-'):
             name = Path(word).stem              # the last config file names the network
@@ -93,7 +94,7 @@ def read_recipe(namespace, words):
     path = config.pop('out') or f'out/{name}.pt'
     for knob in ('device', 'compile', 'eval_interval'):     # the network does not depend on them
         del config[knob]
-    return path, make_tokenizer(config['tokenizer'], dataset), config
+    return path, make_tokenizer(config['tokenizer'], dataset, config['blank_kind']), config
 
 
 def changed_knobs(path, config):
@@ -107,9 +108,9 @@ def changed_knobs(path, config):
     return dict(config.items() - old.items())
 
 
-def find_networks(names, run_dataset, vocabulary=None):
-    """Return the paths of the networks in names, and train those that are missing, side by side. A
-    checkpoint or a folder is used as it is. A recipe that sets no dataset uses run_dataset. All
+def make_networks(names, flags, vocabulary=None):
+    """Train the networks in names that are missing, side by side. Return the paths of all. A
+    checkpoint or a folder is used as it is. flags: for recipes, which can set other values. All
     networks must have this vocabulary; None: that of the first network. Rank 0 makes the networks
     while the others wait."""
     if rank() > 0:
@@ -117,12 +118,13 @@ def find_networks(names, run_dataset, vocabulary=None):
     paths = []
     running = []
     for name in names:
-        words = [f'--dataset={run_dataset}', name]
+        words = [*flags, name]
         is_recipe = name.endswith('.py')
         if is_recipe:
             path, tok, config = read_recipe(dict(DEFAULTS), words)
             its_vocabulary = tok.vocabulary
-            assert path not in paths or name in names[:1], f"two recipes would make {path}"
+            # the same recipe twice: the judge is the generator
+            assert path not in paths or name == names[0], f"two recipes would make {path}"
         else:
             path = name
             its_vocabulary = load_checkpoint(name)['vocabulary']
@@ -132,7 +134,7 @@ def find_networks(names, run_dataset, vocabulary=None):
         # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
         # not a rank of this run.
         if is_recipe and path not in paths and changed_knobs(path, config):
-            if config['generator']:             # a classifier waits for what it learns from
+            if config['against']:               # a classifier waits for the network it learns from
                 for process in running:
                     process.wait()
             command = [sys.executable, 'pretrain.py'] + words
@@ -149,34 +151,56 @@ def find_networks(names, run_dataset, vocabulary=None):
     return paths
 
 
+def load_network(path, device='cpu'):
+    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
+    checkpoint = load_checkpoint(path)
+    args = checkpoint['model_args']
+    if 'folder' in args:
+        from pretrained import Pretrained
+        network = Pretrained(**args)
+        tok = network.tok
+    else:
+        network = GPT(**args)
+        tok = Tokenizer(**checkpoint['vocabulary'])
+    if 'model' in checkpoint:
+        network.load_state_dict(checkpoint['model'])
+    return network.to(device), tok
+
+
+def open_networks(names, flags, device, vocabulary=None):
+    """Make what is missing, see make_networks(). Return the paths of the networks, their tokenizer,
+    and the networks."""
+    paths = make_networks(names, flags, vocabulary)
+    networks, tokenizers = zip(*[load_network(path, device) for path in paths])
+    use_threads(networks[0])
+    return paths, tokenizers[0], networks
+
+
 # ---- the loss ------------------------------------------------------------------------------------
 
 
 def loss_of(network, data, filler, split, n, step):
-    """Return the loss on n sequences, in nats: the cross-entropy of guessing the blanks (fill), all
-    tokens (causal) or labels (classifier). A classifier with a generator as filler learns from real
+    """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
+    tokens (causal) or labels (classifier). A classifier with a network as filler learns from real
     text, with label 1, and from the same text as the filler fills it, with label 0. Without one it
-    learns from prompts, whose labels are their answers."""
-    # All objectives read the same Prompts: tokens, and a mask of blanks. A label is stored as the
-    # answer of a pair: it follows its prompt, as a completion of a causal filler does. The
-    # classifier must not see it, so it becomes padding.
-    has_labels = objective == 'classifier' and filler is None
-    causal = has_labels or getattr(filler, 'causal', False)
-    prompts = data.prompts(split, n, 1, seed, step, causal, 0, 'random',
-                           'answer' if has_labels else blank_kind, blank_low, blank_high,
-                           blank_span, purpose='pretrain ').to(network.device)
-    tokens = prompts.original                                                   # (n, T)
-    if objective != 'classifier':
-        where = prompts.mask if objective == 'fill' else tokens != data.tok.pad     # (n, T)
+    learns the column `label` of the dataset."""
+    if kind == 'causal' or kind == 'classifier' and filler is None:
+        row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
+        tokens = data.rows[row].to(network.device)                              # (n, T)
+    else:
+        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ').to(network.device)
+        tokens = prompts.tokens
+    if kind != 'classifier':
+        where = tokens != data.tok.pad if kind == 'causal' else prompts.blank   # (n, T)
+        if kind == 'causal' and blank_kind == 'answer':
+            where = data.blanks[row].to(network.device)     # not the prompts, only the answers
         return F.cross_entropy(network(tokens, where), tokens[where])
-    if has_labels:
-        _, _, answers = texts_of(prompts, tokens, True)
-        labels = torch.tensor([float(answer) for answer in answers])
-        assert 0 <= labels.min() and labels.max() <= 1, "expected labels between 0 and 1"
-        sequences = tokens.masked_fill(prompts.mask, data.tok.pad)
+    if filler is None:
+        labels = torch.tensor([float(data.records[i]['label']) for i in row])
+        sequences = tokens.masked_fill(tokens == data.tok.eos, data.tok.pad)
     else:
         prompts = prompts[:n // 2]
-        sequences = torch.cat((prompts.original, complete(filler, prompts).sequences))
+        sequences = torch.cat((tokens[:n // 2], complete(filler, prompts).sequences))
         labels = (torch.arange(len(sequences)) < len(prompts)).float()
     logits = classify(network, sequences)                                       # (n,)
     return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
@@ -190,19 +214,28 @@ if __name__ == "__main__":
         print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
     torch_device = init_device(device, dtype)
 
-    data = Dataset(dataset, tok, block_size)
     filler = None
-    if generator:
-        paths = find_networks([generator], dataset, tok.vocabulary)
-        filler, _ = load_network(paths[0], torch_device)
+    if against:
+        _, _, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device,
+                                        tok.vocabulary)
+    train, held_out, _ = read_texts(dataset)
+    data = Dataset(train, held_out, tok, filler.causal if filler else kind != 'fill', block_size,
+                   blank_kind=blank_kind, blank_low=blank_low, blank_high=blank_high,
+                   blank_span=blank_span)
+    for record in data.records or [{}]:
+        assert blank_kind != 'marked' or record['answer'], (
+            f"{dataset} has prompts without an answer to learn from: give a trained network "
+            "(--generator=FILE, --judge=FILE)")
+        assert kind != 'classifier' or against or 0 <= record.get('label', -1) <= 1, (
+            f"{dataset}: a classifier needs labels between 0 and 1, or a network `against` it")
 
     torch.manual_seed(seed)
-    network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, objective == 'causal',
-                  positions, n_outputs=int(objective == 'classifier')).to(torch_device)
+    network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',
+                  positions, n_outputs=int(kind == 'classifier')).to(torch_device)
     use_threads(network)
     if compile:
         network.compile()
-    optimizers = make_optimizers(network, optimizer, learning_rate, weight_decay, beta1, beta2)
+    optimizers = make_optimizers(network, optimizer, learning_rate, weight_decay, beta2)
 
     began = time.time()
     for step in range(1, max_iters + 1):
@@ -213,10 +246,11 @@ if __name__ == "__main__":
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
-                held_out = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
+                held_out_loss = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
             seconds_left = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers({
-                'loss': loss.detach(), 'held-out loss': held_out, 'seconds left': seconds_left}))
+                'loss': loss.detach(), 'held-out loss': held_out_loss,
+                'seconds left': seconds_left}))
     if os.path.exists(path):
         os.replace(path, f'{path}.old')
-    save_checkpoint(path, network, tok, config)
+    save_checkpoint(path, network, tok.vocabulary, config)

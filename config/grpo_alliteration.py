@@ -9,7 +9,7 @@ blank_low = 0.5
 blank_high = 0.5
 rewards = {'verify': 1.0, 'alliteration': 1.0}
 
-generator = 'config/generator_completion.py'
+generator = 'config/networks/generator_completion.py'
 
 group_size = 8
 batch_size = 16

@@ -6,7 +6,7 @@
 blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
-generator = 'config/generator_equations.py'
+generator = 'config/networks/generator_equations.py'
 
 group_size = 8
 batch_size = 64

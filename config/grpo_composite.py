@@ -13,8 +13,8 @@ blank_low = 0.5
 blank_high = 0.5
 rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'verify': 1.0}    # judge: is it English?
 
-generator = 'config/generator_completion.py'
-judge = 'config/judge_completion.py'
+generator = 'config/networks/generator_completion.py'
+judge = 'config/networks/judge_completion.py'
 
 group_size = 8
 batch_size = 16

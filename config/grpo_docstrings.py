@@ -7,8 +7,8 @@ dataset = 'docstrings'
 blank_span = 4
 blank_high = 0.5
 
-generator = 'config/generator_prose.py'
-judge = 'config/judge_prose.py'
+generator = 'config/networks/generator_prose.py'
+judge = 'config/networks/judge_prose.py'
 
 batch_size = 32
 entropy_coef = 0.0

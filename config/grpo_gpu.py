@@ -9,8 +9,8 @@ blank_span = 4
 blank_low = 0.1
 blank_high = 0.4
 
-generator = 'config/generator_gpu.py'
-judge = 'config/judge_gpu.py'
+generator = 'config/networks/generator_gpu.py'
+judge = 'config/networks/judge_gpu.py'
 
 batch_size = 16
 gradient_accumulation_steps = 8

@@ -10,8 +10,8 @@ blank_kind = 'answer'
 max_new_tokens = 32
 rewards = {'judge': 1.0, 'kl': -0.02, 'failure': 0.0}       # with weight 0: only watched
 
-generator = 'config/generator_completion.py'
-judge = 'config/judge_labels.py'
+generator = 'config/networks/generator_completion.py'
+judge = 'config/networks/judge_labels.py'
 
 group_size = 4
 batch_size = 16

@@ -7,8 +7,8 @@ dataset = 'mine.jsonl'
 blank_kind = 'answer'
 rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_alliteration.py
 
-generator = 'config/generator_pairs.py'
-judge = 'config/judge_pairs.py'     # if rewards has 'judge'
+generator = 'config/networks/generator_pairs.py'
+judge = 'config/networks/judge_pairs.py'     # if rewards has 'judge'
 
 group_size = 8
 batch_size = 32

@@ -1,7 +1,7 @@
 # seconds: does everything once, at toy size; learns next to nothing
 
-generator = 'config/generator_smoke.py'
-judge = 'config/judge_smoke.py'
+generator = 'config/networks/generator_smoke.py'
+judge = 'config/networks/judge_smoke.py'
 
 group_size = 8
 batch_size = 8

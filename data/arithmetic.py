@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from data.dataset import BLANK
+from common import BLANK
 
 
 def texts():

@@ -1,13 +1,13 @@
-"""Text as token ids: the tokenizer, datasets, blanks, prompts; and sequences as text again.
+"""Text as token ids: the tokenizer, datasets, blanks, prompts; and completions as text again.
 
 A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
-from which windows are cut, or pairs of a prompt and its answer."""
+from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
+import collections
 import functools
 import importlib
 import os
 import pkgutil
 import re
-import statistics
 import zlib
 from dataclasses import dataclass, replace
 
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import fail_unknown, print0
-from data.pairs import is_answer, read_pairs
-from data.prose import BLANK, checker, paragraphs_of
+from common import BLANK, fail_unknown
+from data.pairs import as_record, is_answer, read_records
+from data.prose import checker, paragraphs_of
 
 # letters: n prompts or sequences | T tokens in a sequence | V base ids
 # B prompts, k completions of each: N = B * k sequences
@@ -27,8 +27,8 @@ def rng_for(seed, purpose, step=0):
     """Return a numpy generator that depends on (seed, purpose, step) and on nothing else.
 
     Batches, blanks and samples are drawn from such generators (weights by torch.manual_seed). So a
-    resumed run draws what an uninterrupted one would have drawn, and no draw depends on how many
-    others came before it."""
+    resumed run draws the numbers of an uninterrupted one, and no draw depends on how many others
+    came before it."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
 
 
@@ -39,8 +39,8 @@ class Tokenizer:
     """Characters, or the byte pairs of GPT-2.
 
     vocab_size: V, the number of ids that a network can produce. One of them is eos, which ends a
-    text. The next three ids are mask (a blank), bos (the beginning) and pad. Networks only read
-    them, and no text has them."""
+    text. The next three ids are blank_id, bos (the beginning) and pad. Networks only read them, and
+    no text has them."""
 
     def __init__(self, kind, chars=''):
         """kind: 'char', with all characters of the vocabulary in chars, or 'gpt2'."""
@@ -54,9 +54,9 @@ class Tokenizer:
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
-            self.encode = self.encode_prompt = bpe.encode_ordinary
+            self.encode = bpe.encode_ordinary
         self.vocab_size = len(pieces)
-        self.mask, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
+        self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
 
     def encode(self, text):
@@ -65,21 +65,24 @@ class Tokenizer:
         assert not unknown, f"the vocabulary lacks the characters {unknown} of {text!r:.80}"
         return [self.ids[char] for char in text]
 
-    encode_prompt = encode                      # a pretrained chat model has its own way
-
     def decode(self, ids):
         """Return text. eos is shown as a line feed, bos and pad are not shown."""
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
 
 
-def make_tokenizer(kind, dataset):
-    """Return the Tokenizer of a recipe. kind: 'char', the characters of the dataset | 'gpt2' |
-    another dataset, whose characters are taken, so that two networks fit each other."""
+def make_tokenizer(kind, dataset, blank_kind):
+    """Return the Tokenizer of a network to be trained. kind: 'char', the characters of the dataset
+    | 'gpt2' | another dataset, whose characters are taken, so that two networks fit each other."""
     if kind == 'gpt2':
         return Tokenizer('gpt2')
     train, held_out, _ = read_texts(dataset if kind == 'char' else kind)
-    chars = set().union(*map(''.join, train + held_out))
-    assert BLANK not in chars, f"{dataset} has the sign {BLANK!r}, which stands for a blank"
+    chars = set()
+    for text in train + held_out:
+        chars.update(text if type(text) is str else text['prompt'] + text['answer'])
+    if blank_kind == 'marked':
+        chars.discard(BLANK)
+    assert BLANK not in chars, (
+        f"{dataset} has the sign {BLANK!r}, which stands for a blank: see blank_kind = 'marked'")
     return Tokenizer('char', ''.join(sorted(chars)))
 
 
@@ -91,7 +94,7 @@ def read_texts(dataset):
     """Return (training texts, held-out texts, verify() or None) of a dataset.
 
     dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see data/pairs.py | FILE.txt. A
-    text is a string of running text, or a pair of strings (prompt, answer)."""
+    text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
     modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
     verify = None
     if dataset in modules:
@@ -101,15 +104,15 @@ def read_texts(dataset):
     elif not os.path.isfile(dataset):
         fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
-        train, held_out = hold_out(read_pairs(dataset))
-        if any(answer for _, answer in train):
+        train, held_out = hold_out(read_records(dataset))
+        if any(record['answer'] for record in train):
             verify = is_answer
     else:
         train, held_out = hold_out(paragraphs_of(dataset))
-    both = set(train) & set(held_out)
-    if both:
-        print0(f"{dataset}: {len(both)} held-out texts are left out of the training texts")
-        train = [text for text in train if text not in both]
+    train = list(map(as_record, train))
+    held_out = list(map(as_record, held_out))
+    known = set(map(repr, held_out))
+    train = [text for text in train if repr(text) not in known]     # never trained on
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each")
     if verify is None and type(train[0]) is str:
@@ -122,132 +125,236 @@ def hold_out(texts):
     prompts stay together."""
     parts = ([], [])
     for text in texts:
-        prompt = text if type(text) is str else text[0]
+        prompt = text if type(text) is str else text['prompt']
         parts[zlib.crc32(prompt.encode()) % 10 == 0].append(text)
     return parts
 
 
 class Dataset:
-    """The texts of a dataset as rows of token ids.
+    """Texts as rows of token ids, and the prompts that are made from them.
 
-    rows[split] (n, T), split 'train' or 'val': of running text all windows of T tokens; of pairs
-    each prompt with its answer and eos, padded. answer_starts[split] (n,): where each answer
-    begins; T in running text, which has none. constant_answer: the share of held-out pairs that
-    have the commonest answer of the training pairs."""
+    rows (n, T): of running text all windows of T tokens; of records each prompt with its answer and
+    eos, padded. rows_of[split], split 'train' or 'val': the range of its rows. records: those of
+    the rows; running text has none. blanks (n, T) bool: the blanks of each row, or None if they are
+    drawn anew for each step."""
 
-    def __init__(self, name, tok, block_size=0, max_new_tokens=0):
-        """block_size: the largest T; 0: no limit for pairs, 64 tokens for running text. Within the
-        limit, there is room for the longest answer, and for max_new_tokens, after any prompt."""
-        train, held_out, self.verify = read_texts(name)
-        texts = {'train': train, 'val': held_out}
+    def __init__(self, train, held_out, tok, causal, block_size=0, max_new_tokens=0,
+                 chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
+                 blank_high=0.6, blank_span=1):
+        """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
+        left to right. block_size: the largest T; 0: no limit for records, 64 tokens for running
+        text. Within the limit, there is room for the longest answer, and for max_new_tokens, after
+        any prompt. The rest are knobs of train_grpo.py."""
         self.tok = tok
-        self.rows = {}
-        self.answer_starts = {}
-        self.constant_answer = 0.0
-        # Running text: one long stream of ids. unfold() gives all its windows without a copy.
+        self.causal = causal
+        self.max_new_tokens = max_new_tokens
+        self.chat_template = chat_template
+        self.fill_order = fill_order
+        self.blank_kind = blank_kind
+        self.draw_blanks = functools.partial(random_blanks, suffix=blank_kind == 'suffix',
+                                             low=blank_low, high=blank_high, span=blank_span)
+        self.records = self.blanks = None
         if type(train[0]) is str:
-            self.block_size = T = block_size or 64
-            for split in texts:
-                stream = []
-                for text in texts[split]:
-                    stream += tok.encode(text) + [tok.eos]
-                assert len(stream) >= T, f"{name}: '{split}' has {len(stream)} tokens; expected {T}"
-                self.rows[split] = torch.tensor(stream).unfold(0, T, 1)
-                self.answer_starts[split] = torch.full((len(self.rows[split]),), T)
-            return
-        # Pairs: each is one row, padded to the longest.
-        pairs = {}
-        for split in texts:
-            pairs[split] = [(tok.encode_prompt(prompt), tok.encode(answer) + [tok.eos])
-                            for prompt, answer in texts[split]]
-        prompts, answers = zip(*pairs['train'], *pairs['val'])
-        longest = max(map(len, prompts)) + max(max_new_tokens, *map(len, answers))
+            self.make_windows(train, held_out, block_size or 64)
+        else:
+            self.make_pairs(train, held_out, block_size)
+
+    def make_windows(self, train, held_out, T):
+        """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""
+        assert self.blank_kind in ('random', 'suffix'), (
+            f"blank_kind = '{self.blank_kind}': expected prompts and answers, not running text")
+        self.block_size = T
+        self.rows_of = {}
+        stream = []
+        for split, texts in (('train', train), ('val', held_out)):
+            start = len(stream)
+            for text in texts:
+                stream += self.encode(text) + [self.tok.eos]
+            n_windows = len(stream) - start - T + 1
+            assert n_windows > 0, f"'{split}' has fewer than {T} tokens"
+            self.rows_of[split] = range(start, start + n_windows)
+        self.rows = torch.tensor(stream).unfold(0, T, 1)    # all windows, without a copy
+
+    def make_pairs(self, train, held_out, block_size):
+        """Encode each record as a row, and once more with blank_id in its blanks."""
+        tok = self.tok
+        records = train + held_out
+        self.rows_of = {'train': range(len(train)), 'val': range(len(train), len(records))}
+        names = dict.fromkeys(name for record in records for name in record)
+        self.records = [names | record for record in records]       # a column may be missing: None
+        encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
+        encoded = list(map(encode, self.records))
+        prompts, answers, _ = zip(*encoded)
+        longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
         self.block_size = T = min(block_size or longest, longest)
-        for split in pairs:
+        rows = torch.full((2, len(records), T), tok.pad)
+        for i, (prompt, answer, shown) in enumerate(encoded):
             # A pair that is cut would teach an answer without its end.
-            n_tokens = max(len(prompt + answer) for prompt, answer in pairs[split])
-            assert n_tokens <= T, f"{name}: a pair has {n_tokens} tokens; expected {T} or less"
-            self.rows[split] = torch.tensor([(prompt + answer + [tok.pad] * T)[:T]
-                                             for prompt, answer in pairs[split]])       # (n, T)
-            starts = [len(prompt) for prompt, _ in pairs[split]]
-            self.answer_starts[split] = torch.tensor(starts)                            # (n,)
-        # A policy that always gives the commonest answer of the training pairs is a weak baseline,
-        # but on small tasks it can be hard to beat.
-        commonest = statistics.mode(answer for _, answer in train)
-        if commonest:
-            hits = [answer == commonest for _, answer in held_out]
-            self.constant_answer = sum(hits) / len(hits)
+            n = len(shown)
+            assert n <= T, f"a pair has {n} tokens; expected {T} or less"
+            rows[:, i, :n] = torch.tensor([prompt + answer, shown])
+        self.rows = rows[0]
+        if self.blank_kind in ('answer', 'marked'):
+            self.blanks = rows[1] == tok.blank_id
 
-    def batch(self, split, n, rng):
-        """Return n rows (n, T), and where their answers begin (n,). Rows of 'train' are random; of
-        'val' each comes at most once."""
-        size = len(self.rows[split])
-        index = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
-        return self.rows[split][index], self.answer_starts[split][index]
+    def encode_pair(self, record):
+        """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the
+        blanks. If blanks are filled, make the answer the whole text, as completions are."""
+        tok = self.tok
+        assert record['answer'] or self.causal or self.blank_kind != 'answer', (
+            f"{record.get('_place', record)} has no answer; only a causal generator needs none")
+        assert not self.chat_template or hasattr(tok, 'encode_chat'), (
+            "chat_template: expected a pretrained generator")
+        encode_prompt = tok.encode_chat if self.chat_template else self.encode
+        prompt = encode_prompt(record['prompt'])
+        answer = self.encode(record['answer'])
+        if self.causal:                         # a generated answer includes eos
+            return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1)
+        record['answer'] = tok.decode(prompt + answer)
+        return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [tok.eos]
 
-    def prompts(self, split, n, k, seed, step, causal, max_new_tokens, fill_order, *blank_knobs,
-                purpose=''):
-        """Return n Prompts for k completions each, a function of (seed, purpose, split, step).
-        fill_order: 'random' | 'left' to right. max_new_tokens: 0: no limit but T. blank_knobs: see
-        blanks()."""
+    def encode_marked(self, record):
+        """Return the same of a prompt with marked blanks: its answer is the whole text."""
+        tok = self.tok
+        place = record.get('_place', record['prompt'])
+        # Text between blanks is encoded by itself, so that no token spans a blank.
+        shown = []
+        for part in re.split(f'({BLANK})', record['prompt']):
+            shown += [tok.blank_id] if part == BLANK else self.encode(part)
+        assert tok.blank_id in shown, f"{place}: expected a blank, {BLANK!r}"
+        text = shown                            # if there is no answer
+        if record['answer']:
+            text = self.encode(record['answer'])
+            record['answer'] = tok.decode(text)
+        fits = [id == other or other == tok.blank_id for id, other in zip(text, shown)]
+        assert len(text) == len(shown) and all(fits), (
+            f"{place}: the answer has {len(text)} tokens, the prompt {len(shown)}: expected the "
+            "whole text, with a token for each blank")
+        return text, [tok.eos], shown + [tok.eos]
+
+    def encode(self, text):
+        """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
+        assert self.causal or BLANK not in text, (
+            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank; see blank_kind = "
+            "'marked'")
+        return self.tok.encode(text)
+
+    def draw(self, split, n, rng):
+        """Return the numbers (n,) of rows. Those of 'train' are random; of 'val' each comes at most
+        once."""
+        rows = self.rows_of[split]
+        size = len(rows)
+        row = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
+        return torch.from_numpy(row) + rows.start
+
+    def typed_prompt(self, prompt):
+        """Return a Dataset of one prompt: causal, it is continued; else it has marked blanks."""
+        texts = [{'prompt': prompt, 'answer': ''}]
+        data = Dataset(texts, texts, self.tok, self.causal, self.block_size,
+                       self.max_new_tokens or self.block_size, self.chat_template, self.fill_order,
+                       'answer' if self.causal else 'marked')
+        data.records = [{'prompt': prompt}]     # there is no answer to compare with
+        return data
+
+    def prompts(self, split, n, k, seed, step=0, purpose=''):
+        """Return n Prompts for k completions each, a function of (seed, split, step). purpose: of
+        the texts and blanks, so that pretraining draws others."""
+        assert not (self.causal and self.blank_kind in ('random', 'marked')), (
+            f"blank_kind = '{self.blank_kind}': a causal generator needs 'suffix' or 'answer'")
+        tok = self.tok
         rng = rng_for(seed, purpose + split, step)
-        original, answer_start = self.batch(split, n, rng)                      # (n, T), (n,)
-        tokens = original
-        mask = blanks(tokens, answer_start, self.tok, rng, causal, *blank_knobs)
-        if causal:
+        row = self.draw(split, n, rng)                                          # (n,)
+        tokens = self.rows[row]                                                 # (n, T)
+        if self.blanks is None:
+            # Only a suffix includes eos. Else it is given, as it says how long the text is.
+            may_be_blank = tokens != tok.pad
+            if self.blank_kind != 'suffix':
+                may_be_blank &= tokens != tok.eos
+            blank = self.draw_blanks(may_be_blank, rng)
+        else:
+            blank = self.blanks[row]
+        if self.causal:
             # All from the first blank on is generated, and may be longer than the original.
             at = torch.arange(self.block_size)
-            first = mask.int().argmax(1, keepdim=True)                          # (n, 1)
-            stop = first + (max_new_tokens or self.block_size)
-            mask = (at >= first) & (at < stop)
-            tokens = tokens.masked_fill(at >= stop, self.tok.pad)
-        # Completion j has the same numbers whatever k is: k comes first when they are drawn, so a
-        # larger k only adds numbers at the end. The order of the blanks has numbers of its own, so
-        # it does not depend on those that sample.
+            first = blank.int().argmax(1, keepdim=True)                         # (n, 1)
+            stop = first + (self.max_new_tokens or self.block_size)
+            blank = (at >= first) & (at < stop)
+            tokens = tokens.masked_fill(at >= stop, tok.pad)
+        # Drawn as (k, n, T), so that a larger group_size adds completions and changes none. The
+        # order of the blanks has numbers of its own: it does not depend on those that sample.
         shape = (k, *tokens.shape)
-        uniforms = rng_for(seed, f'{split} samples', step).random(shape, np.float32)    # (k, n, T)
-        order = rng_for(seed, f'{split} order', step).random(shape[1:], np.float32)     # (n, T)
-        if fill_order == 'left':
+        uniforms = rng_for(seed, f'{split} samples', step).random(shape, np.float32)
+        order = rng_for(seed, f'{split} order', step).random(shape[1:], np.float32)
+        if self.fill_order == 'left':
             order.sort()
-        return Prompts(tokens, mask, original, torch.from_numpy(uniforms).transpose(0, 1),
-                       torch.from_numpy(order), self.tok)
+        return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),
+                       torch.from_numpy(order), row, self)
+
+    def texts_of(self, prompts, sequences):
+        """Return {name: list of N} for Prompts (B) and their completions (N, T): 'prompts' and
+        'completions'; of records 'answer' and the other columns, too.
+
+        causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
+        text, and its prompt shows BLANK in the blanks; an eos that was sampled is shown, the eos
+        that ends a text and padding are not."""
+        tok = self.tok
+        shown = prompts.tokens.masked_fill(prompts.blank, tok.blank_id).tolist()
+        groups = sequences.unflatten(0, (len(prompts), -1)).tolist()
+        columns = collections.defaultdict(list)
+        for ids, group, number in zip(shown, groups, prompts.row.tolist()):
+            record = self.records[number] if self.records else {}
+            if self.causal:
+                start = ids.index(tok.blank_id)
+                prompt = tok.decode(ids[:start])
+                completions = [tok.decode(self.until_eos(ids, start)) for ids in group]
+                if self.blank_kind == 'answer':
+                    prompt = record['prompt']   # the text itself, without a chat template
+                elif record:                    # a suffix of a pair
+                    rest = self.until_eos(self.rows[number].tolist(), start)
+                    record = record | {'answer': tok.decode(rest)}
+            else:
+                stop = len(ids) - ids.count(tok.pad)
+                if ids[stop - 1] == tok.eos:
+                    stop -= 1
+                prompt = tok.decode(ids[:stop])
+                completions = [tok.decode(ids[:stop]) for ids in group]
+                if self.blank_kind == 'marked':
+                    prompt = record['prompt']
+            for completion in completions:
+                case = record | {'prompts': prompt, 'completions': completion}
+                for name, value in case.items():
+                    columns[name].append(value)
+        for name in ('prompt', '_place'):
+            columns.pop(name, None)
+        return columns
+
+    def until_eos(self, ids, start):
+        """Return the ids from start on, up to eos."""
+        ids = ids[start:] + [self.tok.eos]
+        return ids[:ids.index(self.tok.eos)]
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------
 
 
-def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_high, blank_span):
-    """Return a mask (n, T) bool of what to fill in tokens (n, T).
-
-    blank_kind: 'random': runs of blank_span positions anywhere | 'suffix': the end of the sequence
-    | 'answer': everything from answer_start (n,) on. The first two take a share of each sequence,
-    uniform in [blank_low, blank_high], but at least one position. A suffix includes eos, and so
-    does an answer that is generated from left to right (causal)."""
-    n, T = tokens.shape
-    assert not (causal and blank_kind == 'random'), (
-        "blank_kind = 'random': a causal generator needs 'suffix' or 'answer'")
-    assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
-    # Only a suffix or generated text includes eos. Else it stays, as it says how long the text is.
-    may_be_blank = tokens != tok.pad                                                    # (n, T)
-    if blank_kind != 'suffix' and not causal:
-        may_be_blank &= tokens != tok.eos
-    if blank_kind == 'answer':
-        mask = may_be_blank & (torch.arange(T) >= answer_start[:, None])                # (n, T)
-        assert mask.any(1).all(), (
-            "blank_kind = 'answer': expected pairs; only a causal generator needs no answers")
-        return mask
-    # Positions with the lowest keys are blank. 'random': the positions of a run share a random key,
-    # and runs begin at a random offset, so that their edges can be anywhere. 'suffix': the last
-    # positions have the lowest keys.
-    run = (np.arange(T) + rng.integers(blank_span, size=(n, 1))) // blank_span          # (n, T)
-    key_of_run = rng.random((n, T // blank_span + 2))
+def random_blanks(may_be_blank, rng, suffix, low, high, span):
+    """Return a mask (n, T) bool of blanks among the positions that may be blank (n, T): runs of
+    `span` positions anywhere, or a suffix. A share of each sequence is blank, uniform in [low,
+    high], but at least one position."""
+    n, T = may_be_blank.shape
+    assert low <= high <= 1, f"expected blank_low <= blank_high = {high} <= 1"
+    # Positions with the lowest keys are blank. The positions of a run share a random key, and runs
+    # begin at a random offset, so that their edges can be anywhere. For span = 2 and offset 1, runs
+    # and keys of T = 6 positions are     0 1 1 2 2 3     and     .7 .2 .2 .9 .9 .4
+    run = (np.arange(T) + rng.integers(span, size=(n, 1))) // span                      # (n, T)
+    key_of_run = rng.random((n, T // span + 2))
     key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
-    if blank_kind == 'suffix':
+    if suffix:                                  # the last positions have the lowest keys
         key = -torch.arange(T).expand(n, T)
     # argsort twice gives each position its place in the order of the keys. The first `count` places
     # are blank.
     place = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
-    share = torch.from_numpy(rng.uniform(blank_low, blank_high, size=(n, 1)))
+    share = torch.from_numpy(rng.uniform(low, high, size=(n, 1)))
     count = (share * may_be_blank.sum(1, keepdim=True)).round().clamp(min=1)            # (n, 1)
     return (place < count) & may_be_blank
 
@@ -255,76 +362,27 @@ def blanks(tokens, answer_start, tok, rng, causal, blank_kind, blank_low, blank_
 @dataclass
 class Prompts:
     """n prompts, and the random numbers with which each of them is completed k times."""
-    tokens: Tensor      # (n, T) ids; in the blanks the original text
-    mask: Tensor        # (n, T) bool: the blanks
-    original: Tensor    # (n, T) ids of the text that the prompts were made from
+    tokens: Tensor      # (n, T) ids; in the blanks the original text, if there is one
+    blank: Tensor       # (n, T) bool: what is to be filled in
     uniforms: Tensor    # (n, k, T) in [0, 1): completion j takes [:, j]
     order: Tensor       # (n, T) random keys; several passes fill blanks with low keys first
-    tok: Tokenizer
+    row: Tensor         # (n,) numbers of their rows in the dataset
+    data: Dataset
 
     def __len__(self):
         return len(self.tokens)
 
+    @property
+    def k(self):
+        return self.uniforms.size(1)
+
     def map(self, change):
         """Return the same Prompts with each tensor changed."""
         return replace(self, **{name: change(value) for name, value in vars(self).items()
-                                if name != 'tok'})
+                                if isinstance(value, Tensor)})
 
     def to(self, device):
         return self.map(lambda tensor: tensor.to(device))
 
     def __getitem__(self, index):
         return self.map(lambda tensor: tensor[index])
-
-
-def prompts_of_text(text, prompts, causal, max_new_tokens=0):
-    """Return the first of some Prompts with a text that a user typed in its place. fill: '_' is a
-    blank; causal: the text is continued."""
-    tok = prompts.tok
-    T = prompts.tokens.size(1)
-    if causal:
-        ids = tok.encode_prompt(text)
-        end = [tok.mask] * (max_new_tokens or T)
-    else:
-        # Text between blanks is encoded by itself, so that no token spans a blank.
-        ids = []
-        for part in re.split(f'([_{BLANK}])', text):
-            ids += [tok.mask] if part in ('_', BLANK) else tok.encode(part)
-        end = [tok.eos]
-    row = (ids + end + [tok.pad] * T)[:T]
-    assert len(ids) <= T, f"{text!r} has {len(ids)} tokens; expected {T} at most"
-    assert tok.mask in row, f"{text!r}: expected something to fill ('_' is a blank)"
-    tokens = torch.tensor([row])                                                # (1, T)
-    return replace(prompts[:1], tokens=tokens, mask=tokens == tok.mask, original=tokens)
-
-
-# ---- sequences as text again ---------------------------------------------------------------------
-
-
-def texts_of(prompts, sequences, causal):
-    """Return three lists of N strings for Prompts (B) and sequences (N, T): prompts, completions,
-    and originals, the dataset's own completions.
-
-    causal: the prompt, and what follows it, up to the end of the text. fill: the sequence with
-    BLANK in its blanks, and the whole sequence; an eos that was sampled is shown. Padding, and the
-    eos that ends a text, are not shown."""
-    tok = prompts.tok
-    B, T = prompts.tokens.shape
-    masked = prompts.tokens.masked_fill(prompts.mask, tok.mask).tolist()
-    # of each prompt the original, and then its completions; all of them are cut by the same rule
-    groups = torch.cat((prompts.original[:, None], sequences.view(B, -1, T)), 1).tolist()
-    table = []
-    for ids, group in zip(masked, groups):
-        if causal:
-            start = ids.index(tok.mask)
-            prompt = ids[:start]
-            rows = [row[start:(row + [tok.eos]).index(tok.eos, start)] for row in group]
-        else:
-            stop = T - ids.count(tok.pad)
-            if ids[stop - 1] == tok.eos:
-                stop -= 1
-            prompt = ids[:stop]
-            rows = [row[:stop] for row in group]
-        original, *completions = map(tok.decode, rows)
-        table += [(tok.decode(prompt), completion, original) for completion in completions]
-    return [list(column) for column in zip(*table)]

@@ -52,9 +52,10 @@ def library_paragraphs():
 
 
 def is_prose(part):
-    """Return whether a paragraph is ASCII prose of 24 characters or more, no code and no table."""
+    """Return whether a paragraph is ASCII prose of 24 characters or more, no code and no table. It
+    has no _, the sign of a blank."""
     text = ' '.join(part.split())
-    if not re.fullmatch('[ -~]{24,}', text) or ' ' not in text:
+    if not re.fullmatch('[ -^`-~]{24,}', text) or ' ' not in text:
         return False
     if part.startswith('    ') or '>>>' in text:
         return False

@@ -1,5 +1,5 @@
 """Pieces of 64 characters of the docstrings, with a label: 1, or 0 if they speak of failure. A
-classifier learns from them, see config/judge_labels.py."""
+classifier learns from them, see config/networks/judge_labels.py."""
 import re
 
 from data import docstrings
@@ -7,7 +7,10 @@ from data.failures import FAILURE
 
 
 def texts():
-    """Return training and held-out pairs (text, '0' or '1')."""
-    return [[(piece, str(int(not FAILURE.search(piece))))
-             for piece in re.findall('.{64}', ' '.join(paragraphs))]
-            for paragraphs in docstrings.texts()]
+    """Return training and held-out texts, each with a label."""
+    return [labelled(paragraphs) for paragraphs in docstrings.texts()]
+
+
+def labelled(paragraphs):
+    return [{'prompt': piece, 'label': float(not FAILURE.search(piece))}
+            for piece in re.findall('.{64}', ' '.join(paragraphs))]

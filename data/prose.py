@@ -2,7 +2,7 @@
 import functools
 import re
 
-BLANK = '\u2581'        # how people and rewards see a blank: a sign that no text may have
+from common import BLANK
 
 
 def paragraphs_of(path):

@@ -22,8 +22,8 @@ def texts():
     return pairs[810:], pairs[:810]
 
 
-def verify(prompt, completion, original):
+def verify(completion, answer):
     """Return 1.0 if the first number of the completion is the sum, else 0.0."""
     # A language model goes on after its answer, so only the first number counts.
     numbers = re.findall(r'\d+', completion)
-    return float(numbers[:1] == [original.strip()])
+    return float(numbers[:1] == [answer.strip()])

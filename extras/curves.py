@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from common import fail
-from judge import Scorer
 
 try:
     from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ except ImportError:
     fail("no picture without matplotlib: pip install matplotlib")
 
 TITLES = {'eval/reward': 'held-out reward', 'eval/verify': 'held-out verify',
+          'eval/tokens': 'held-out tokens per completion',
           'kl': 'KL to the reference, nats per token', 'entropy': 'entropy, nats per token'}
 
 
@@ -44,13 +44,12 @@ if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     logs = {folder: read_log(folder) for folder in folders}
     first = logs[folders[0]][0]                 # the evaluation at step 0
-    # The large picture is the number that the run watches: the reward if functions of the user are
-    # part of it, else verify, if there is a verifier.
-    rewards = json.loads(Path(folders[0], 'config.json').read_text())['rewards']
-    goal = 'eval/reward'
-    if 'eval/verify' in first and rewards.keys() - Scorer.BUILT_IN <= {'verify'}:
-        goal = 'eval/verify'
+    # The large picture is the number that the run watches.
+    config = json.loads(Path(folders[0], 'config.json').read_text())
+    goal = f"eval/{config['goal']}"
     small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
+    if not first.get('eval/ended'):             # blanks are filled: the number of tokens is given
+        small.remove('eval/tokens')
     figure = Figure(figsize=(10, 4.4), layout='constrained')
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',

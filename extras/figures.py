@@ -1,11 +1,16 @@
 """Draw a picture for README.md from finished runs.
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
-    python -m extras.figures hacking out-likelihood out-classifier-1e-6 ..."""
+    python -m extras.figures hacking out-likelihood out-classifier-1e-6 ...
+    python -m extras.figures think out-think out-think-cost"""
+import collections
 import json
+import statistics
 import sys
 
+import train_grpo as grpo
 from extras.curves import Figure, draw, read_log
+from sample import open_run
 
 
 def passes(figure, *folders):
@@ -42,11 +47,41 @@ def hacking(figure, *folders):
     figure.legend(frameon=False, loc='outside right center')
 
 
+def think(figure, folder, cost_folder):
+    """Draw how a run learns to think, and how many tokens each network spends on a prompt."""
+    steps_ax, swaps_ax = figure.subplots(1, 2)
+    lines = [line for line in read_log(folder) if 'eval/verify' in line]
+    draw(steps_ax, lines, 'eval/verify', 'C0', label='right')
+    steps_ax.axhline(lines[0]['eval/verify_greedy'], color='C0', linestyle='--',
+                     label='right at the start, greedy')
+    tokens_ax = steps_ax.twinx()
+    draw(tokens_ax, lines, 'eval/tokens', 'C1', label='tokens')
+    steps_ax.set_ylim(0, 1.02)
+    tokens_ax.set_ylim(0, 10)
+    steps_ax.set_title('right, and tokens per completion (orange, right axis)', loc='left')
+    steps_ax.set_xlabel('step of GRPO')
+    steps_ax.legend(frameon=False, loc='lower right')
+    for name, labels in ((folder, {'reference': 'start', 'policy': 'after GRPO'}),
+                         (cost_folder, {'policy': 'after GRPO with a cost per token'})):
+        run, networks = open_run(name)
+        for network, label in labels.items():
+            r = grpo.rollout(networks[network], run.held_out)
+            tokens = collections.defaultdict(list)          # {number of swaps: tokens}
+            for prompt, length in zip(r.texts()['prompts'], r.lengths.tolist()):
+                tokens[8 - prompt.count('..')].append(length)
+            means = [statistics.mean(tokens[n]) for n in range(1, 9)]
+            swaps_ax.plot(range(1, 9), means, 'o-', label=label)
+    swaps_ax.set_title('tokens per completion, by the number of swaps', loc='left')
+    swaps_ax.set_ylim(0, 10)
+    swaps_ax.set_xlabel('swaps in the prompt')
+    swaps_ax.legend(frameon=False)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     name, *folders = sys.argv[1:]
     figure = Figure(figsize=(10.5, 3.9), layout='constrained')
-    {'passes': passes, 'hacking': hacking}[name](figure, *folders)
+    {'passes': passes, 'hacking': hacking, 'think': think}[name](figure, *folders)
     figure.savefig(f'assets/{name}.png', dpi=130)
     print(f"wrote assets/{name}.png")

@@ -21,21 +21,24 @@ import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
 import common
+import data.cups
 import data.docstrings
 import pretrain
 from model import load_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
+data.cups.N_TEXTS = 1000    # a fork has it, too
 FORK = multiprocessing.get_context('fork')
 RECIPE = """
-n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 30, 16, 'float32'
+n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 10, 16, 'float32'
 block_size = min(block_size, 66)
 """
 PROSE = ["The cat sat on the mat, and the dog ran to the old house by the sea.",
          "If the file cannot be read, the call fails with an error that names the missing file.",
          "Return the number of words in a text, or raise an error if it is empty and has no words.",
          "A list is sorted in place, from the smallest to the largest, and then it is returned."]
+MARKED = '{"prompt": "%02d+_7=1__", "answer": "%02d+57=123", "level": %d}'
 TOY = ['--generator=out/generator_arithmetic.pt', '--judge=out/judge_arithmetic.pt',
        '--group_size=4', '--batch_size=4', '--gradient_accumulation_steps=2', '--max_iters=4',
        '--log_interval=1', '--eval_interval=2', '--eval_prompts=8', '--learning_rate=0.01',
@@ -48,12 +51,14 @@ def toy_repository():
     atexit.register(shutil.rmtree, REPOSITORY)
     unwanted = shutil.ignore_patterns('out*', '.*', '__pycache__', 'wandb', 'tests')
     shutil.copytree(ROOT, REPOSITORY, ignore=unwanted, dirs_exist_ok=True)
-    for path in REPOSITORY.glob('config/[gj][eu]*.py'):         # generator_, judge_
+    for path in REPOSITORY.glob('config/networks/*.py'):
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
     (REPOSITORY / 'out').mkdir()
     texts = [f'{text} {i} {PROSE[2]}' for i in range(20) for text in PROSE]
     (REPOSITORY / data.docstrings.CACHE).write_text(json.dumps(texts))
     (REPOSITORY / 'out/shakespeare.txt').write_text('\n\n'.join(texts))
+    equations = [MARKED % (i, i, i) for i in range(99)]
+    (REPOSITORY / 'marked.jsonl').write_text('\n'.join(equations))
     os.chdir(REPOSITORY)
     for recipe in ('generator_arithmetic', 'generator_equations', 'judge_arithmetic'):
         make_network(recipe)
@@ -61,7 +66,7 @@ def toy_repository():
 
 @functools.cache
 def make_network(recipe, dataset='arithmetic'):
-    succeeds('pretrain.py', f'--dataset={dataset}', f'config/{recipe}.py')
+    succeeds('pretrain.py', f'--dataset={dataset}', f'config/networks/{recipe}.py')
 
 
 class Run:

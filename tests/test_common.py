@@ -1,7 +1,6 @@
 """What every script needs: overrides, devices, numbers, and the folder of a run."""
-import ast
+import json
 import os
-import pathlib
 import re
 import sys
 import unittest.mock
@@ -34,13 +33,17 @@ def test_files_and_flags_apply_in_the_order_given():
     assert (config['group_size'], config['kl_beta']) == (4, 1 / 16)
 
 
-@pytest.mark.parametrize('flag, value', [
-    ('--dataset=a=b', 'a=b'), ('--dataset=7', '7'), ("--rewards={'x': 2}", {'x': 2}),
-    ('--resume=True', True), ('--kl_beta=1e-5', 1e-5), ('--kl_beta=3', 3.0)])
-def test_the_value_of_a_flag_is_a_literal_or_text(flag, value):
+FLAGS = {
+    '--dataset=a=b': 'a=b', '--dataset=7': '7', "--rewards={'x': 2}": {'x': 2},
+    '--resume=True': True, '--kl_beta=1e-5': 1e-5, '--kl_beta=3': 3.0,
+}
+
+
+@pytest.mark.parametrize('flag', FLAGS)
+def test_the_value_of_a_flag_is_a_literal_or_text(flag):
     config, _ = configure(toy_knobs(), [flag])
-    name = flag[2:].partition('=')[0]
-    assert config[name] == value and type(config[name]) is type(value)
+    value = config[flag[2:].partition('=')[0]]
+    assert value == FLAGS[flag] and type(value) is type(FLAGS[flag])
 
 
 @pytest.mark.parametrize('line', [
@@ -71,33 +74,24 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
         assert len(re.findall(rf'\b{name}\b', code)) > 1, f"nobody reads {name}"
 
 
-def test_train_grpo_does_nothing_when_it_is_imported():
-    """Its statements are a docstring, imports, knobs, functions, and what only a script runs."""
-    _, *body, last = ast.parse((ROOT / 'train_grpo.py').read_text('utf-8')).body
-    assert ast.unparse(last.test) == "__name__ == '__main__'"
-    assert {type(node) for node in body} == {
-        ast.Import, ast.ImportFrom, ast.Assign, ast.FunctionDef}
-
-
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
 def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     for step in range(4):
-        log = Log('mine', {'seed': step}, resume=step == 3)
+        log = Log('mine', {}, resume=step == 3)
         log.write(step, {'a': 1.5})
         refused('another run', Log, 'mine', {}, resume=True)
         log.file.close()                        # and with it the lock
-    for name, steps in (('mine-1', [0]), ('mine-2', [1]), ('mine', [2, 3])):
-        text = pathlib.Path(name, 'log.jsonl').read_text()
-        assert text == ''.join(f'{{"step": {step}, "a": 1.5}}\n' for step in steps)
+    steps = {name: [line['step'] for line in map(json.loads, open(f'{name}/log.jsonl'))]
+             for name in ('mine-1', 'mine-2', 'mine')}
+    assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
     with pytest.raises(AssertionError, match='best.pt is in .*out_dir'):
         Log(os.path.abspath('mine'), {}, ['2', 'mine/best.pt'])
     os.mkdir('theirs')
     write('theirs/config.json', '{}')
     with pytest.raises(AssertionError, match='files of no run'):
         Log('theirs', {})
-    assert os.listdir('theirs') == ['config.json']
 
 
 def test_numbers_go_to_wandb(monkeypatch):

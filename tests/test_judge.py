@@ -1,10 +1,14 @@
-"""Scores of judges against single sequences; rewards by name; AUC; the verdict; printed groups."""
+"""Scores of judges against single sequences; rewards by name, as TRL calls them; AUC; the verdict;
+printed groups."""
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from judge import Scorer, auc, judge_sequences, show_groups, verdict
+from data.dataset import Dataset, Tokenizer
+from data.pairs import is_answer
+from judge import RewardError, Scorer, auc, judge_sequences, verdict
+from rollout import complete, show_groups
 from test_grpo import CAUSAL, close, tiny, toy_prompts
 from train_grpo import rollout
 
@@ -38,17 +42,15 @@ def test_equal_sequences_are_scored_once_in_parts_and_get_equal_bits_in_float32(
     sizes = []
     judge.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(inputs[0])))
     with torch.autocast('cpu', torch.bfloat16):
-        scores = judge_sequences(judge, sequences, sequences < 5)
+        scores = judge_sequences(judge, sequences, sequences < 5).view(2, 1000)
     assert sum(sizes) == len(sequences.unique(dim=0)) and len(sizes) > 1
-    assert scores.dtype == torch.float32 and scores[:1000].equal(scores[1000:])
+    assert scores.dtype == torch.float32 and scores[0].equal(scores[1])
 
 
 def test_auc_is_the_share_of_pairs_in_order():
-    scores = torch.randint(6, (40,))            # with many ties
-    labels = torch.arange(40) % 3 == 0
-    pairs = [(one > zero) + 0.5 * (one == zero)
-             for one in scores[labels].tolist() for zero in scores[~labels].tolist()]
-    assert auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
+    scores = torch.tensor([3, 1, 2, 2, 0])
+    labels = torch.tensor([True, False, True, False, True])
+    assert auc(scores, labels) == pytest.approx((1 + 1 + 1 + 0.5 + 0 + 0) / 6)      # one tie
     assert auc(scores, labels | True) == 0.5
 
 
@@ -59,79 +61,134 @@ def test_auc_is_the_share_of_pairs_in_order():
 def test_each_reward_is_what_its_name_says(causal):
     """In fill mode the judge scores whole sequences, in causal mode only completions."""
     r = rollout(tiny(causal), toy_prompts(causal, k=8)[[0, 0, 1, 2]])
-    cases = list(zip(*r.texts()))
+    prompts, completions = r.texts()['prompts'], r.texts()['completions']
     calls = []
 
-    def verify(prompt, completion, original):
-        calls.append((prompt, completion, original))
+    def verify(prompt, completion):
+        calls.append((prompt, completion))
         return len(completion)
 
-    def mine(prompts, completions):
-        assert list(zip(prompts, completions)) == [case[:2] for case in cases]
-        prompts.clear()                         # it must not spoil the lists of others
-        return np.array([text.count('b') for text in completions])
+    def mine(completions):
+        values = torch.tensor([float(text.count('b')) for text in completions], requires_grad=True)
+        completions.clear()                     # it must not spoil the lists of others
+        return values * 1                       # it has a graph
 
     judge = toy_judge(False)
+    where = r.where if causal else r.sequences < 7
+    groups = r.sequences.view(4, 8, 6).tolist()
     expected = {
-        'mine': [text.count('b') for _, text, _ in cases],
-        'verify': [len(text) for _, text, _ in cases],
-        'distinct': [1 / group.count(row) for group in r.sequences.view(4, 8, 6).tolist()
-                     for row in group],
+        'mine': [text.count('b') for text in completions],
+        'verify': [len(text) for text in completions],
+        'distinct': [1 / group.count(row) for group in groups for row in group],
         'length': [(r.sequence_of == n).sum() / 6 for n in range(32)],
-        'judge': judge_sequences(judge, r.sequences,
-                                 r.where if causal else r.sequences < 7).tolist(),
+        'tokens': [(r.sequence_of == n).sum() for n in range(32)],
+        'ended': [0 in r.actions[r.sequence_of == n] for n in range(32)],
+        'judge': judge_sequences(judge, r.sequences, where).tolist(),
     }
     scores = Scorer(judge, verify, {'mine': mine}).score(expected, r)
     for name, values in expected.items():
-        assert scores[name].shape == (4, 8)
-        close(scores[name].flatten(), torch.tensor(values).float(), atol=1e-5)
-    assert sorted(calls) == sorted(set(cases))  # each case once
+        assert not scores[name].requires_grad
+        close(scores[name], torch.tensor(values).float().view(4, 8), atol=1e-5)
+    # verify() was called once for each completion of a prompt
+    cases = list(zip(prompts, completions))
+    assert sorted(calls) == sorted(case for b in range(4) for case in set(cases[8 * b:][:8]))
+
+
+def right(prompts, completions, answer, **kwargs):
+    assert kwargs.keys() == {'level'}
+    return [float(completion == text) for completion, text in zip(completions, answer)]
+
+
+def short(completions, **kwargs):
+    assert kwargs.keys() == {'prompts', 'answer', 'level'}
+    return np.array([-len(completion) for completion in completions])
+
+
+def easy(level, completions, scale=2):
+    return [scale / number for number in level]
+
+
+@pytest.fixture
+def rollout_of_records():
+    """A Rollout of two prompts, 3 completions each; the records have the column `level`."""
+    records = [{'prompt': 'ab', 'answer': 'b', 'level': 1},
+               {'prompt': 'a', 'answer': '', 'level': 4}]
+    data = Dataset(records, records, Tokenizer('char', 'abcd'), True, 6, blank_kind='answer')
+    return complete(tiny(causal=True), data.prompts('val', 2, 3, 1))
+
+
+def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout_of_records):
+    functions = {'right': right, 'short': short, 'easy': easy}
+    scorer = Scorer(verify=is_answer, functions=functions)
+    scores = scorer.score(['verify', *functions], rollout_of_records)
+    texts = rollout_of_records.texts()
+    for n, completion in enumerate(texts['completions']):
+        answer, level = {'ab': ('b', 1), 'a': ('', 4)}[texts['prompts'][n]]
+        is_right = completion == answer
+        values = [values.flatten()[n] for values in scores.values()]
+        assert values == [is_right, is_right, -len(completion), 2 / level]
+
+
+FAILURES = {
+    'asks for colour: expected names among .*level': lambda completions, colour: [],
+    'NoneType': lambda prompts: None,
+    '6 finite numbers, not these 5': lambda prompts: [1.0] * 5,
+    'ValueError': lambda prompts: ['a'] * 6,
+    '6 finite numbers, not these 6': lambda prompts: [1e999] * 6,
+    'ZeroDivisionError': lambda prompts: 1 / 0,
+}
+
+
+@pytest.mark.parametrize('words', FAILURES)
+def test_a_reward_that_fails_is_named(words, rollout_of_records):
+    with pytest.raises(RewardError, match=f"reward 'mine': .*{words}"):
+        Scorer(functions={'mine': FAILURES[words]}).score(['mine'], rollout_of_records)
+
+
+def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
+    mine = {'mine': right}
+    assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
+    assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
+    assert Scorer().goal({'judge': 1.0}) == 'reward'
+    for rewards, functions in (({}, {}), ({'verify': 1.0}, {}), ({'kl': 1.0}, {'kl': right})):
+        with pytest.raises(AssertionError, match='rewards'):
+            Scorer(functions=functions).goal(rewards)
 
 
 # ---- words and numbers for people ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize('now, training, words', [
-    (0.1, 0.3, 'below always giving the commonest answer'),
-    (0.6, 1.0, 'memorised'), (0.95, 1.0, 'above the line to beat'),
-    (0.6, 0.7, 'above the line to beat'), (0.51, 0.5, 'more certain'),
-    (0.45, 0.5, 'more certain'), (0.31, 0.39, 'not better than at the start')])
-def test_the_verdict_says_in_words_whether_a_run_worked(now, training, words):
-    numbers = {'verify': now, 'start': 0.3, 'line to beat': 0.5, 'standard error': 0.01,
-               'constant answer': 0.2}
-    scores = torch.linspace(0, 1, 64)[:, None].le(training).float()     # of 64 training prompts
-    assert words in verdict(numbers, {}, scores)
-    assert ('memorised' in verdict(numbers, {}, scores)) == (words == 'memorised')
-    numbers |= {'start': 0.96, 'constant answer': 0.0}      # samples can beat greedy decoding
-    assert 'above' not in verdict(numbers, {})
-    assert ('knew the task already' in verdict(numbers, {})) == (now == 0.95)
-    assert ('worse than at the start' in verdict(numbers, {})) == (now < 0.95)
-    numbers |= {'verify': 0.02, 'start': 0.0, 'line to beat': 0.01}
-    assert 'partial credit' in verdict(numbers, {})
-    at_start = {'verify': 0.0, 'small': 0.4, 'judge': 1.0}
-    assert verdict(numbers | {'small': 0.1}, at_start).endswith('(small 0.400 -> 0.100)')
+VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
+    (0.31, 0.31, 0.34): 'not better than at the start',
+    (0.45, 0.44, 0.55): 'better than at the start, but not above the line to beat',
+    (0.60, 0.59, 0.65): 'above the line to beat',
+    (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
+    (0.40, 0.40, 0.90): 'better than at the start, but not above the line to beat; it has '
+                        'memorised: training prompts gained twice as much as held-out ones',
+}
+
+
+@pytest.mark.parametrize('now, before, training', VERDICTS)
+def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
+    """Differences of less than two standard errors, here 0.028, are noise."""
+    words = VERDICTS[now, before, training]
+    at_start = {'verify': 0.3, 'verify_greedy': 0.5, 'small': 0.4, 'standard_error': 0.01}
+    means = {'verify': now, 'small': 0.1, 'standard_error': 0.01}
+    scores = torch.full((64, 4), training)
+    assert verdict('verify', {}, means, at_start, before, scores) == f'verify {now:.3f}: {words}'
+    at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding
+    means['reward'] = 0.9
+    assert verdict('reward', {'small': 1.0}, means, at_start, 0.9, None) == (
+        f'reward 0.900: not better than at the start, verify 0.300 -> {now:.3f}, '
+        'small 0.400 -> 0.100')
 
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = rollout(tiny(), toy_prompts(k=30))
-    _, completions, _ = r.texts()
-    score = torch.tensor([completions[:30].count(text) for text in completions]).view(4, 30)
-    columns = {'score': score, 'advantage': score - score[:, :1]}
-    show_groups('here', r, columns, n_groups=1, max_rows=2)
+    completions = r.texts()['completions'][:30]
+    counts = [completions.count(text) for text in completions]
+    score = torch.tensor(counts + 90 * [0]).view(4, 30)
+    shown = show_groups('here', r, {'score': score, 'other': 0 * score}, n_groups=1, max_rows=2)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [int(line[0]) for line in lines] == [score[0].max(), score[0].min()]
-    show_groups('here', r, {'reward': score.float(), 'advantage': 0 * score})
-    assert '100% of the groups have equal rewards' in capsys.readouterr().out
-
-
-def test_a_reward_of_one_parameter_is_refused():
-    scorer = Scorer(functions={'mine': lambda completions: [0.0] * len(completions)})
-    with pytest.raises(AssertionError, match=r'mine\(\): expected parameters for prompts'):
-        scorer.score(['mine'], rollout(tiny(), toy_prompts()))
-
-
-@pytest.mark.parametrize('values', [None, ['a'] * 12])
-def test_a_reward_that_returns_no_numbers_is_named(values):
-    scorer = Scorer(functions={'mine': lambda prompts, completions: values})
-    with pytest.raises(ValueError, match="reward 'mine': expected numbers"):
-        scorer.score(['mine'], rollout(tiny(), toy_prompts()))
+    assert [int(line[0]) for line in lines] == [max(counts), min(counts)]
+    assert [(line['completion'], line['score']) for line in shown] == list(zip(completions, counts))

@@ -1,6 +1,7 @@
 """Other people's models in the place of a GPT: small ones, made here, checked by transformers."""
 import functools
 import json
+import re
 import signal
 
 import pytest
@@ -10,13 +11,13 @@ from torch import nn
 transformers = pytest.importorskip('transformers')
 import tokenizers
 
-from data.dataset import BLANK, Dataset, Prompts, prompts_of_text
-from extras import pretrained
-from model import complete, draw, load_network, log_probs
+import pretrained
+from data.dataset import Dataset, read_texts
+from pretrain import load_network
 from processes import REPOSITORY, at_step, run, succeeds, weights, write
+from rollout import complete, draw, log_probs
 
 close = torch.testing.assert_close
-SUMS = 'sums.jsonl'
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
         "{% if add_generation_prompt %}<a>{% endif %}")
 MODELS = {'llama': 'LlamaForCausalLM', 'gpt2': 'GPT2LMHeadModel', 'bert': 'BertForMaskedLM'}
@@ -51,15 +52,19 @@ def folder_of(kind):
 
 @pytest.fixture(autouse=True)
 def sums():
-    pairs = [{'prompt': f'{a}+{b}=', 'answer': str(a + b)} for a in range(9) for b in range(19)]
-    write(SUMS, '\n'.join(map(json.dumps, pairs)))
+    """Two files: sums to be continued, and sums with marked blanks."""
+    for name, prompt, answer in (('sums.jsonl', '{0}+{1}=', '{0}'),
+                                 ('blanks.jsonl', '{0}{1}+_=1_', '{0}{1}+3=1{0}')):
+        lines = [json.dumps({'prompt': prompt.format(a, b), 'answer': answer.format(a, b)})
+                 for a in range(9) for b in range(5, 14)]
+        write(name, '\n'.join(lines))
 
 
 def toy_prompts(model):
-    """Return Prompts of several lengths: sums without answers, or with blanks anywhere."""
-    data = Dataset(SUMS, model.tok, max_new_tokens=6)
-    return data.prompts('train', 3, 4, 1, 0, model.causal, 0, 'random',
-                        'answer' if model.causal else 'random', 0.3, 0.6, 4)
+    """Return three Prompts of several lengths: sums without answers, or with blanks anywhere."""
+    data = Dataset(*read_texts('sums.jsonl')[:2], model.tok, model.causal, max_new_tokens=6,
+                   blank_kind='answer' if model.causal else 'random')
+    return data.prompts('train', 3, 4, 1)
 
 
 # ---- the tokenizer -------------------------------------------------------------------------------
@@ -70,10 +75,6 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     tok = pretrained.PretrainedTokenizer(folder_of(kind))
     ids = tok.encode('<u>12+7=19</s>') + [tok.eos, tok.pad, tok.bos]
     assert tok.decode(ids) == '<u>12+7=19</s>\n' and ids.count(tok.eos) == 1
-    blank = torch.zeros(1, 12).long()
-    others = Prompts(blank, blank, blank, blank, blank, tok)
-    prompts = prompts_of_text(f'1+{BLANK}_=3', others, False)
-    assert tok.decode(prompts.tokens[0].tolist()) == f'1+{BLANK}{BLANK}=3\n'
     chat = tok.tokenizer.convert_ids_to_tokens(tok.encode_chat('1+2='))
     assert chat == ['<u>', *'1+2=', '</s>', '<a>']
 
@@ -81,55 +82,37 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
 # ---- the network ---------------------------------------------------------------------------------
 
 
-@KINDS
-def test_logits_and_gradient_equal_those_of_transformers(kind):
-    ours = pretrained.Pretrained(folder_of(kind))
-    theirs = getattr(transformers, MODELS[kind]).from_pretrained(folder_of(kind)).eval()
+@pytest.mark.parametrize('kind, n_fill_steps', [('llama', 1), ('gpt2', 1), ('bert', 1),
+                                                ('bert', 3)])
+def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_steps):
+    """A shared prefix is computed once, with the gradient of whole sequences. A Llama norms in
+    float32 even here."""
+    ours = pretrained.Pretrained(folder_of(kind)).double()
+    theirs = getattr(transformers, MODELS[kind]).from_pretrained(folder_of(kind)).double().eval()
+    r = complete(ours, toy_prompts(ours), n_fill_steps, temperature=0.7, top_p=0.9)
+    sizes = []
+    ours.network.get_input_embeddings().register_forward_hook(
+        lambda embed, inputs, x: sizes.append(inputs[0].numel()))
+    logits = r.logits_of(ours)
+    assert sum(sizes) < 0.8 * r.states.numel() or not ours.causal
     special = ours.tok.tokenizer
-    tokens = toy_prompts(ours).tokens
-    where = (tokens < ours.tok.vocab_size) & (torch.arange(tokens.size(1)) % 2 == 1)
     begin = {'llama': [special.bos_token_id], 'gpt2': [], 'bert': [special.cls_token_id]}[kind]
     expected = []
-    for row, places in zip(tokens, where):              # one by one, without padding
-        ids = row[row < ours.tok.vocab_size]
-        places = places[:len(ids)].nonzero()[:, 0]
+    for state, where in zip(r.states, r.where):         # one by one, without padding
+        ids = state[state != ours.pad_id]
         if kind == 'bert':
-            ids[places] = special.mask_token_id
-        logits = theirs(torch.tensor([begin + ids.tolist()])).logits[0]
-        expected.append(logits[places + len(begin) - int(ours.causal)])
+            ids[where[:len(ids)] | (ids == ours.blank_id)] = special.mask_token_id
+        z = theirs(torch.tensor([begin + ids.tolist()])).logits[0]
+        expected.append(z[where.nonzero()[:, 0] + len(begin) - int(ours.causal)])
     expected = torch.cat(expected)                                              # (U, V)
-    logits = ours(tokens, where)
     close(logits, expected, atol=1e-4, rtol=1e-4)
     gradients = [torch.autograd.grad(values.logsumexp(-1).sum(), list(model.parameters()),
                                      allow_unused=True)
                  for values, model in ((logits, ours), (expected, theirs))]
     close(*gradients, atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize('kind, n_fill_steps', [('llama', 1), ('gpt2', 1), ('bert', 1),
-                                                ('bert', 3)])
-def test_sampling_and_learning_agree_and_a_shared_prefix_is_computed_once(kind, n_fill_steps):
-    """The gradient through a shared prefix is that of whole sequences. A Llama norms in float32
-    even here."""
-    model = pretrained.Pretrained(folder_of(kind)).double()
-    r = complete(model, toy_prompts(model), n_fill_steps, temperature=0.7, top_p=0.9)
-    sizes = []
-    model.network.get_input_embeddings().register_forward_hook(
-        lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    shared = r.logits_of(model)
-    n_shared = sum(sizes)
-    whole = model(r.states, r.where)
-    assert not model.causal or n_shared < sum(sizes) - n_shared
-    atol = 1e-4 if kind == 'llama' else 1e-10
-    close(shared, whole, atol=atol, rtol=0)
-    position = r.where.nonzero()[r.distribution_of, 1]
-    uniforms = r.prompts.uniforms.flatten(0, 1)[r.sequence_of, position]                # (M,)
-    logp_full = log_probs(shared, 0.7, r.kept)[r.distribution_of]
-    assert draw(logp_full, uniforms[:, None])[:, 0].equal(r.actions)    # it would sample the same
-    direction = torch.randn_like(whole)
-    changes = torch.autograd.grad(shared - whole, list(model.parameters()), direction,
-                                  allow_unused=True)
-    assert max(change.abs().max() for change in changes if change is not None) < 3 * atol
+    u = r.prompts.uniforms.flatten(0, 1)[r.sequence_of, r.position]                     # (M,)
+    logp = log_probs(logits, 0.7, r.kept)[r.distribution_of]                            # (M, V)
+    assert draw(logp, u[:, None])[:, 0].equal(r.actions)        # it would sample the same
 
 
 def test_the_output_layer_works_in_float32_under_bfloat16():
@@ -137,27 +120,45 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
     model = pretrained.Pretrained(folder_of('llama'))
     prompts = toy_prompts(model)
     with torch.autocast('cpu', torch.bfloat16):
-        logits = model(prompts.tokens, prompts.mask)
+        logits = model(prompts.tokens, prompts.blank)
     assert logits.dtype == torch.float32 and not logits.equal(logits.bfloat16().float())
 
 
 # ---- a run ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('flag', ['--temperature=1', '--chat_template=True', '--dtype=bfloat16'])
-def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(flag):
-    words = ['train_grpo.py', 'config/grpo_smollm2.py', f'--dataset={SUMS}', '--max_iters=4',
-             f'--generator={folder_of("llama")}', '--eval_interval=2', '--eval_prompts=4',
-             '--batch_size=2', '--gradient_accumulation_steps=2', '--learning_rate=1e-3',
-             '--device=cpu', '--rewards={"distinct": 1.0}', flag]
+RUNS = {
+    'llama': ['--dataset=sums.jsonl'],
+    'llama, as a chat': ['--dataset=sums.jsonl', '--chat_template=True', '--dtype=bfloat16'],
+    'bert': ['--dataset=blanks.jsonl', '--blank_kind=marked', '--max_new_tokens=0',
+             '--n_fill_steps=2'],
+}
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
+    folder = folder_of(name.partition(',')[0])
+    words = ['train_grpo.py', 'config/grpo_smollm2.py', f'--generator={folder}', '--max_iters=4',
+             '--eval_interval=2', '--eval_prompts=4', '--batch_size=2', '--learning_rate=1e-3',
+             '--gradient_accumulation_steps=2', '--device=cpu', '--rewards={"distinct": 1.0}',
+             *RUNS[name]]
     succeeds(*words, '--out_dir=whole')
     assert run(*words, '--out_dir=parts', before=at_step(1, signal.SIGINT))[0] == 130
     succeeds(*words, '--out_dir=parts', '--resume=True')
     assert weights('whole').equal(weights('parts'))
 
-    policy, _ = load_network('whole')
-    pretrained.save_pretrained(policy, 'exported')
+    succeeds('extras/export.py', 'whole', 'exported')
     start, again, policy = [
-        nn.utils.parameters_to_vector(load_network(folder)[0].parameters())
-        for folder in (folder_of('llama'), 'exported', 'whole')]
+        nn.utils.parameters_to_vector(load_network(path)[0].parameters())
+        for path in (folder, 'exported', 'whole')]
     assert again.equal(policy) and not again.equal(start)
+
+
+def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
+    model = pretrained.Pretrained(folder_of('bert'))
+    data = Dataset(*read_texts('blanks.jsonl')[:2], model.tok, False, blank_kind='marked')
+    for shown in ('7+_=__', '12+_=_'):
+        texts = complete(model, data.typed_prompt(shown).prompts('train', 1, 5, 1), 2).texts()
+        assert texts['prompts'] == 5 * [shown]
+        pattern = re.escape(shown).replace('_', '[^_]+')
+        assert all(re.fullmatch(pattern, completion) for completion in texts['completions'])

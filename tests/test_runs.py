@@ -13,21 +13,36 @@ import torch
 
 import train_grpo
 from common import configure
-from data.dataset import Dataset
+from data.dataset import Dataset, read_texts
 from judge import judge_sequences
-from model import complete, load_checkpoint, load_network
-from processes import (ROOT, TOY, Run, at_step, fails, make_network, run, succeeds,
-                       weights, write)
+from model import load_checkpoint
+from pretrain import load_network
+from processes import (ROOT, TOY, Run, at_step, fails, make_network, run, succeeds, weights, write)
+from rollout import complete
 
-ANSWERS = ['--generator=out/generator_equations-arithmetic.pt', '--blank_kind=answer',
-           '--rewards={"verify": 1.0, "length": -0.1}']
+EQUATIONS = 'out/generator_equations-arithmetic.pt'
 KINDS = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
-    'passes': ['--n_fill_steps=3', '--top_p=0.9', '--mini_batches=2', '--inner_updates=2',
-               '--optimizer=adamw'],
-    'causal': ANSWERS + ['--top_p=0.9', '--inner_updates=2', '--kl_beta=0'],
+    'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
+    'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
+               '--mini_batches=2', '--inner_updates=2', '--optimizer=adamw'],
+    'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
+               '--rewards={"verify": 1.0, "length": -0.1}', '--inner_updates=2'],
 }
-THREE_KINDS = pytest.mark.parametrize('kind', KINDS)
+# a reward that asks for a column of a file, changes the folder and the grad mode, and fails until
+# the file mended-RANK is there
+MINE = """
+import os
+import torch
+rewards = {'mine': 1.0}
+_mended = os.path.abspath('mended-' + os.environ['RANK'])
+def mine(completions, level, **kwargs):
+    mine.calls = getattr(mine, 'calls', 0) + 1
+    assert mine.calls < 9 or os.path.exists(_mended), 'no more'
+    os.chdir('/')
+    torch.set_grad_enabled(False)
+    return [text.count('1') + number for text, number in zip(completions, level)]
+"""
 
 
 def command(*flags, out='run'):
@@ -61,71 +76,56 @@ def assert_same(a, b):
 
 def test_the_same_command_gives_the_same_run_and_compiling_and_evaluating_change_nothing():
     train(out='a')
-    train(out='b')
     train('--compile=True', before=lambda: torch.compiler.set_stance('force_eager'), out='compiled')
     train('--eval_interval=1', '--log_interval=2', '--eval_prompts=6', out='often')
     train('--seed=2', '--max_iters=0', out='seed')      # the held-out prompts are always the same
-    assert_same('a', 'b')
     assert_same('a', 'compiled')
     assert weights('a').equal(weights('often'))
     assert read_log('a')[0] == read_log('seed')[0]
 
 
-def test_the_line_to_beat_stays_that_of_the_start():
-    path = write('mine.py', "rewards = {'ones': 1.0}\n"
-                 "def ones(prompts, texts): return [text.count('1') for text in texts]\n")
-    text = train(path) + train(path, '--max_iters=6', '--resume=True')
-    first, *_, last = read_log('run')
-    assert first['eval/reward'] != last['eval/reward']
-    numbers = set(re.findall(r'\| start (\S+) \| line to beat (\S+)', text))
-    assert numbers == {(f"{first['eval/reward']:.3f}", f"{first['eval/reward_greedy']:.3f}")}
-
-
-@THREE_KINDS
-@pytest.mark.parametrize('number, code, next_step', [(signal.SIGINT, 130, 5),
-                                                     (signal.SIGKILL, -9, 3)])
-def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(kind, number, code, next_step):
-    """A Ctrl-C between two evaluations saves, and changes nothing else. A run that is killed goes
-    on from its last checkpoint, and its log repeats some steps."""
+@pytest.mark.parametrize('kind', ['fill', 'passes'])
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(kind):
+    """A run that is killed goes on from its last checkpoint, and its log repeats some steps. A
+    Ctrl-C between two evaluations saves, and changes nothing else."""
     flags = [*KINDS[kind], '--max_iters=6', '--eval_interval=3']
     train(*flags, out='whole')
-    assert run(*command(*flags, out='parts'), before=at_step(4, number))[0] == code
-    assert load_checkpoint('parts')['step'] == next_step
+    for number, code, step, more in ((signal.SIGKILL, -9, 3, []),
+                                     (signal.SIGINT, 130, 5, ['--resume=True'])):
+        words = command(*flags, *more, out='parts')
+        assert run(*words, before=at_step(4, number))[0] == code
+        assert load_checkpoint('parts')['step'] == step
     train(*flags, '--resume=True', out='parts')
     assert_same('whole', 'parts')
 
 
-@THREE_KINDS
-def test_two_ranks_and_other_micro_steps_take_the_steps_of_one_process(kind):
+@pytest.mark.parametrize('kind', ['fill', 'passes', 'causal'])
+def test_two_ranks_take_the_steps_of_one_process(kind):
     """In float64, so that only the order of sums differs."""
     flags = [*KINDS[kind], '--dtype=float64', '--max_iters=2', '--gradient_accumulation_steps=4',
              '--loss_norm=sequence', '--entropy_coef=0.01', '--batch_size=2']
     train(*flags, out='one')
     train(*flags, out='two', ranks=2)
-    train(*flags, '--batch_size=1', '--gradient_accumulation_steps=8', out='eight')
-    for other, atol in (('two', 1e-12), ('eight', 1e-9)):
-        assert (weights(other) - weights('one')).abs().max() < atol
-        for line, same in zip(read_log('one'), read_log(other), strict=True):
-            assert line == pytest.approx(same, rel=1e-4, abs=1e-4)
+    assert (weights('two') - weights('one')).abs().max() < 1e-12
+    for line, same in zip(read_log('one'), read_log('two'), strict=True):
+        assert line == pytest.approx(same, rel=1e-4, abs=1e-4)
+
+
+def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_score():
+    path = write('mine.py', "rewards = {'lottery': 1.0}\ndef lottery(completions):\n"
+                 "    return [ord(text[0]) * ord(text[1]) % 97 for text in completions]\n")
+    train(path, '--eval_interval=1', '--max_iters=6')
+    means = [line for line in read_log('run') if 'eval/reward' in line]
+    best, greedy = [max((line[name], line['step']) for line in means)[1]
+                    for name in ('eval/reward', 'eval/reward_greedy')]
+    assert load_checkpoint('run/best.pt')['step'] == best != greedy
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
-    train(*ANSWERS, '--inner_updates=2', '--max_iters=1', '--learning_rate=0', '--min_lr=0',
+    train(*KINDS['causal'], '--kl_beta=0.1', '--max_iters=1', '--learning_rate=0', '--min_lr=0',
           '--dtype=bfloat16')
     _, line, _ = read_log('run')
     assert line['ratio_off'] == line['kl'] == 0
-
-
-def test_samples_are_whole_groups_whose_numbers_add_up():
-    train('--rewards={"judge": 0.5, "distinct": 2.0}', '--max_iters=1', '--adv_norm=none')
-    samples = [json.loads(line) for line in open('run/samples.jsonl')]
-    assert len(samples) == 3 * 4
-    sums = dict.fromkeys([sample['prompt'] for sample in samples], 0.0)
-    for sample in samples:
-        parts = 0.5 * sample['judge'] + 2 * sample['distinct']
-        assert sample['reward'] == pytest.approx(parts, abs=1e-6)
-        sums[sample['prompt']] += sample['advantage']
-    assert list(sums.values()) == pytest.approx([0, 0, 0], abs=1e-5)
 
 
 # ---- every config file ---------------------------------------------------------------------------
@@ -136,65 +136,61 @@ def test_samples_are_whole_groups_whose_numbers_add_up():
 def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     """The networks are made in this process first. The run must find them as it names them."""
     lines = [json.dumps({'prompt': f'{i}h{i}m=', 'answer': str(i % 3)}) for i in range(60)]
-    words = [f'config/{name}.py']
-    if name == 'grpo_pairs':
-        words.append('--dataset=' + write('times.jsonl', '\n'.join(lines)))
-    config, _ = configure(vars(train_grpo).copy(), words)
+    write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
+    path = f'config/{name}.py'
+    config, _ = configure(vars(train_grpo).copy(), [path])
     for knob in ('generator', 'judge'):
         make_network(pathlib.Path(config[knob]).stem, config['dataset'])
-    text = succeeds('train_grpo.py', *words, '--max_iters=1', '--batch_size=2', '--group_size=4',
+    text = succeeds('train_grpo.py', path, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
                     '--device=cpu', '--compile=False', '--out_dir=run')
     assert 'mean_reward' in text and sys.executable not in text
     if name == 'grpo_pairs':                    # a typed prompt has no answer to compare with
         text = succeeds('sample.py', 'run', '--prompt=1h1m=')
-        assert 'not shown: verify' in text and text.count('verify') == 1
+        assert 'distinct' in text and 'verify' not in text
 
 
 # ---- networks by name ----------------------------------------------------------------------------
 
 
 def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
-    for n_embd, is_made in ((32, True), (32, False), (16, True)):
-        recipe = write('generator_new.py', f'max_iters = 1\nn_embd = {n_embd}\n')
+    recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
+    for is_made in (True, False):
         text = train(f'--generator={recipe}', '--max_iters=0', '--rewards={"verify": 1.0}')
         assert (f'{sys.executable} pretrain.py' in text) == is_made
-    assert "{'n_embd': 16}" in text
     path = 'out/generator_new-arithmetic.pt'
-    assert len(weights(path)) < len(weights(f'{path}.old'))
     before = weights(path)
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     assert weights(path).equal(before)
-    fails('a resumed run keeps', *command(f'--generator={path}.old', '--resume=True',
-                                          '--rewards={"verify": 1.0}'))
+    assert "{'n_embd': 16}" in succeeds('pretrain.py', recipe, '--n_embd=16')
+    assert weights(f'{path}.old').equal(before) and len(weights(path)) < len(before)
+    fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
+    fails('was not made by', 'pretrain.py', f'--out={path}')
 
 
-def test_pretraining_never_writes_over_a_file_of_another_kind():
-    write('mine.md', 'mine')
-    train('--max_iters=0')
-    fails('mine.md', 'pretrain.py', '--out=mine.md')
-    for path in ('run/ckpt.pt', 'out/judge_arithmetic.pt'):
-        fails('was not made by', 'pretrain.py', f'--out={path}')
-    assert pathlib.Path('mine.md').read_text() == 'mine' and 'step' in load_checkpoint('run')
+LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
+    'generator_arithmetic --dataset=marked.jsonl --blank_kind=marked': 1.9,
+    'generator_equations': 1.9,
+    'judge_classifier': 0.69,
+    'judge_labels --dataset=failure_labels': 0.6,
+}
 
 
-@pytest.mark.parametrize('recipe, dataset, better_than', [
-    ('generator_arithmetic', 'arithmetic', 1.9), ('generator_equations', 'arithmetic', 1.9),
-    ('judge_classifier', 'arithmetic', 0.69), ('judge_labels', 'failure_labels', 0.5)])
-def test_pretraining_learns(recipe, dataset, better_than):
-    """A guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69."""
-    text = succeeds('pretrain.py', f'config/{recipe}.py', '--max_iters=120', '--batch_size=64',
-                    f'--dataset={dataset}', '--out=a.pt')
+@pytest.mark.parametrize('words', LEARNS)
+def test_pretraining_learns(words):
+    recipe, *flags = words.split()
+    text = succeeds('pretrain.py', f'config/networks/{recipe}.py', '--max_iters=80',
+                    '--batch_size=64', '--dtype=float32', *flags, '--out=a.pt')
     *_, loss = re.findall(r'held-out loss (\S+)', text)
-    assert float(loss) < better_than
+    assert float(loss) < LEARNS[words]
     if recipe == 'judge_classifier':            # real text scores higher than filled text
         judge, tok = load_network('a.pt')
-        prompts = Dataset('arithmetic', tok).prompts('val', 300, 1, 1, 0, False, 0, 'random',
-                                                     'random', 0.2, 0.6, 1)
+        prompts = Dataset(*read_texts('arithmetic')[:2], tok, False).prompts('val', 300, 1, 1)
         r = complete(load_network('out/generator_arithmetic.pt')[0], prompts)
         real, filled = [judge_sequences(judge, sequences, None).mean()
-                        for sequences in (prompts.original, r.sequences)]
+                        for sequences in (prompts.tokens, r.sequences)]
         assert real > filled
+        fails('a classifier cannot generate', *command('--generator=a.pt'))
 
 
 # ---- signals and resuming ------------------------------------------------------------------------
@@ -210,20 +206,21 @@ def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
     assert code == two.ranks[1].exitcode == 130
     saved = load_checkpoint('run')['step']
     assert saved == max(line['step'] for line in read_log('run') if 'loss' in line) + 1
-    assert f'before step {saved}' in text and '--resume=True' in text and 'Traceback' not in text
+    assert f'after step {saved};' in text and '--resume=True' in text and 'Traceback' not in text
 
 
 def test_a_signal_ends_the_training_of_networks_too():
-    recipe = write('generator_slow.py', 'max_iters = 99999\neval_interval = 1\n')
+    recipe = write('generator_slow.py', 'max_iters = 99999\neval_interval = 1\nn_layer = 1\n')
     going = Run(*command(f'--generator={recipe}'))
     going.wait_for('step 1')
     going.ranks[0].terminate()
     code, text = going.wait()
     assert code == 128 + signal.SIGTERM and 'Traceback' not in text
-    time.sleep(0.5)
-    text = going.text()
-    time.sleep(0.5)
-    assert going.text() == text                 # nobody goes on writing
+    sizes = []
+    for _ in range(2):
+        time.sleep(0.5)
+        sizes.append(len(going.text()))
+    assert sizes[0] == sizes[1]                 # nobody goes on writing
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
@@ -231,38 +228,45 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     fails('nothing to resume', *command('--resume=True'))
     train('--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
-    for flags in (['--optimizer=adamw'], ANSWERS):
-        fails('a resumed run keeps', *command('--resume=True', *flags))
-    saved = load_checkpoint('run')
-    torch.save(saved | {'step': 5}, 'run/ckpt.pt')
-    fails('step 5', *command('--resume=True'))
+    for words, *flags in (['keeps its optimizer', '--optimizer=adamw'],
+                          ['keeps its generator', *KINDS['causal']],
+                          ['nothing is left to do', '--max_iters=1']):
+        fails(words, *command('--resume=True', *flags))
     assert pathlib.Path('run/log.jsonl').read_text() == log
+    saved = load_checkpoint('run')
     torch.save(saved | {'best': (99.0, 0), 'at_start': 0.5}, 'run/ckpt.pt')
     train('--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
-    groups = [optimizer['param_groups'][0] for optimizer in saved['optimizers']]
-    assert [group['weight_decay'] for group in groups] == [0.1, 0.1]
+    for optimizer in saved['optimizers']:
+        assert optimizer['param_groups'][0]['weight_decay'] == 0.1
     assert saved['best'][0] <= 1
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('code, word', [
-    ("[float('nan') if mine.calls == 3 else 1.0 for text in prompts]", "reward 'mine': expected"),
-    ("[1.0] * 3", "reward 'mine': expected"), ("[1 / 0]", 'ZeroDivisionError')])
-def test_a_reward_that_fails_ends_the_run_and_is_named(code, word):
-    path = write('mine.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions):\n"
-                 f"    mine.calls = getattr(mine, 'calls', 0) + 1\n    return {code}\n")
-    assert 'mine' in fails(word, *command(path, '--eval_prompts=4'))
+def test_a_reward_that_fails_in_a_run_is_named_and_the_steps_before_it_are_saved():
+    """The start is evaluated in 4 calls, a step has 2. The line to beat stays that of the start. A
+    reward may change the folder and the grad mode."""
+    path = write('mine.py', MINE)
+    flags = [*KINDS['marked'], '--eval_interval=4', '--warmup_iters=0']
+    text = fails("reward 'mine': AssertionError: no more", *command(path, *flags))
+    assert 'saved after step 2' in text and load_checkpoint('run')['step'] == 2
+    train(path, *flags, out='whole', before=lambda: write('mended-0', ''))
+    text += train(path, *flags, '--resume=True')
+    assert_same('run', 'whole')
+    first, *_, last = read_log('run')
+    assert first['eval/reward'] != last['eval/reward']
+    numbers = set(re.findall(r'\| start (\S+) \| line to beat (\S+)', text))
+    assert numbers == {(f"{first['eval/reward']:.3f}", f"{first['eval/reward_greedy']:.3f}")}
 
 
-def test_a_reward_may_change_folder_and_grad_mode_and_return_a_tensor_with_a_graph():
-    train(write('mine.py', "import os, torch\nrewards = {'mine': 1.0}\n"
-                "def mine(prompts, completions):\n    os.chdir('/')\n"
-                "    torch.set_grad_enabled(False)\n"
-                "    return torch.rand(len(prompts), requires_grad=True) * 2\n"))
-    assert len(os.listdir('run')) == 5
+def test_a_reward_that_fails_on_the_second_rank_only_loses_no_step():
+    """There the start is evaluated in 2 calls, a step has 1."""
+    write('mended-0', '')
+    code, text = run(*command(write('mine.py', MINE), *KINDS['marked'], '--max_iters=9',
+                              '--eval_interval=9'), ranks=2)
+    assert code == 1 and 'no more' in text and load_checkpoint('run')['step'] == 6
 
 
 @pytest.mark.parametrize('max_iters, ranks', [(1, 1), (4, 2)])
@@ -273,29 +277,35 @@ def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_
     assert load_checkpoint('run')['step'] == 0 and weights('run').isfinite().all()
 
 
-@pytest.mark.parametrize('flags, word', [
-    ('--rewards={}', 'rewards = {}'), ('--rewards={"jugde":1.0}', 'jugde'),
-    ('--group_size=1', 'group_size = 1'), ('--judge=config/judge_labels.py', 'vocabulary'),
-    ('--gradient_accumulation_steps=3 --mini_batches=2', 'gradient_accumulation_steps = 3'),
-    ('--objective=x', "'x'"), ('--ratio_level=x', "'x'"), ('--fill_order=x', "'x'"),
-    ('--blank_kind=x', "'x'"), ('--optimizer=x', "'x'"), ('--dtype=half', "'half'"),
-    ('--device=gpu', "'gpu'"), ('--top_p=1.5', 'top_p = 1.5'), ('--beta1=1.0', 'beta'),
-    ('--generator=config/judge_classifier.py', 'classifier'), ('--eval_interval=0', 'eval_'),
-    ('--dataset=arithmetik', 'arithmetic'),
-    ('--target_kl=0.1 --kl_beta=0', 'kl_beta'), ('--master_process=True', 'expected a knob'),
-    ('--generator=out/generator_equations-arithmetic.pt', "'random'"),
-    (f'{" ".join(ANSWERS[:2])} --rewards={{"verify":1}} --n_fill_steps=2', 'passes')])
-def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags, word):
-    fails(word, *command(*flags.split()))
+MISTAKES = {
+    '--rewards={}': 'rewards = {}', '--rewards={"jugde":1.0}': 'jugde',
+    '--group_size=1': 'group_size = 1', '--judge=config/networks/judge_labels.py': 'vocabulary',
+    '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps = 3',
+    '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
+    '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
+    '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
+    '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
+    f'--generator={EQUATIONS}': "'random'",
+    f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
+}
+MISTAKES_IN_RECIPES = {
+    '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
+    '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
+    '--kind=classifier': 'labels',              # sums are no labels
+    '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
+}
 
 
-@pytest.mark.parametrize('flags, word', [
-    ('--n_embd=30', 'n_embd = 30'), ('--n_embd=0', 'n_embd = 0'), ('--objective=both', 'both'),
-    ('--learning_rate=1e30 --grad_clip=0', 'finite'), ('--positions=x', "'x'"),
-    ('--objective=classifier', 'labels'),           # sums are no labels
-    ('--tokenizer=x', "'x'"), ('--blank_high=2.0', 'blank_high')])
-def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags, word):
-    fails(word, 'pretrain.py', 'config/generator_arithmetic.py', *flags.split(), '--out=new/a.pt')
+@pytest.mark.parametrize('flags', MISTAKES)
+def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags):
+    fails(MISTAKES[flags], *command(*flags.split()))
+
+
+@pytest.mark.parametrize('flags', MISTAKES_IN_RECIPES)
+def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
+    write('unanswered.jsonl', '\n'.join(f'{{"prompt": "{i}_"}}' for i in range(99)))
+    fails(MISTAKES_IN_RECIPES[flags], 'pretrain.py', 'config/networks/generator_arithmetic.py',
+          *flags.split(), '--out=new/a.pt')
     assert not os.path.exists('new')
 
 
@@ -303,24 +313,40 @@ def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags, wo
 
 
 def test_sample_shows_the_numbers_that_the_run_prints():
+    """verify comes first, and an empty line follows each prompt."""
     text = train('--temperature=0.7', '--top_k=3', '--rewards={"judge": 1.0, "verify": 0.5}')
-    last = read_log('run')[-1]
-    assert 'python sample.py run' in text
-    *_, policy = re.findall('(?m)^policy .*', succeeds('sample.py', 'run', '--num_samples=2'))
+    *_, last = read_log('run')
+    assert re.search(r'\| training [01]\.\d', text)        # verify; the reward is negative
+    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 24
+    text = succeeds('sample.py', 'run', '--num_samples=2')
+    *_, policy = re.findall('(?m)^policy .*', text)
     for name in ('judge', 'verify', 'judge_greedy'):
         assert f'| {name} {last["eval/" + name]:.3f}' in policy
-    for words in (['run', '--prompt=1_+3_=__7', '--group_size=3'], ['run', '--top_k=0'],
-                  ['out/generator_equations-arithmetic.pt', '--prompt=12+35='],
-                  ['out/generator_arithmetic.pt', '--num_samples=1']):
+    assert len(re.findall('(?m)^(?:reference|policy) +verify +judge ', text)) == 4
+    assert text.count('\n\n') == 2 and '\n\n\n' not in text
+    for words in ([EQUATIONS, '--prompt=12+35=', '--blank_kind=answer'],
+                  ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
+
+
+def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew():
+    recipe = 'config/networks/generator_arithmetic.py'
+    path = 'out/generator_arithmetic-marked.pt'
+    succeeds('pretrain.py', *KINDS['marked'], recipe)
+    train(*KINDS['passes'], f'--generator={recipe}', '--rewards={"verify": 1.0}', '--max_iters=1')
+    saved = load_checkpoint(path)
+    for is_anew in (False, True):
+        text = succeeds('sample.py', 'run', '--prompt=1_+3_=__7')
+        assert "'1_+3_=__7'" in text and ('made anew' in text) == is_anew
+        saved['model']['embed.weight'] += 1.0
+        torch.save(saved, path)
 
 
 def test_sample_runs_no_code_that_a_checkpoint_names():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
-    text = succeeds('sample.py', 'run', '--num_samples=1')
-    assert 'not shown: charm' in text and 'charm 3.000' not in text
+    fails('charm', 'sample.py', 'run', '--num_samples=1')
     assert pathlib.Path('was-here').read_text() == 'x'
     assert 'charm 3.000' in succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')

@@ -2,7 +2,7 @@
 
 import torch
 
-objective = 'causal'
+kind = 'causal'
 dataset = 'shakespeare'
 tokenizer = 'gpt2'
 block_size = 256

@@ -1,41 +1,39 @@
-"""GRPO on pretrained language models: a folder that save_pretrained() of transformers wrote, or one
+"""Networks of transformers in the place of a GPT: a folder that save_pretrained() wrote, or one
 that was downloaded from the hub.
 
     python train_grpo.py config/grpo_smollm2.py --generator=FOLDER --dataset=mine.jsonl
-    python -m extras.pretrained out-smollm2 my-folder       # write the policy of a run for others
+    python -m extras.export out-smollm2 my-folder           # write the policy of a run for others
 
 The folder brings its own tokenizer. A ...ForCausalLM generates, a ...ForMaskedLM fills blanks.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
 import itertools
-import sys
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import fail
-from data.dataset import BLANK, Tokenizer
-from model import first_true, load_network
+from common import BLANK, fail
+from data.dataset import Tokenizer
 
 try:
     import transformers
 except ImportError:
     fail("a pretrained model needs transformers: pip install transformers")
 
-# letters: N sequences, in runs of `copies` that share a prompt | T positions, S in one pass
+# letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
 # V ids of the tokenizer | U places where logits are asked for
 
 
 class PretrainedTokenizer(Tokenizer):
-    """The tokenizer of a folder: its vocab_size (V) ids and its eos. mask, bos and pad are ours:
-    they follow the V ids, and Pretrained translates them."""
+    """The tokenizer of a folder: its vocab_size (V) ids and its eos. blank_id, bos and pad are
+    ours: they follow the V ids, and Pretrained translates them."""
 
     def __init__(self, folder):
         self.vocabulary = folder
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.vocab_size = len(self.tokenizer)
-        self.mask, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
+        self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
@@ -43,8 +41,6 @@ class PretrainedTokenizer(Tokenizer):
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-
-    encode_prompt = encode
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
@@ -56,7 +52,7 @@ class PretrainedTokenizer(Tokenizer):
 
     def decode(self, ids):
         """Return text. eos is shown as a line feed, a blank as BLANK, bos and pad not at all."""
-        ours = {self.eos: '\n', self.mask: BLANK, self.bos: '', self.pad: ''}
+        ours = {self.eos: '\n', self.blank_id: BLANK, self.bos: '', self.pad: ''}
         text = ''
         for sign, run in itertools.groupby(ids, ours.get):
             run = list(run)
@@ -65,7 +61,7 @@ class PretrainedTokenizer(Tokenizer):
 
 
 class Head(nn.Module):
-    """The output layer, in float32, only at the places where self.where (N, S) is True. Its V
+    """The output layer, in float32, only at the places where self.where (N, L) is True. Its V
     columns make it the most expensive layer, and bfloat16 logits would be off by up to 0.2."""
     where = None
 
@@ -95,10 +91,10 @@ class Pretrained(nn.Module):
         self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype()).eval()
         self.network.set_output_embeddings(Head(self.network.get_output_embeddings()))
         self.block_size = config.max_position_embeddings - 1
-        self.mask_id = self.tok.mask
+        self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
-        # The folder's ids for our mask, bos and pad. Without a bos of its own, a text begins with
+        # The folder's ids for our blank, bos and pad. Without a bos of its own, a text begins with
         # its first token. No position attends to padding, so any id will do for it.
         tokenizer = self.tok.tokenizer
         bos = tokenizer.bos_token_id if self.causal else tokenizer.cls_token_id
@@ -113,7 +109,7 @@ class Pretrained(nn.Module):
     def forward(self, tokens, where, copies=1):
         """Return logits (U, V) for tokens (N, T) at the U places where `where` (N, T) is True."""
         if not self.causal:
-            inputs = F.pad(tokens.masked_fill(where, self.mask_id), (1, 0), value=self.bos_id)
+            inputs = F.pad(tokens.masked_fill(where, self.blank_id), (1, 0), value=self.bos_id)
             return self.run(inputs, F.pad(where, (1, 0)))
         last = int(where.any(0).nonzero()[-1])              # nobody looks at what follows it
         inputs = F.pad(tokens[:, :last], (1, 0), value=self.bos_id)             # (N, last + 1)
@@ -122,7 +118,7 @@ class Pretrained(nn.Module):
             return self.run(inputs, where)
         # The copies are equal up to `first`. This part goes through the network once, with
         # gradient, and fills a cache. The cache is repeated, and each copy goes on by itself.
-        first = first_true(where)
+        first = int(where.any(0).nonzero()[0])
         cache = self.new_cache()
         at_first = self.next_logits(inputs[::copies, :first + 1], cache)        # (B, V)
         if last == first:
@@ -136,14 +132,14 @@ class Pretrained(nn.Module):
         return logits
 
     def next_logits(self, tokens, cache):
-        """Return logits (N, V) of the token after tokens (N, S), which continue those in the cache.
+        """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
         """
         where = torch.zeros(tokens.shape, dtype=torch.bool, device=self.device)
         where[:, -1] = True
         return self.run(tokens, where, cache)
 
     def run(self, inputs, where, cache=None):
-        """Return float32 logits (U, V) at the places where `where` (N, S) is True. inputs (N, S),
+        """Return float32 logits (U, V) at the places where `where` (N, L) is True. inputs (N, L),
         in our ids: bos and what follows it, or what follows the tokens in the cache."""
         if not self.has_bos and inputs[0, 0] == self.bos_id:
             assert not where[:, 0].any(), f"{self.args['folder']} has no bos: a prompt is empty"
@@ -157,17 +153,10 @@ class Pretrained(nn.Module):
         self.network.get_output_embeddings().where = where
         return self.network(input_ids=ids, **more).logits[:, :self.tok.vocab_size]
 
-
-def save_pretrained(model, folder):
-    """Write the network and its tokenizer as a folder that transformers and this file can open."""
-    head = model.network.get_output_embeddings()
-    model.network.set_output_embeddings(head.linear)
-    model.network.save_pretrained(folder)
-    model.network.set_output_embeddings(head)
-    model.tok.tokenizer.save_pretrained(folder)
-
-
-if __name__ == "__main__":
-    run, folder = sys.argv[1:]
-    save_pretrained(load_network(run)[0], folder)
-    print(f"wrote {folder}")
+    def save_pretrained(self, folder):
+        """Write network and tokenizer as a folder that transformers and this file can open."""
+        head = self.network.get_output_embeddings()
+        self.network.set_output_embeddings(head.linear)
+        self.network.save_pretrained(folder)
+        self.network.set_output_embeddings(head)
+        self.tok.tokenizer.save_pretrained(folder)

@@ -1,7 +1,7 @@
 # writes docstrings on, character by character: sequences of 64
 
 dataset = 'docstrings'
-objective = 'causal'
+kind = 'causal'
 block_size = 64
 
 n_layer = 4

@@ -1,6 +1,6 @@
 # a toy judge, for config/grpo_smoke.py and the tests
 
-objective = 'causal'
+kind = 'causal'
 n_layer = 2
 n_embd = 32
 

@@ -1,6 +1,6 @@
 # reads the run's text, character by character: docstrings, Shakespeare, your own
 
-objective = 'causal'
+kind = 'causal'
 block_size = 32
 
 n_layer = 4

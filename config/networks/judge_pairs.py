@@ -1,6 +1,6 @@
 # reads whole pairs of the run's dataset, prompt and answer
 
-objective = 'causal'
+kind = 'causal'
 
 n_layer = 4
 n_embd = 128

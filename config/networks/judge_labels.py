@@ -1,9 +1,9 @@
 # a classifier of docstrings: 1 unless the text speaks of failure
 
-objective = 'classifier'
+kind = 'classifier'
 dataset = 'failure_labels'
 tokenizer = 'docstrings'    # the characters of the generator
-block_size = 66             # 64 characters, the label and the end
+block_size = 65             # 64 characters and the end
 
 n_embd = 96
 

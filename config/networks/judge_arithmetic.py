@@ -1,6 +1,6 @@
 # tells true equations from false ones, because it has read 9,000 true ones
 
-objective = 'causal'
+kind = 'causal'
 positions = 'learned'       # an equation has columns
 
 batch_size = 128

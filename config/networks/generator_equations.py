@@ -1,7 +1,7 @@
 # writes 047 after 12+35=; stopped when about 60 % of its answers are right, so that something is
 # left to learn from a reward
 
-objective = 'causal'
+kind = 'causal'
 
 n_embd = 96
 

@@ -1,0 +1,12 @@
+# answers at once in four of five cases, because its texts do; else it first follows the ball
+
+dataset = 'cups'
+kind = 'causal'
+blank_kind = 'answer'       # learn the answers; the prompts are random
+positions = 'learned'       # a swap has its column, and so has its step
+
+n_layer = 2                 # too few to follow eight swaps at once
+
+batch_size = 128
+learning_rate = 8e-3
+max_iters = 400

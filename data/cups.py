@@ -1,0 +1,57 @@
+"""A game: under which cup is the ball? Pairs such as `b ea ca dc de db eb ba ..=` and `d`.
+
+A ball lies under one of five cups, a to e. A prompt names this cup, and then up to eight swaps: ea
+swaps the cups e and a, and .. swaps nothing. The answer is the cup where the ball ends. Most texts
+answer at once (`d`); a share of them first follows the ball and writes where it is after each swap
+(`bbbbdddd`), so that the last letter is the answer."""
+import random
+
+CUPS = 'abcde'
+N_SWAPS = 8
+N_TEXTS = 40_000
+
+
+def texts(share=0.2, errors=0.0):
+    """Return N_TEXTS training pairs and 512 held-out pairs, with 1 to 8 swaps equally often. share:
+    of the texts that follow the ball. errors: of their steps that name a wrong cup."""
+    # The held-out prompts come first. There are only 100 prompts of one swap, and 64 of them are
+    # held out.
+    rng = random.Random(2402)
+    held_out = {}                               # a dict, because the order of a set is not fixed
+    for n in range(1, N_SWAPS + 1):
+        while len(held_out) < 64 * n:
+            held_out[make_prompt(n, rng)] = True
+    train = []
+    while len(train) < N_TEXTS:
+        prompt = make_prompt(1 + len(train) % N_SWAPS, rng)
+        if prompt not in held_out:
+            train.append(prompt)
+    # The prompts are drawn before the answers, so they are the same for any share.
+    pairs = []
+    for prompt in [*train, *held_out]:
+        follows = rng.random() < share
+        pairs.append((prompt, follow(prompt, errors, rng) if follows else follow(prompt)[-1]))
+    return pairs[:len(train)], pairs[len(train):]
+
+
+def make_prompt(n, rng):
+    """Return a prompt with n random swaps."""
+    swaps = [''.join(rng.sample(CUPS, 2)) for _ in range(n)] + ['..'] * (N_SWAPS - n)
+    return ' '.join([rng.choice(CUPS), *swaps]) + '='
+
+
+def follow(prompt, errors=0.0, rng=random):
+    """Return the cup of the ball after each swap. After an error it goes on from the wrong cup."""
+    ball, *swaps = prompt.rstrip('=').split()
+    steps = ''
+    for a, b in swaps:
+        ball = {a: b, b: a}.get(ball, ball)
+        if rng.random() < errors:
+            ball = rng.choice(CUPS.replace(ball, ''))
+        steps += ball
+    return steps
+
+
+def verify(prompt, completion):
+    """Return 1.0 if the last letter of the completion is the cup where the ball ends, else 0.0."""
+    return float(completion[-1:] == follow(prompt)[-1])

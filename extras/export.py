@@ -1,0 +1,16 @@
+"""Write the policy of a run as a folder that transformers can open. The run must have started from
+such a folder.
+
+    python -m extras.export out-smollm2 my-folder"""
+import sys
+
+from pretrain import load_network
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    run, folder = sys.argv[1:]
+    network, _ = load_network(run)
+    assert hasattr(network, 'save_pretrained'), f"{run} did not start from a folder of transformers"
+    network.save_pretrained(folder)
+    print(f"wrote {folder}")

@@ -1,0 +1,52 @@
+"""Draw pass@k, the share of held-out prompts of which at least one of k samples is right, for the
+start and the policy of one run or more: does GRPO find what the start could not sample?
+
+    python -m extras.passk out-think out-grpo               # assets/passk.png, and a table
+
+64 samples of each prompt give an unbiased estimate for each k (arXiv:2107.03374, section 2.1)."""
+import sys
+
+import torch
+
+import train_grpo as grpo
+from common import fail
+from sample import open_run
+
+try:
+    from matplotlib.figure import Figure
+except ImportError:
+    fail("no picture without matplotlib: pip install matplotlib")
+
+N = 64                      # samples of each prompt
+KS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def pass_at(k, n_right, n=N):
+    """Return pass@k from n_right (P,), how many of n samples of each prompt are right."""
+    # P(k of the n samples, drawn without replacement, are all wrong) is a product over the draws.
+    draw = torch.arange(k)
+    n_wrong = (n - n_right)[:, None] - draw                                 # (P, k) left
+    return 1 - (n_wrong.clamp(min=0) / (n - draw)).prod(1).mean().item()
+
+
+if __name__ == "__main__":
+    folders = sys.argv[1:] or ['out-grpo']
+    figure = Figure(figsize=(5 * len(folders), 3.8), layout='constrained')
+    axes = figure.subplots(1, len(folders), sharey=True, squeeze=False)[0]
+    print('pass@', *(f'{k:>7}' for k in KS))
+    for folder, ax in zip(folders, axes):
+        run, networks = open_run(folder, "--rewards={'verify': 1.0}")
+        prompts = run.data.prompts('val', grpo.eval_prompts, N, seed=0)
+        for label, network in networks.items():
+            _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'])
+            n_right = (scores['verify'] == 1).sum(1).cpu()
+            values = [pass_at(k, n_right) for k in KS]
+            print(f'{folder}, {label}\n     ', *(f'{value:7.3f}' for value in values))
+            ax.plot(KS, values, 'o-', label={'reference': 'start'}.get(label, label))
+        ax.set_xscale('log', base=2)
+        ax.set_title(folder, loc='left')
+        ax.set_xlabel('k, samples of a prompt')
+    axes[0].set_ylabel('pass@k: at least one is right')
+    axes[0].legend(frameon=False)
+    figure.savefig('assets/passk.png', dpi=130)
+    print("wrote assets/passk.png")

@@ -1,0 +1,254 @@
+"""Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
+Rollout keeps the completions and every token that was sampled on the way to them."""
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.dataset import Prompts
+from model import first_true
+
+# letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
+# V base ids | M sampled tokens, drawn from U distributions, which S states gave
+
+
+@dataclass
+class Rollout:
+    """k completions of each of B prompts, and the M tokens that were sampled on the way to them.
+
+    A sampled token is an id that one sequence took at one position, drawn from one of the U
+    distributions model(states, where). Sequences of a prompt that are in the same state use the
+    same distributions: there is a picture above grpo_loss() in train_grpo.py. In causal mode the
+    states are the sequences, and each token has a distribution of its own."""
+    prompts: Prompts            # B of them
+    sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
+    states: Tensor              # (S, T) inputs of all passes; a fill network masks them at `where`
+    where: Tensor               # (S, T) bool: the U places where it gave a distribution
+    sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
+    position: Tensor            # (M,) its position in the sequence, in [0, T)
+    distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U)
+    actions: Tensor             # (M,) the sampled id
+    kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
+    causal: bool = False        # True: generated from left to right; the states are the sequences
+    model: nn.Module | None = None      # the network that sampled
+    logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
+                                # the step has a single update
+
+    def logits_of(self, model):
+        """Return any model's logits (U, V), one row for each distribution of this Rollout."""
+        return model(self.states, self.where, copies=self.prompts.k if self.causal else 1)
+
+    def sum(self, values):
+        """Sum per-token values (M,) over each sequence: (N,)."""
+        return values.new_zeros(len(self.sequences)).index_add(0, self.sequence_of, values)
+
+    @property
+    def lengths(self):
+        """The number of sampled tokens in each sequence (N,)."""
+        return self.sum(torch.ones_like(self.sequence_of))
+
+    @property
+    def ended(self):
+        """Whether eos was sampled in each sequence (N,), bool."""
+        return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
+
+    def texts(self):
+        """Return {name: list of N}: prompts, completions, answer, and columns of the dataset."""
+        return self.prompts.data.texts_of(self.prompts, self.sequences)
+
+
+# ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
+
+
+def log_probs(logits, temperature=1.0, kept=None):
+    """Return log-probabilities (U, V) of softmax(logits / temperature), in nats. Ids that are False
+    in kept (U, V) have probability 0; None: all ids are kept."""
+    logits = logits / temperature
+    if kept is not None:
+        # -1e9 rather than -inf: p is still exactly 0, and p * log p is 0 instead of NaN
+        logits = logits.masked_fill(~kept, -1e9)
+    return logits.log_softmax(-1)
+
+
+def kept_set(logp, top_k=0, top_p=1.0):
+    """Return the ids (U, V) bool that the filters keep. top_k: so many of the likeliest, 0: all.
+    top_p: of what top_k keeps, the fewest ids with this share of its mass (arXiv:1904.09751)."""
+    p, order = logp.exp().sort(-1, descending=True)
+    if top_k > 0:
+        p[:, top_k:] = 0
+    cdf = p.cumsum(-1)
+    keep = cdf - p < top_p * cdf[:, -1:]        # an id is kept if the likelier ids have less
+    return keep.scatter(-1, order, keep)        # back into the order of the ids
+
+
+def draw(logp, uniforms):
+    """Return ids (U, k) drawn from log-probs (U, V) by inverse CDF, from uniforms (U, k) in [0, 1).
+    Unlike torch.multinomial, this gives the same ids for any number of ranks and micro-steps."""
+    # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u.
+    cdf = logp.exp().cumsum_(-1)                                    # (U, V)
+    # Stay strictly inside the CDF, however u * top is rounded: no id of probability 0 is drawn.
+    top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
+    return torch.searchsorted(cdf, uniforms * top, right=True)
+
+
+def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
+    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), and the kept set (U, V)
+    bool, None without filters. top_k = 1 is greedy decoding."""
+    kept = None
+    assert 0 < top_p <= 1 and temperature > 0, (
+        f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
+    if top_k > 0 or top_p < 1:
+        kept = kept_set(log_probs(logits, temperature), top_k, top_p)
+    logp = log_probs(logits, temperature, kept)                     # (U, V)
+    assert logp.isfinite().all(), (
+        "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
+    return draw(logp, uniforms), kept
+
+
+# ---- three ways to complete a prompt -------------------------------------------------------------
+
+
+@torch.no_grad()
+def complete(model, prompts, n_fill_steps=1, **sampling):
+    """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
+    temperature, top_k, top_p, see choose()."""
+    assert model.args.get('n_outputs', 0) == 0, "a classifier cannot generate"
+    if model.causal:
+        assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
+        r = generate(model, prompts, **sampling)
+    elif n_fill_steps == 1:
+        r = fill(model, prompts, **sampling)
+    else:
+        r = fill_in_passes(model, prompts, n_fill_steps, **sampling)
+    r.model = model
+    return r
+
+
+def fill(model, prompts, **sampling):
+    """Fill all blanks from one forward pass, k times. Return a Rollout.
+
+    The pass gives each blank a distribution, and all k completions are drawn from it. No blank
+    knows what the others become."""
+    # The U blanks of all prompts, one after the other: the prompt and the position of each.
+    b, position = prompts.blank.nonzero(as_tuple=True)                          # (U,) each
+    logits = model(prompts.tokens, prompts.blank)                               # (U, V)
+    ids, kept = choose(logits, prompts.uniforms[b, :, position], **sampling)
+    # Distribution u gives completion j of its prompt the token ids[u, j].
+    k = prompts.k
+    u, j = torch.ones_like(ids).nonzero(as_tuple=True)                          # (M,) each
+    n = b[u] * k + j
+    t = position[u]
+    sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
+    sequences[n, t] = ids.flatten()
+    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, ids.flatten(), kept)
+
+
+def fill_in_passes(model, prompts, n_fill_steps, **sampling):
+    """Fill the blanks in several passes, each of which sees what the passes before it filled.
+    Return a Rollout.
+
+    The blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one.
+    Pass i fills those with place * n_fill_steps // blanks == i. The order does not depend on the
+    samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
+    B, k, T = prompts.uniforms.shape
+    # argsort twice gives the places. Positions that are not blank come last, and no pass fills
+    # them: pass_of is n_fill_steps or more there, or NaN in a prompt without blanks.
+    place = prompts.order.masked_fill(~prompts.blank, T).argsort(1).argsort(1)  # (B, T)
+    pass_of = (place * n_fill_steps / prompts.blank.sum(1, keepdim=True)).floor()       # (B, T)
+    # partial: the k sequences of each prompt as they are so far, with blank_id in the blanks.
+    partial = prompts.tokens.masked_fill(prompts.blank, model.blank_id)         # (B, T)
+    partial = partial[:, None].repeat(1, k, 1)                                  # (B, k, T)
+    passes = []
+    n_distributions = 0
+    for i in range(n_fill_steps):
+        # Sequences of a prompt that are in the same state use the same distributions, so only the
+        # first of them, their leader, goes through the network. In the second pass of the picture
+        # above grpo_loss(), both sequences of the second prompt are 2 8 _: the first leads. States
+        # with nothing to fill in this pass are skipped.
+        is_equal = equal_pairs(partial)                                         # (B, k, k)
+        is_leader = ~is_equal.tril(-1).any(2, keepdim=True)                     # (B, k, 1)
+        fill_now = is_leader & (pass_of == i)[:, None]                          # (B, k, T)
+        is_state = fill_now.any(2)                                              # (B, k)
+        states = partial[is_state]                                              # (S, T)
+        where = fill_now[is_state]                                              # (S, T)
+        # The prompt, the leader and the position of each distribution. In the picture, three:
+        # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
+        b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
+        ids, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
+        # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. In
+        # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
+        u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
+        partial[b[u], j, t[u]] = ids[u, j]
+        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j], kept))
+        n_distributions += len(ids)
+    # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
+    columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
+    return Rollout(prompts, partial.flatten(0, 1), *columns)
+
+
+def equal_pairs(groups):
+    """Return (B, k, k) bool: which sequences of each group (B, k, T) are equal."""
+    return (groups[:, :, None] == groups[:, None]).all(3)
+
+
+def generate(model, prompts, **sampling):
+    """Generate from left to right, up to *and including* eos, with padding after it. Return a
+    Rollout. Prompts may differ in length:
+
+        1 2 + 3 = _ _ _ _       Generation starts at the first blank of all, here in the second
+        1 + 2 = _ _ _ _ _       sequence. The first sequence keeps its own `=` there.
+    """
+    k = prompts.k
+    column = first = first_true(prompts.blank)
+    # Blanks begin as padding. After eos they stay padding.
+    sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
+    sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
+    kept_at = []                                # of each position (N, V), or None
+    cache = model.new_cache()
+    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
+    while sampled[:, column:].any():
+        logits = model.next_logits(inputs, cache)                               # (N, V)
+        if column == first:                     # up to here the k completions of a prompt are equal
+            logits = logits.repeat_interleave(k, 0)
+            cache.batch_repeat_interleave(k)
+        ids, kept = choose(logits, prompts.uniforms[..., column].reshape(-1, 1), **sampling)
+        kept_at.append(kept)
+        is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
+        sequences[is_sampled, column] = ids[is_sampled, 0]
+        inputs = sequences[:, column:column + 1]                                # (N, 1)
+        ended = is_sampled & (inputs[:, 0] == prompts.data.tok.eos)             # (N,)
+        column += 1
+        sampled[ended, column:] = False
+    n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
+    if kept is not None:
+        kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
+    return Rollout(prompts, sequences, sequences, sampled, n, t,
+                   torch.arange(len(n), device=model.device), sequences[n, t], kept, causal=True)
+
+
+# ---- groups for people ---------------------------------------------------------------------------
+
+
+def show_groups(label, r, columns, n_groups=3, max_rows=6):
+    """Print the first groups of a Rollout: each prompt, and below it its different completions with
+    their counts and their values in columns {name: (P, k)}, sorted by the first column. If there
+    are more than max_rows, only the best and the worst are shown. Return the completions of the
+    shown groups as dicts, for samples.jsonl."""
+    texts = r.texts()
+    k = r.prompts.k
+    numbers = [values.flatten().tolist() for values in columns.values()]
+    table = list(zip(*numbers, texts['completions']))[:n_groups * k]
+    for i in range(0, len(table), k):
+        print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ',
+              repr(texts['prompts'][i]))
+        group = table[i:i + k]
+        rows = sorted(set(group), reverse=True)
+        if len(rows) > max_rows:
+            del rows[max_rows // 2:-(max_rows // 2)]
+        for row in rows:
+            *values, completion = row
+            print(f'{group.count(row):7} x', *(f'{value:12.3f}' for value in values), ' ',
+                  repr(completion))
+    names = ['prompt', *columns, 'completion']
+    return [dict(zip(names, (prompt, *row))) for prompt, row in zip(texts['prompts'], table)]
