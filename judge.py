@@ -1,4 +1,5 @@
-"""Scores of completions: a frozen judge, a verifier, your own functions.
+"""Scores of completions: a frozen judge, a verifier, your own functions; and what became of them in
+the course of a run.
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
@@ -54,6 +55,37 @@ def classify(judge, sequences):
 # ---- rewards -------------------------------------------------------------------------------------
 
 
+def judged(scorer, r):
+    """What the judge says of whole sequences; if they were generated, of the completions only."""
+    where = r.where if r.causal else r.sequences != scorer.judge.pad_id
+    return judge_sequences(scorer.judge, r.sequences, where)
+
+
+def distinct(scorer, r):
+    """1 / how often the group has this completion."""
+    return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.prompts.k))).sum(2).flatten()
+
+
+def kl(scorer, r):
+    """log policy - log reference of the completion, in nats. Its weight is negative."""
+    logp = log_probs(r.logits_of(r.model), scorer.temperature)              # (U, V)
+    logp_ref = log_probs(r.logits_of(scorer.reference), scorer.temperature)
+    return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
+
+
+# The rewards that need no function of yours: (a Scorer, a Rollout) -> N numbers.
+BUILT_IN = {
+    'judge': judged,
+    'distinct': distinct,
+    'kl': kl,
+    'tokens': lambda scorer, r: r.lengths,      # number of sampled tokens
+    'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
+    'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
+}
+PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
+TEXTS = {*PLURAL, *PLURAL.values()}
+
+
 class RewardError(Exception):
     """Scorer.score() raises it for whatever a reward raises. The policy has not changed since its
     last step."""
@@ -68,21 +100,18 @@ class Scorer:
     # these can ask for columns of the dataset by name, see wanted()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
     temperature: float = 1.0            # of the reward 'kl'
-    # rewards that need no function
-    BUILT_IN = ('judge', 'distinct', 'length', 'kl', 'tokens', 'ended')
-    TEXTS = {'prompt', 'completion', 'prompts', 'completions'}
 
     @torch.no_grad()
     def score(self, names, r):
         """Return {name: (B, k)} of the completions of a Rollout. Raise a RewardError that names the
         reward that failed."""
         scores = {}
-        texts = functools.cache(r.texts)        # made when first needed
+        cases = functools.cache(r.cases)        # made when first needed
         N = len(r.sequences)
         for name in names:
             try:
                 # detach: scores are constants for the loss
-                values = torch.as_tensor(self.compute(name, r, texts), device=r.sequences.device,
+                values = torch.as_tensor(self.compute(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,) and values.isfinite().all(), (
                     f"expected {N} finite numbers, not these {values.numel()}: "
@@ -92,32 +121,22 @@ class Scorer:
             scores[name] = values.view(-1, r.prompts.k)
         return scores
 
-    def compute(self, name, r, texts):
+    def compute(self, name, r, cases):
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
-        if name == 'judge':                     # causal: only the completion, not the prompt
-            where = r.where if r.causal else r.sequences != self.judge.pad_id
-            return judge_sequences(self.judge, r.sequences, where)
-        if name == 'distinct':                  # 1 / how often the group has this completion
-            return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.prompts.k))).sum(2).flatten()
-        if name == 'length':                    # tokens / T; less is better: a negative weight
-            return r.lengths / r.sequences.size(1)
-        if name == 'tokens':                    # number of sampled tokens
-            return r.lengths
-        if name == 'ended':                     # 1 if eos was sampled, 0 if the length ran out
-            return r.ended
-        if name == 'kl':                        # log policy - log reference, of the completion
-            logp = log_probs(r.logits_of(r.model), self.temperature)        # (U, V)
-            logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
-            return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
-        if name == 'verify':
-            return self.verified(texts(), r.prompts.k)
+        if name in BUILT_IN:
+            return BUILT_IN[name](self, r)
+        if name == 'verify':                    # one completion at a time
+            names = wanted(self.verify, cases()[0])
+            return [self.verify(**{name: case[name] for name in names}) for case in cases()]
+        # a list for each column; TRL calls two of them `prompts` and `completions`
+        columns = {PLURAL.get(name, name): [case[name] for case in cases()] for name in cases()[0]}
         function = self.functions[name]
-        return function(**{name: list(texts()[name]) for name in wanted(function, texts())})
+        return function(**{name: columns[name] for name in wanted(function, columns)})
 
     def goal(self, rewards):
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
-        known = list(self.BUILT_IN + tuple(self.functions))
+        known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
         assert rewards and set(rewards) <= set(known) and len(known) == len(set(known)), (
@@ -128,25 +147,10 @@ class Scorer:
     def names(self, rewards, has_answers=True):
         """Return the names of all that can be shown of a completion: verify, the rewards, distinct.
         has_answers: False leaves out functions that ask for more than prompt and completion."""
-        names = dict.fromkeys(['verify', *rewards, 'distinct'])
         functions = {'verify': self.verify} | self.functions
-        return [name for name in names if name in self.BUILT_IN or functions[name] and (
-            has_answers or inspect.signature(functions[name]).parameters.keys() <= self.TEXTS)]
-
-    def verified(self, texts, k):
-        """Return what verify() says of each completion. It is called once for equal completions of
-        a prompt."""
-        texts = {{'prompts': 'prompt', 'completions': 'completion'}.get(name, name): values
-                 for name, values in texts.items()}
-        names = wanted(self.verify, texts)
-        known = {}
-        values = []
-        for n, completion in enumerate(texts['completion']):
-            case = (n // k, completion)
-            if case not in known:
-                known[case] = self.verify(**{name: texts[name][n] for name in names})
-            values.append(known[case])
-        return values
+        names = dict.fromkeys(['verify', *rewards, 'distinct'])
+        return [name for name in names if name in BUILT_IN or functions[name] and (
+            has_answers or inspect.signature(functions[name]).parameters.keys() <= TEXTS)]
 
 
 def wanted(function, known):
@@ -168,40 +172,60 @@ def auc(scores, labels):
     return (0.5 + 0.5 * gap.sign()).mean().nan_to_num(0.5).item()
 
 
-# ---- a run in words and numbers ------------------------------------------------------------------
+# ---- a run in numbers and words ------------------------------------------------------------------
 
 
-def summary(goal, rewards, means, at_start, training=None):
-    """Return the numbers of an evaluation that the console shows. means, at_start: of the last and
-    the first evaluation. training: the goal in the last step (P, k)."""
-    numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': at_start[goal],
-               'line to beat': at_start[f'{goal}_greedy'],
-               'standard error': means['standard_error']}
-    if training is not None:
-        numbers['training'] = training.mean().item()
-    if goal == 'reward':                        # the sum hides which reward rose, and which fell
-        numbers |= {name: means[name] for name in ('verify', *rewards) if name in means}
-    return numbers
+@dataclass
+class Progress:
+    """How far a run has come. The goal is one of the means of an evaluation {name: number}."""
+    goal: str
+    rewards: dict               # {name: weight}
+    at_start: dict              # the means of the first evaluation,
+    means: dict                 # and of the last one
+    best: tuple                 # the largest value of the goal, and its step
+    before: float = math.inf    # the goal at the evaluation before the last
+    training: tuple = ()        # mean and standard error of the goal in the last training step
 
+    def add(self, step, means, training=None):
+        """Add an evaluation. training (P, k): the goal in the step before it."""
+        self.before = self.means[self.goal]
+        self.means = means
+        self.best = max((means[self.goal], step), self.best)
+        if training is not None:
+            error = training.mean(1).std() / len(training) ** 0.5
+            self.training = (training.mean().item(), error.item())
 
-def verdict(goal, rewards, means, at_start, before, training):
-    """Return in words whether a run worked; arguments as above. before: the goal at the evaluation
-    before the last. Differences of less than two standard errors are noise."""
-    now = means[goal]
-    start = at_start[goal]
-    noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
-    words = "not better than at the start"
-    if now > start + noise:
-        words = "better than at the start, but not above the line to beat"
-    if now > max(start, at_start[f'{goal}_greedy']) + noise:
-        words = "above the line to beat"
-    if now > before + noise:
-        words += "; still rising: try a larger --max_iters"
-    if training is not None:
-        noise += 2 * training.mean(1).std() / len(training) ** 0.5
-    if training is not None and training.mean() - start > 2 * max(0, now - start) + noise:
-        words += "; it has memorised: training prompts gained twice as much as held-out ones"
-    if goal == 'reward':
-        words += ''.join(f", {name} {at_start[name]:.3f} -> {means[name]:.3f}"
-                         for name in dict.fromkeys(['verify', *rewards]) if name in means)
-    return f"{goal} {now:.3f}: {words}"
+    def numbers(self):
+        """Return the numbers of the last evaluation that the console shows."""
+        goal = self.goal
+        numbers = {goal: self.means[goal], 'greedy': self.means[f'{goal}_greedy'],
+                   'start': self.at_start[goal], 'line to beat': self.at_start[f'{goal}_greedy'],
+                   'standard error': self.means['standard_error']}
+        if self.training:
+            numbers['training'] = self.training[0]
+        return numbers | {name: self.means[name] for name in self.parts()}
+
+    def parts(self):
+        """Return the names of the rewards if the goal is their sum, which hides each of them."""
+        names = dict.fromkeys(['verify', *self.rewards])
+        return [name for name in names if self.goal == 'reward' and name in self.means]
+
+    def verdict(self):
+        """Return in words whether the run worked. Differences of less than two standard errors are
+        noise."""
+        now = self.means[self.goal]
+        start = self.at_start[self.goal]
+        noise = 2 * math.hypot(self.means['standard_error'], self.at_start['standard_error'])
+        words = "not better than at the start"
+        if now > start + noise:
+            words = "better than at the start, but not above the line to beat"
+        if now > max(start, self.at_start[f'{self.goal}_greedy']) + noise:
+            words = "above the line to beat"
+        if now > self.before + noise:
+            words += "; still rising: try a larger --max_iters"
+        training, error = self.training or (start, 0.0)
+        if training - start > 2 * max(0, now - start) + noise + 2 * error:
+            words += "; it has memorised: training prompts gained twice as much as held-out ones"
+        for name in self.parts():
+            words += f", {name} {self.at_start[name]:.3f} -> {self.means[name]:.3f}"
+        return f"{self.goal} {now:.3f}: {words}"

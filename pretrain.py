@@ -108,49 +108,6 @@ def changed_knobs(path, config):
     return dict(config.items() - old.items())
 
 
-def make_networks(names, flags, vocabulary=None):
-    """Train the networks in names that are missing, side by side. Return the paths of all. A
-    checkpoint or a folder is used as it is. flags: for recipes, which can set other values. All
-    networks must have this vocabulary; None: that of the first network. Rank 0 makes the networks
-    while the others wait."""
-    if rank() > 0:
-        barrier()
-    paths = []
-    running = []
-    for name in names:
-        words = [*flags, name]
-        is_recipe = name.endswith('.py')
-        if is_recipe:
-            path, tok, config = read_recipe(dict(DEFAULTS), words)
-            its_vocabulary = tok.vocabulary
-            # the same recipe twice: the judge is the generator
-            assert path not in paths or name == names[0], f"two recipes would make {path}"
-        else:
-            path = name
-            its_vocabulary = load_checkpoint(name)['vocabulary']
-        vocabulary = vocabulary or its_vocabulary
-        assert its_vocabulary == vocabulary, (
-            f"{name} has another vocabulary: see the knob tokenizer in pretrain.py")
-        # A new process for each network, so that two are made side by side. WORLD_SIZE = 1: it is
-        # not a rank of this run.
-        if is_recipe and path not in paths and changed_knobs(path, config):
-            if config['against']:               # a classifier waits for the network it learns from
-                for process in running:
-                    process.wait()
-            command = [sys.executable, 'pretrain.py'] + words
-            print0('$', *command)
-            process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
-            atexit.register(process.terminate)  # it ends with us: on an error, at Ctrl-C
-            running.append(process)
-        paths.append(path)
-    for process in running:
-        if process.wait() != 0:
-            fail(f"{process.args} ended with code {process.returncode}")
-    if rank() == 0:
-        barrier()
-    return paths
-
-
 def load_network(path, device='cpu'):
     """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
     checkpoint = load_checkpoint(path)
@@ -167,11 +124,43 @@ def load_network(path, device='cpu'):
     return network.to(device), tok
 
 
-def open_networks(names, flags, device, vocabulary=None):
-    """Make what is missing, see make_networks(). Return the paths of the networks, their tokenizer,
-    and the networks."""
-    paths = make_networks(names, flags, vocabulary)
+def open_networks(names, flags, device):
+    """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
+    a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
+    first, side by side. flags: for recipes, which can set other values. Of several ranks, the first
+    makes the networks while the others wait."""
+    if rank() > 0:
+        barrier()
+    paths = []
+    running = []
+    for name in names:
+        words = [*flags, name]
+        path = name
+        if name.endswith('.py'):
+            path, _, config = read_recipe(dict(DEFAULTS), words)
+            # the same recipe twice: the judge is the generator
+            assert path not in paths or name == names[0], f"two recipes would make {path}"
+            if path not in paths and changed_knobs(path, config):
+                if config['against']:           # a classifier waits for the network it learns from
+                    for process in running:
+                        process.wait()
+                # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
+                # it is not a rank of this run.
+                command = [sys.executable, 'pretrain.py'] + words
+                print0('$', *command)
+                process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
+                atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
+                running.append(process)
+        paths.append(path)
+    for process in running:
+        if process.wait() != 0:
+            fail(f"{process.args} ended with code {process.returncode}")
+    if rank() == 0:
+        barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])
+    for path, tok in zip(paths, tokenizers):
+        assert tok.vocabulary == tokenizers[0].vocabulary, (
+            f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
     return paths, tokenizers[0], networks
 
@@ -216,8 +205,8 @@ if __name__ == "__main__":
 
     filler = None
     if against:
-        _, _, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device,
-                                        tok.vocabulary)
+        _, filler_tok, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device)
+        assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     train, held_out, _ = read_texts(dataset)
     data = Dataset(train, held_out, tok, filler.causal if filler else kind != 'fill', block_size,
                    blank_kind=blank_kind, blank_low=blank_low, blank_high=blank_high,

@@ -1,5 +1,6 @@
 """Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
 Rollout keeps the completions and every token that was sampled on the way to them."""
+import collections
 from dataclasses import dataclass
 
 import torch
@@ -53,9 +54,9 @@ class Rollout:
         """Whether eos was sampled in each sequence (N,), bool."""
         return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
 
-    def texts(self):
-        """Return {name: list of N}: prompts, completions, answer, and columns of the dataset."""
-        return self.prompts.data.texts_of(self.prompts, self.sequences)
+    def cases(self):
+        """Return a dict for each sequence: 'prompt', 'completion', and columns of the dataset."""
+        return self.prompts.data.cases_of(self.prompts, self.sequences)
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
@@ -235,20 +236,20 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
     their counts and their values in columns {name: (P, k)}, sorted by the first column. If there
     are more than max_rows, only the best and the worst are shown. Return the completions of the
     shown groups as dicts, for samples.jsonl."""
-    texts = r.texts()
     k = r.prompts.k
-    numbers = [values.flatten().tolist() for values in columns.values()]
-    table = list(zip(*numbers, texts['completions']))[:n_groups * k]
-    for i in range(0, len(table), k):
+    shown = []
+    for case, *values in zip(r.cases()[:n_groups * k], *map(torch.flatten, columns.values())):
+        numbers = dict(zip(columns, map(float, values)))
+        shown.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
+    for i in range(0, len(shown), k):
         print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ',
-              repr(texts['prompts'][i]))
-        group = table[i:i + k]
-        rows = sorted(set(group), reverse=True)
+              repr(shown[i]['prompt']))
+        counts = collections.Counter(tuple(case.values())[1:] for case in shown[i:i + k])
+        rows = sorted(counts, reverse=True)
         if len(rows) > max_rows:
             del rows[max_rows // 2:-(max_rows // 2)]
         for row in rows:
-            *values, completion = row
-            print(f'{group.count(row):7} x', *(f'{value:12.3f}' for value in values), ' ',
+            *numbers, completion = row
+            print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in numbers), ' ',
                   repr(completion))
-    names = ['prompt', *columns, 'completion']
-    return [dict(zip(names, (prompt, *row))) for prompt, row in zip(texts['prompts'], table)]
+    return shown

@@ -2,7 +2,6 @@
 
 A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
 from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
-import collections
 import functools
 import importlib
 import os
@@ -68,6 +67,13 @@ class Tokenizer:
     def decode(self, ids):
         """Return text. eos is shown as a line feed, bos and pad are not shown."""
         return b''.join(self.pieces[i] for i in ids).decode(errors='replace')
+
+    def text_of(self, ids):
+        """Return the text of a list of ids, without padding and the eos that ends it."""
+        ids = [i for i in ids if i != self.pad]
+        if ids and ids[-1] == self.eos:
+            ids.pop()
+        return self.decode(ids)
 
 
 def make_tokenizer(kind, dataset, blank_kind):
@@ -178,6 +184,7 @@ class Dataset:
     def make_pairs(self, train, held_out, block_size):
         """Encode each record as a row, and once more with blank_id in its blanks."""
         tok = self.tok
+        assert self.blank_kind != 'suffix', "blank_kind = 'suffix': expected running text"
         records = train + held_out
         self.rows_of = {'train': range(len(train)), 'val': range(len(train), len(records))}
         names = dict.fromkeys(name for record in records for name in record)
@@ -194,15 +201,16 @@ class Dataset:
             assert n <= T, f"a pair has {n} tokens; expected {T} or less"
             rows[:, i, :n] = torch.tensor([prompt + answer, shown])
         self.rows = rows[0]
-        if self.blank_kind in ('answer', 'marked'):
+        if self.blank_kind != 'random':
             self.blanks = rows[1] == tok.blank_id
 
     def encode_pair(self, record):
         """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the
-        blanks. If blanks are filled, make the answer the whole text, as completions are."""
+        blanks. If blanks are filled, a completion is the whole text: make the answer that, too, and
+        drop the prompt, because its blanks are shown instead."""
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
-            f"{record.get('_place', record)} has no answer; only a causal generator needs none")
+            f"{record.get('line', record)} has no answer; only a causal generator needs none")
         assert not self.chat_template or hasattr(tok, 'encode_chat'), (
             "chat_template: expected a pretrained generator")
         encode_prompt = tok.encode_chat if self.chat_template else self.encode
@@ -210,13 +218,14 @@ class Dataset:
         answer = self.encode(record['answer'])
         if self.causal:                         # a generated answer includes eos
             return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1)
+        del record['prompt']
         record['answer'] = tok.decode(prompt + answer)
         return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [tok.eos]
 
     def encode_marked(self, record):
         """Return the same of a prompt with marked blanks: its answer is the whole text."""
         tok = self.tok
-        place = record.get('_place', record['prompt'])
+        place = record.get('line', record['prompt'])
         # Text between blanks is encoded by itself, so that no token spans a blank.
         shown = []
         for part in re.split(f'({BLANK})', record['prompt']):
@@ -290,48 +299,22 @@ class Dataset:
         return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),
                        torch.from_numpy(order), row, self)
 
-    def texts_of(self, prompts, sequences):
-        """Return {name: list of N} for Prompts (B) and their completions (N, T): 'prompts' and
-        'completions'; of records 'answer' and the other columns, too.
+    def cases_of(self, prompts, sequences):
+        """Return a list of N dicts, one for each of the completions (N, T) of Prompts (B): its
+        'prompt' and 'completion', as text, and the answer and other columns of its record.
 
         causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
-        text, and its prompt shows BLANK in the blanks; an eos that was sampled is shown, the eos
-        that ends a text and padding are not."""
-        tok = self.tok
-        shown = prompts.tokens.masked_fill(prompts.blank, tok.blank_id).tolist()
+        text, and its prompt has BLANK in the blanks."""
+        shown = prompts.tokens.masked_fill(prompts.blank, self.tok.blank_id).tolist()
         groups = sequences.unflatten(0, (len(prompts), -1)).tolist()
-        columns = collections.defaultdict(list)
-        for ids, group, number in zip(shown, groups, prompts.row.tolist()):
-            record = self.records[number] if self.records else {}
-            if self.causal:
-                start = ids.index(tok.blank_id)
-                prompt = tok.decode(ids[:start])
-                completions = [tok.decode(self.until_eos(ids, start)) for ids in group]
-                if self.blank_kind == 'answer':
-                    prompt = record['prompt']   # the text itself, without a chat template
-                elif record:                    # a suffix of a pair
-                    rest = self.until_eos(self.rows[number].tolist(), start)
-                    record = record | {'answer': tok.decode(rest)}
-            else:
-                stop = len(ids) - ids.count(tok.pad)
-                if ids[stop - 1] == tok.eos:
-                    stop -= 1
-                prompt = tok.decode(ids[:stop])
-                completions = [tok.decode(ids[:stop]) for ids in group]
-                if self.blank_kind == 'marked':
-                    prompt = record['prompt']
-            for completion in completions:
-                case = record | {'prompts': prompt, 'completions': completion}
-                for name, value in case.items():
-                    columns[name].append(value)
-        for name in ('prompt', '_place'):
-            columns.pop(name, None)
-        return columns
-
-    def until_eos(self, ids, start):
-        """Return the ids from start on, up to eos."""
-        ids = ids[start:] + [self.tok.eos]
-        return ids[:ids.index(self.tok.eos)]
+        cases = []
+        for ids, group, row in zip(shown, groups, prompts.row.tolist()):
+            start = ids.index(self.tok.blank_id) if self.causal else 0
+            prompt = self.tok.text_of(ids[:start] if self.causal else ids)
+            # The prompt of a record, if it has one, is the text itself, without a chat template.
+            case = {'prompt': prompt} | (self.records[row] if self.records else {})
+            cases += [case | {'completion': self.tok.text_of(ids[start:])} for ids in group]
+        return cases
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------

@@ -3,7 +3,7 @@
     {"prompt": "3h05m=", "answer": "185"}
 
 An object without an answer is a prompt to be continued. Other names are columns, which rewards can
-ask for."""
+ask for, and so is `line`, such as 'mine.jsonl, line 3'."""
 import json
 
 from common import fail
@@ -18,7 +18,7 @@ def read_records(path):
             place = f'{path}, line {number}'
             try:
                 if line.strip():
-                    records.append(as_record(json.loads(line) | {'_place': place}))
+                    records.append(as_record({'line': place} | json.loads(line)))
             except Exception as e:
                 fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, '
                      f'or a prompt alone ({e!r:.80})')

@@ -67,8 +67,8 @@ def think(figure, folder, cost_folder):
         for network, label in labels.items():
             r = grpo.rollout(networks[network], run.held_out)
             tokens = collections.defaultdict(list)          # {number of swaps: tokens}
-            for prompt, length in zip(r.texts()['prompts'], r.lengths.tolist()):
-                tokens[8 - prompt.count('..')].append(length)
+            for case, length in zip(r.cases(), r.lengths.tolist()):
+                tokens[8 - case['prompt'].count('..')].append(length)
             means = [statistics.mean(tokens[n]) for n in range(1, 9)]
             swaps_ax.plot(range(1, 9), means, 'o-', label=label)
     swaps_ax.set_title('tokens per completion, by the number of swaps', loc='left')

@@ -28,8 +28,8 @@ def toy_data(*texts, causal=False, tok=TOK, **more):
 
 def text_of(data, prompts):
     """Return one prompt, its text as if it were a completion, and its answer."""
-    texts = data.texts_of(prompts, prompts.tokens)
-    return [texts[name][0] for name in ('prompts', 'completions', 'answer')]
+    case, = data.cases_of(prompts, prompts.tokens)
+    return case['prompt'], case['completion'], case['answer']
 
 
 # ---- text as token ids ---------------------------------------------------------------------------
@@ -119,7 +119,6 @@ def test_blanks_are_a_share_of_the_positions_that_may_be_blank(suffix, span):
 
 BLANKS = {                  # of the row ab and its answer a, by kind
     'random': '_____.-',    # the end is given: it says how long the text is
-    'suffix': '______-',
     'answer': '..___.-',
     'causal': '.._____',    # a generated answer includes its end, and may be longer
 }
@@ -166,7 +165,8 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
         prompts = data.typed_prompt(text).prompts('train', 1, 1, 0)
         shown = ''.join('._'[is_blank] for is_blank in prompts.blank[0].tolist())
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
-        assert prompts.data.texts_of(prompts, prompts.tokens)['prompts'] == [text]
+        case, = prompts.data.cases_of(prompts, prompts.tokens)
+        assert case['prompt'] == text
     with pytest.raises(AssertionError, match='a pair has 8 tokens; expected 6'):
         toy_data('a' * 9, block_size=6).typed_prompt('_' * 7)
 
@@ -174,12 +174,13 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
 def test_a_prompt_and_a_completion_end_where_a_text_ends():
     for causal, row, prompt, sequence, completion in (
             (False, 'a_.-', 'a_', 'aa.-', 'aa'),                # the end is given
-            (False, 'ab__', 'ab__', 'abb.', 'abb\n'),           # the end was blank
+            (False, 'ab__', 'ab__', 'abb.', 'abb'),             # the end was blank
+            (False, 'a__b', 'a__b', 'a.ab', 'a\nab'),           # a text ends in the middle
             (True, 'a_____', 'a', 'aaa.--', 'aa')):
         data = toy_data('aaaaaa', causal=causal, block_size=6)
         prompts = Prompts(ids(row), ids(row) == TOK.blank_id, None, None, torch.tensor([0]), data)
-        texts = data.texts_of(prompts, ids(sequence))
-        assert texts == {'prompts': [prompt], 'completions': [completion]}
+        assert data.cases_of(prompts, ids(sequence)) == [
+            {'prompt': prompt, 'completion': completion}]
 
 
 # ---- marked blanks, and texts that ids would change ----------------------------------------------
@@ -190,7 +191,7 @@ def test_marked_blanks_stand_where_the_prompt_has_them():
         data = toy_data((prompt, answer), blank_kind='marked')
         prompts = data.prompts('val', 1, 1, 0)
         assert prompts.blank.equal(ids(blank) > 0)
-        assert text_of(data, prompts) == [prompt, answer or prompt, answer]
+        assert text_of(data, prompts) == (prompt, answer or prompt, answer)
 
 
 @pytest.mark.parametrize('prompt, answer', [
@@ -220,11 +221,11 @@ def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():
 
 
 @pytest.mark.parametrize('causal, blank_kind', [
-    (True, 'suffix'), (True, 'answer'), (False, 'random'), (False, 'suffix'), (False, 'answer')])
+    (True, 'answer'), (False, 'random'), (False, 'answer')])
 def test_the_text_of_the_file_as_a_completion_is_the_right_answer(causal, blank_kind):
     data = toy_data(('a=', 'bbbb'), causal=causal, blank_kind=blank_kind)
     _, completion, answer = text_of(data, data.prompts('val', 1, 1, 0))
-    assert completion.strip() == answer
+    assert completion == answer
 
 
 # ---- corpora -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from data.dataset import Dataset, Tokenizer
 from data.pairs import is_answer
-from judge import RewardError, Scorer, auc, judge_sequences, verdict
+from judge import Progress, RewardError, Scorer, auc, judge_sequences
 from rollout import complete, show_groups
 from test_grpo import CAUSAL, close, tiny, toy_prompts
 from train_grpo import rollout
@@ -61,12 +61,10 @@ def test_auc_is_the_share_of_pairs_in_order():
 def test_each_reward_is_what_its_name_says(causal):
     """In fill mode the judge scores whole sequences, in causal mode only completions."""
     r = rollout(tiny(causal), toy_prompts(causal, k=8)[[0, 0, 1, 2]])
-    prompts, completions = r.texts()['prompts'], r.texts()['completions']
-    calls = []
+    completions = [case['completion'] for case in r.cases()]
 
     def verify(prompt, completion):
-        calls.append((prompt, completion))
-        return len(completion)
+        return len(prompt + completion)
 
     def mine(completions):
         values = torch.tensor([float(text.count('b')) for text in completions], requires_grad=True)
@@ -78,7 +76,7 @@ def test_each_reward_is_what_its_name_says(causal):
     groups = r.sequences.view(4, 8, 6).tolist()
     expected = {
         'mine': [text.count('b') for text in completions],
-        'verify': [len(text) for text in completions],
+        'verify': [len(case['prompt'] + case['completion']) for case in r.cases()],
         'distinct': [1 / group.count(row) for group in groups for row in group],
         'length': [(r.sequence_of == n).sum() / 6 for n in range(32)],
         'tokens': [(r.sequence_of == n).sum() for n in range(32)],
@@ -89,9 +87,6 @@ def test_each_reward_is_what_its_name_says(causal):
     for name, values in expected.items():
         assert not scores[name].requires_grad
         close(scores[name], torch.tensor(values).float().view(4, 8), atol=1e-5)
-    # verify() was called once for each completion of a prompt
-    cases = list(zip(prompts, completions))
-    assert sorted(calls) == sorted(case for b in range(4) for case in set(cases[8 * b:][:8]))
 
 
 def right(prompts, completions, answer, **kwargs):
@@ -121,9 +116,9 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
     functions = {'right': right, 'short': short, 'easy': easy}
     scorer = Scorer(verify=is_answer, functions=functions)
     scores = scorer.score(['verify', *functions], rollout_of_records)
-    texts = rollout_of_records.texts()
-    for n, completion in enumerate(texts['completions']):
-        answer, level = {'ab': ('b', 1), 'a': ('', 4)}[texts['prompts'][n]]
+    for n, case in enumerate(rollout_of_records.cases()):
+        answer, level = {'ab': ('b', 1), 'a': ('', 4)}[case['prompt']]
+        completion = case['completion']
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
         assert values == [is_right, is_right, -len(completion), 2 / level]
@@ -174,18 +169,21 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
     words = VERDICTS[now, before, training]
     at_start = {'verify': 0.3, 'verify_greedy': 0.5, 'small': 0.4, 'standard_error': 0.01}
     means = {'verify': now, 'small': 0.1, 'standard_error': 0.01}
-    scores = torch.full((64, 4), training)
-    assert verdict('verify', {}, means, at_start, before, scores) == f'verify {now:.3f}: {words}'
+    progress = Progress('verify', {}, at_start, at_start, best=(0.3, 0))
+    progress.add(10, {'verify': before})
+    progress.add(20, means, torch.full((64, 4), training))
+    assert progress.verdict() == f'verify {now:.3f}: {words}'
+    assert progress.best == max((0.3, 0), (before, 10), (now, 20))
     at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding
     means['reward'] = 0.9
-    assert verdict('reward', {'small': 1.0}, means, at_start, 0.9, None) == (
+    assert Progress('reward', {'small': 1.0}, at_start, means, (0.9, 0)).verdict() == (
         f'reward 0.900: not better than at the start, verify 0.300 -> {now:.3f}, '
         'small 0.400 -> 0.100')
 
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = rollout(tiny(), toy_prompts(k=30))
-    completions = r.texts()['completions'][:30]
+    completions = [case['completion'] for case in r.cases()[:30]]
     counts = [completions.count(text) for text in completions]
     score = torch.tensor(counts + 90 * [0]).view(4, 30)
     shown = show_groups('here', r, {'score': score, 'other': 0 * score}, n_groups=1, max_rows=2)

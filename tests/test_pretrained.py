@@ -158,7 +158,7 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
     model = pretrained.Pretrained(folder_of('bert'))
     data = Dataset(*read_texts('blanks.jsonl')[:2], model.tok, False, blank_kind='marked')
     for shown in ('7+_=__', '12+_=_'):
-        texts = complete(model, data.typed_prompt(shown).prompts('train', 1, 5, 1), 2).texts()
-        assert texts['prompts'] == 5 * [shown]
+        r = complete(model, data.typed_prompt(shown).prompts('train', 1, 5, 1), 2)
         pattern = re.escape(shown).replace('_', '[^_]+')
-        assert all(re.fullmatch(pattern, completion) for completion in texts['completions'])
+        for case in r.cases():
+            assert case['prompt'] == shown and re.fullmatch(pattern, case['completion'])

@@ -224,7 +224,7 @@ def test_a_signal_ends_the_training_of_networks_too():
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """If it starts from another value, its best begins anew."""
+    """With other rewards, its best begins anew."""
     fails('nothing to resume', *command('--resume=True'))
     train('--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
@@ -234,12 +234,13 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
         fails(words, *command('--resume=True', *flags))
     assert pathlib.Path('run/log.jsonl').read_text() == log
     saved = load_checkpoint('run')
-    torch.save(saved | {'best': (99.0, 0), 'at_start': 0.5}, 'run/ckpt.pt')
+    saved['progress']['best'] = (99.0, 0)
+    torch.save(saved, 'run/ckpt.pt')
     train('--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
     for optimizer in saved['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
-    assert saved['best'][0] <= 1
+    assert saved['progress']['best'][0] <= 1
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
