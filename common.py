@@ -64,6 +64,7 @@ def configure(namespace, words):
                 continue
             if name not in defaults:
                 fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
+            # The type of the default is the type of the knob.
             kind = type(defaults[name])
             if kind is not str:                 # the value of a flag is still text
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
@@ -72,6 +73,7 @@ def configure(namespace, words):
                 fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
                      "(True and False have capitals; numbers are finite and not below 0)")
             namespace[name] = value
+    # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
             if type(choices) is range:
@@ -99,6 +101,7 @@ def print_help(namespace):
     """Print the docstring of a script, and the lines that set its knobs; exit."""
     source = Path(namespace['__file__']).read_text('utf-8')
     with contextlib.suppress(BrokenPipeError):  # --help | head
+        # a line that sets a knob, with its comment, or a line that continues the comment
         print(namespace['__doc__'], 'knobs:', *re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source),
               sep='\n  ', flush=True)
     os._exit(0)
@@ -209,6 +212,7 @@ class Signals:
     finish_step = False
 
     def __init__(self):
+        # Ctrl-C sends the first, a cluster that wants its machine back the second.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.handle)
 
@@ -263,6 +267,7 @@ class Log:
                 assert not f'{os.path.abspath(name)}/'.startswith(f'{folder}/'), (
                     f"{name} is in {folder}, which would be moved aside; choose another --out_dir")
             lock(path)
+            # the first free name
             number = 1
             while os.path.exists(f'{folder}-{number}'):
                 number += 1

@@ -31,8 +31,10 @@ def judge_sequences(judge, sequences, where):
     # unique[index] equals sequences
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))
+    # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
     if judge.args.get('n_outputs') == 1:
-        return torch.cat([classify(judge, part) for part in parts])[index].sigmoid()
+        logits = torch.cat([classify(judge, part) for part in parts])
+        return logits[index].sigmoid()
     logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
     return (logp * where).sum(1) / where.sum(1)
 
@@ -63,11 +65,14 @@ def judged(scorer, r):
 
 def distinct(scorer, r):
     """1 / how often the group has this completion."""
-    return 1 / equal_pairs(r.sequences.unflatten(0, (-1, r.prompts.k))).sum(2).flatten()
+    groups = r.sequences.unflatten(0, (-1, r.prompts.k))                    # (B, k, T)
+    return 1 / equal_pairs(groups).sum(2).flatten()
 
 
 def kl(scorer, r):
     """log policy - log reference of the completion, in nats. Its weight is negative."""
+    # The KL itself is the mean of this over completions. A reward may be such a sample, because
+    # GRPO only needs the mean of its gradient: see k1 in sampled_kl() in train_grpo.py.
     logp = log_probs(r.logits_of(r.model), scorer.temperature)              # (U, V)
     logp_ref = log_probs(r.logits_of(scorer.reference), scorer.temperature)
     return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
@@ -97,7 +102,7 @@ class Scorer:
     judge: nn.Module | None = None      # a frozen network
     verify: Callable | None = None      # (prompt, completion, answer) -> a number in [0, 1]
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
-    # these can ask for columns of the dataset by name, see wanted()
+                                # these can ask for columns of the dataset by name, see wanted()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
     temperature: float = 1.0            # of the reward 'kl'
 
@@ -106,17 +111,18 @@ class Scorer:
         """Return {name: (B, k)} of the completions of a Rollout. Raise a RewardError that names the
         reward that failed."""
         scores = {}
-        cases = functools.cache(r.cases)        # made when first needed
+        # Text is made when the first reward asks for it: built-in ones read ids.
+        cases = functools.cache(r.cases)
         N = len(r.sequences)
         for name in names:
             try:
-                # detach: scores are constants for the loss
+                # detach: scores are constants for the loss, whatever made them
                 values = torch.as_tensor(self.compute(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,) and values.isfinite().all(), (
                     f"expected {N} finite numbers, not these {values.numel()}: "
                     f"{values.tolist()!r:.60}")
-            except Exception as e:
+            except Exception as e:              # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
         return scores
@@ -136,6 +142,7 @@ class Scorer:
     def goal(self, rewards):
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
+        # A name that stands twice would hide one of the two.
         known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
@@ -158,9 +165,9 @@ def wanted(function, known):
     or all that are known if it has **kwargs. A parameter without a default must be known."""
     parameters = inspect.signature(function).parameters.values()
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    unknown = [p.name for p in named if p.name not in known and p.default is p.empty]
-    assert not unknown, f"it asks for {', '.join(unknown)}: expected names among {', '.join(known)}"
-    if len(named) < len(parameters):
+    missing = [p.name for p in named if p.name not in known and p.default is p.empty]
+    assert not missing, f"it asks for {', '.join(missing)}: expected names among {', '.join(known)}"
+    if len(named) < len(parameters):            # one of them was **kwargs
         return list(known)
     return [p.name for p in named if p.name in known]
 
@@ -192,6 +199,7 @@ class Progress:
         self.means = means
         self.best = max((means[self.goal], step), self.best)
         if training is not None:
+            # Completions of a prompt are alike, so the prompts are what is counted.
             error = training.mean(1).std() / len(training) ** 0.5
             self.training = (training.mean().item(), error.item())
 
@@ -215,10 +223,12 @@ class Progress:
         noise."""
         now = self.means[self.goal]
         start = self.at_start[self.goal]
+        # Start and end are both measured on finitely many prompts.
         noise = 2 * math.hypot(self.means['standard_error'], self.at_start['standard_error'])
         words = "not better than at the start"
         if now > start + noise:
             words = "better than at the start, but not above the line to beat"
+        # Samples can be better than greedy decoding, and then they are the line.
         if now > max(start, self.at_start[f'{self.goal}_greedy']) + noise:
             words = "above the line to beat"
         if now > self.before + noise:

@@ -88,7 +88,7 @@ def read_recipe(namespace, words):
     for word in words:
         if not word.startswith('-'):
             name = Path(word).stem              # the last config file names the network
-    config['recipe'] = name
+    config['recipe'] = name                     # a file that another recipe made is left alone
     if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
@@ -119,6 +119,8 @@ def load_network(path, device='cpu'):
     else:
         network = GPT(**args)
         tok = Tokenizer(**checkpoint['vocabulary'])
+    # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
+    # brings its weights itself.
     if 'model' in checkpoint:
         network.load_state_dict(checkpoint['model'])
     return network.to(device), tok
@@ -134,7 +136,7 @@ def open_networks(names, flags, device):
     paths = []
     running = []
     for name in names:
-        words = [*flags, name]
+        words = [*flags, name]                  # the recipe comes last, so it has the last word
         path = name
         if name.endswith('.py'):
             path, _, config = read_recipe(dict(DEFAULTS), words)
@@ -152,6 +154,7 @@ def open_networks(names, flags, device):
                 atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
                 running.append(process)
         paths.append(path)
+    # Wait for all of them. The message of one that fails stands above ours.
     for process in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
@@ -189,6 +192,7 @@ def loss_of(network, data, filler, split, n, step):
         sequences = tokens.masked_fill(tokens == data.tok.eos, data.tok.pad)
     else:
         prompts = prompts[:n // 2]
+        # half of the batch is real text, half of it is the same text as the filler fills it
         sequences = torch.cat((tokens[:n // 2], complete(filler, prompts).sequences))
         labels = (torch.arange(len(sequences)) < len(prompts)).float()
     logits = classify(network, sequences)                                       # (n,)

@@ -122,7 +122,7 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
         r = fill(model, prompts, **sampling)
     else:
         r = fill_in_passes(model, prompts, n_fill_steps, **sampling)
-    r.model = model
+    r.model = model                             # the reward 'kl' asks it again
     return r
 
 
@@ -208,6 +208,7 @@ def generate(model, prompts, **sampling):
     kept_at = []                                # of each position (N, V), or None
     cache = model.new_cache()
     inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
+    # Each turn writes one column, of all sequences that have not ended.
     while sampled[:, column:].any():
         logits = model.next_logits(inputs, cache)                               # (N, V)
         if column == first:                     # up to here the k completions of a prompt are equal
@@ -242,14 +243,15 @@ def show_groups(label, r, columns, n_groups=3, max_rows=6):
         numbers = dict(zip(columns, map(float, values)))
         shown.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
     for i in range(0, len(shown), k):
-        print(label.ljust(9), *(f'{name:>12.12}' for name in columns), ' ',
-              repr(shown[i]['prompt']))
+        names = [f'{name:>12.12}' for name in columns]
+        print(label.ljust(9), *names, ' ', repr(shown[i]['prompt']))
+        # a row: the values, and last the completion
         counts = collections.Counter(tuple(case.values())[1:] for case in shown[i:i + k])
         rows = sorted(counts, reverse=True)
         if len(rows) > max_rows:
             del rows[max_rows // 2:-(max_rows // 2)]
         for row in rows:
             *numbers, completion = row
-            print(f'{counts[row]:7} x', *(f'{number:12.3f}' for number in numbers), ' ',
-                  repr(completion))
+            values = [f'{number:12.3f}' for number in numbers]
+            print(f'{counts[row]:7} x', *values, ' ', repr(completion))
     return shown

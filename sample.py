@@ -35,12 +35,14 @@ def open_run(path, *words):
         return run, {'generator': run.policy}
     if checkpoint['must_match'] != run.must_match:
         print("the reference is not the run's own: its generator was made anew, or a flag changed")
+    # The Run's own policy has the weights of the start, so it is the reference here.
     policy = copy.deepcopy(run.policy)
     policy.load_state_dict(checkpoint['model'])
     return run, {'reference': run.policy, 'policy': policy}
 
 
 if __name__ == "__main__":
+    # Three flags are ours. All other words are for the run.
     words = sys.argv[1:] or ['out-grpo']
     flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), flags)
@@ -52,6 +54,7 @@ if __name__ == "__main__":
         prompts = grpo.get_prompts(run.data.typed_prompt(prompt), 0)[:1]
     for b in range(len(prompts)):
         for label, network in networks.items():
+            # one prompt at a time, so that its completions before and after stand together
             r = grpo.rollout(network, prompts[[b]])
             scores = run.scorer.score(run.scorer.names(grpo.rewards, not prompt), r)
             show_groups(label, r, scores, n_groups=1)

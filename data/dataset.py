@@ -49,6 +49,7 @@ class Tokenizer:
         self.eos = 0
         pieces = [b'\n'] + [char.encode() for char in chars]    # the bytes of each id
         if kind == 'gpt2':
+            # 50,257 pieces of words; the first use downloads them
             import tiktoken
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
@@ -160,6 +161,7 @@ class Dataset:
         self.draw_blanks = functools.partial(random_blanks, suffix=blank_kind == 'suffix',
                                              low=blank_low, high=blank_high, span=blank_span)
         self.records = self.blanks = None
+        # All texts of a dataset are strings, or all are records.
         if type(train[0]) is str:
             self.make_windows(train, held_out, block_size or 64)
         else:
@@ -172,6 +174,7 @@ class Dataset:
         self.block_size = T
         self.rows_of = {}
         stream = []
+        # No window may reach from the training texts into those that are held out.
         for split, texts in (('train', train), ('val', held_out)):
             start = len(stream)
             for text in texts:
@@ -191,6 +194,7 @@ class Dataset:
         self.records = [names | record for record in records]       # a column may be missing: None
         encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
         encoded = list(map(encode, self.records))
+        # After any prompt there is room for the longest answer.
         prompts, answers, _ = zip(*encoded)
         longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
         self.block_size = T = min(block_size or longest, longest)
@@ -201,6 +205,7 @@ class Dataset:
             assert n <= T, f"a pair has {n} tokens; expected {T} or less"
             rows[:, i, :n] = torch.tensor([prompt + answer, shown])
         self.rows = rows[0]
+        # rows[1] shows the blanks of each record, which are always the same.
         if self.blank_kind != 'random':
             self.blanks = rows[1] == tok.blank_id
 
@@ -253,11 +258,13 @@ class Dataset:
         once."""
         rows = self.rows_of[split]
         size = len(rows)
+        # An epoch has no meaning here: a training text may come again before all have come.
         row = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
         return torch.from_numpy(row) + rows.start
 
     def typed_prompt(self, prompt):
         """Return a Dataset of one prompt: causal, it is continued; else it has marked blanks."""
+        # A Dataset needs texts of both kinds. This one has the same prompt twice.
         texts = [{'prompt': prompt, 'answer': ''}]
         data = Dataset(texts, texts, self.tok, self.causal, self.block_size,
                        self.max_new_tokens or self.block_size, self.chat_template, self.fill_order,
