@@ -89,6 +89,7 @@ BUILT_IN = {
 }
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values()}
+NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc']  # of evaluate()
 
 
 class RewardError(Exception):
@@ -135,18 +136,20 @@ class Scorer:
             names = wanted(self.verify, cases()[0])
             return [self.verify(**{name: case[name] for name in names}) for case in cases()]
         # a list for each column; TRL calls two of them `prompts` and `completions`
-        columns = {PLURAL.get(name, name): [case[name] for case in cases()] for name in cases()[0]}
+        columns = {PLURAL.get(column, column): [case[column] for case in cases()]
+                   for column in cases()[0]}
         function = self.functions[name]
         return function(**{name: columns[name] for name in wanted(function, columns)})
 
     def goal(self, rewards):
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
-        # A name that stands twice would hide one of the two.
         known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
-        assert rewards and set(rewards) <= set(known) and len(known) == len(set(known)), (
+        # A name that stands twice, or is one of evaluate()'s numbers, would hide one of the two.
+        names = known + [f'{name}_greedy' for name in known] + NUMBERS
+        assert rewards and set(rewards) <= set(known) and len(names) == len(set(names)), (
             f"rewards = {rewards}: expected names among {known}, or of functions in a config file "
             "on the command line, each with a name of its own")
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
@@ -156,8 +159,16 @@ class Scorer:
         has_answers: False leaves out functions that ask for more than prompt and completion."""
         functions = {'verify': self.verify} | self.functions
         names = dict.fromkeys(['verify', *rewards, 'distinct'])
-        return [name for name in names if name in BUILT_IN or functions[name] and (
-            has_answers or inspect.signature(functions[name]).parameters.keys() <= TEXTS)]
+        known = []
+        for name in names:
+            if name not in BUILT_IN:
+                if functions[name] is None:     # there is no verifier
+                    continue
+                wants = inspect.signature(functions[name]).parameters.keys()
+                if not has_answers and not wants <= TEXTS:
+                    continue
+            known.append(name)
+        return known
 
 
 def wanted(function, known):
@@ -190,11 +201,13 @@ class Progress:
     at_start: dict              # the means of the first evaluation,
     means: dict                 # and of the last one
     best: tuple                 # the largest value of the goal, and its step
+    step: int = 0               # of the last evaluation
     before: float = math.inf    # the goal at the evaluation before the last
     training: tuple = ()        # mean and standard error of the goal in the last training step
 
     def add(self, step, means, training=None):
         """Add an evaluation. training (P, k): the goal in the step before it."""
+        self.step = step
         self.before = self.means[self.goal]
         self.means = means
         self.best = max((means[self.goal], step), self.best)

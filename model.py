@@ -286,7 +286,7 @@ def restore(folder, must_match, model, optimizers):
     its checkpoint. must_match: {name: value} that the run must have in common with this one."""
     checkpoint = load_checkpoint(folder)
     for name, value in must_match.items():
-        assert checkpoint['must_match'][name] == value, (
+        assert checkpoint['must_match'].get(name, value) == value, (
             f"a resumed run keeps its {name}; that of {folder} is another one")
     model.load_state_dict(checkpoint['model'])
     for optimizer, saved in zip(optimizers, checkpoint['optimizers']):

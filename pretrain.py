@@ -173,30 +173,36 @@ def open_networks(names, flags, device):
 
 def loss_of(network, data, filler, split, n, step):
     """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
-    tokens (causal) or labels (classifier). A classifier with a network as filler learns from real
-    text, with label 1, and from the same text as the filler fills it, with label 0. Without one it
-    learns the column `label` of the dataset."""
-    if kind == 'causal' or kind == 'classifier' and filler is None:
+    tokens or all answers (causal), or labels (classifier)."""
+    if kind == 'classifier':
+        sequences, labels = classifier_batch(data, filler, split, n, step)
+        logits = classify(network, sequences.to(network.device))                # (n,)
+        return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
+    if kind == 'causal':
         row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
-        tokens = data.rows[row].to(network.device)                              # (n, T)
+        tokens = data.rows[row]                                                 # (n, T)
+        where = tokens != data.tok.pad                                          # (n, T)
+        if blank_kind == 'answer':              # not the prompts, only the answers
+            where = data.blanks[row]
     else:
-        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ').to(network.device)
+        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')
         tokens = prompts.tokens
-    if kind != 'classifier':
-        where = tokens != data.tok.pad if kind == 'causal' else prompts.blank   # (n, T)
-        if kind == 'causal' and blank_kind == 'answer':
-            where = data.blanks[row].to(network.device)     # not the prompts, only the answers
-        return F.cross_entropy(network(tokens, where), tokens[where])
+        where = prompts.blank
+    tokens = tokens.to(network.device)
+    where = where.to(network.device)
+    return F.cross_entropy(network(tokens, where), tokens[where])
+
+
+def classifier_batch(data, filler, split, n, step):
+    """Return n sequences (n, T) and their labels (n,): texts with the column `label` of the
+    dataset. With a network as filler: real texts, with label 1, and the same texts as the filler
+    fills their blanks, with label 0, half of each."""
     if filler is None:
-        labels = torch.tensor([float(data.records[i]['label']) for i in row])
-        sequences = tokens.masked_fill(tokens == data.tok.eos, data.tok.pad)
-    else:
-        prompts = prompts[:n // 2]
-        # half of the batch is real text, half of it is the same text as the filler fills it
-        sequences = torch.cat((tokens[:n // 2], complete(filler, prompts).sequences))
-        labels = (torch.arange(len(sequences)) < len(prompts)).float()
-    logits = classify(network, sequences)                                       # (n,)
-    return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
+        row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))
+        return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
+    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
+    sequences = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
+    return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
 
 
 if __name__ == "__main__":

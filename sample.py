@@ -30,11 +30,11 @@ def open_run(path, *words):
     # Its knobs become words of a command line. A generator alone needs no reward.
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
     run_flags = [f'--{name}={value}' for name, value in knobs.items() if hasattr(grpo, name)]
-    run = grpo.set_up([*run_flags, *words])
+    run = grpo.set_up([*run_flags, '--compile=False', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
     if checkpoint['must_match'] != run.must_match:
-        print("the reference is not the run's own: its generator was made anew, or a flag changed")
+        print("the generator or the judge is not the run's own: it was made anew, or a flag changed")
     # The Run's own policy has the weights of the start, so it is the reference here.
     policy = copy.deepcopy(run.policy)
     policy.load_state_dict(checkpoint['model'])
@@ -43,10 +43,10 @@ def open_run(path, *words):
 
 if __name__ == "__main__":
     # Three flags are ours. All other words are for the run.
-    words = sys.argv[1:] or ['out-grpo']
+    words = sys.argv[1:]
     flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), flags)
-    run, networks = open_run(*[word for word in words if word not in flags])
+    run, networks = open_run(*[word for word in words if word not in flags] or ['out-grpo'])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
