@@ -1,5 +1,6 @@
 """Shared helpers: command line, ranks, device, console, signals, log. Nothing is about GRPO."""
 import ast
+import atexit
 import contextlib
 import ctypes
 import datetime
@@ -165,6 +166,7 @@ def init_device(device, dtype):
     if n_ranks() > 1:                           # 9 hours: ranks wait while rank 0 makes networks
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
                                 timeout=datetime.timedelta(hours=9))
+        atexit.register(dist.destroy_process_group)
     return device
 
 

@@ -26,13 +26,13 @@ def judge_sequences(judge, sequences, where):
 
     Equal sequences go through the network once. This saves time, and their scores are equal to the
     last bit. Otherwise adv_norm = 'std' would amplify the rounding errors of equal completions."""
-    assert judge.causal or judge.args.get('n_outputs') == 1, (
+    assert judge.causal or judge.is_classifier, (
         "the judge fills blanks: expected a causal network or a classifier")
     # unique[index] equals sequences
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
-    if judge.args.get('n_outputs') == 1:
+    if judge.is_classifier:
         logits = torch.cat([classify(judge, part) for part in parts])
         return logits[index].sigmoid()
     logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
@@ -59,7 +59,7 @@ def classify(judge, sequences):
 
 def judged(scorer, r):
     """What the judge says of whole sequences; if they were generated, of the completions only."""
-    where = r.where if r.causal else r.sequences != scorer.judge.pad_id
+    where = r.where if r.prompts.data.causal else r.sequences != scorer.judge.pad_id
     return judge_sequences(scorer.judge, r.sequences, where)
 
 
@@ -89,7 +89,7 @@ BUILT_IN = {
 }
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values()}
-NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc']  # of evaluate()
+NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage']
 
 
 class RewardError(Exception):
@@ -142,12 +142,13 @@ class Scorer:
         return function(**{name: columns[name] for name in wanted(function, columns)})
 
     def goal(self, rewards):
-        """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
-        sum, if functions of the user are among the rewards, or if there is no verifier."""
+        """Refuse rewards that do not exist. Return the name of the number that a run watches:
+        'verify'; or 'reward', the weighted sum, if functions of the user are among the rewards, or
+        if there is no verifier."""
         known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
-        # A name that stands twice, or is one of evaluate()'s numbers, would hide one of the two.
+        # A name that stands twice, or is that of another number, would hide one of the two.
         names = known + [f'{name}_greedy' for name in known] + NUMBERS
         assert rewards and set(rewards) <= set(known) and len(names) == len(set(names)), (
             f"rewards = {rewards}: expected names among {known}, or of functions in a config file "

@@ -101,8 +101,8 @@ class GPT(nn.Module):
           where `where` (N, T) is True, sequence by sequence. A fill network must not see the tokens
           there; a causal one may see only what stands to their left. copies: sequences come in runs
           of `copies`, equal up to their first True; this part may be computed once.
-      causal, device, blank_id, bos_id, pad_id, block_size (of the longest sequence), and args
-          (plain values, for checkpoints)
+      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
+          sequence), and args (plain values, for checkpoints)
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'
     and, if it is causal, to generate token by token:
       cache = model.new_cache(), with cache.batch_repeat_interleave(copies)
@@ -119,6 +119,7 @@ class GPT(nn.Module):
             f"n_embd = {n_embd}, n_head = {n_head}: expected a multiple of 2 * n_head")
         self.block_size = block_size
         self.causal = causal
+        self.is_classifier = n_outputs == 1
         self.blank_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         self.blocks = nn.ModuleList(Block(i, n_layer, n_head, n_embd) for i in range(n_layer))

@@ -218,9 +218,10 @@ if __name__ == "__main__":
         _, filler_tok, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     train, held_out, _ = read_texts(dataset)
-    data = Dataset(train, held_out, tok, filler.causal if filler else kind != 'fill', block_size,
-                   blank_kind=blank_kind, blank_low=blank_low, blank_high=blank_high,
-                   blank_span=blank_span)
+    # The rows of a causal network are a prompt, its answer and eos, and so are those of a classifier
+    # that learns labels.
+    causal = filler.causal if filler else kind != 'fill'
+    data = Dataset(train, held_out, tok, causal, **config)
     for record in data.records or [{}]:
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "

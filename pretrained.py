@@ -78,6 +78,7 @@ class Head(nn.Module):
 class Pretrained(nn.Module):
     """A network of transformers in the place of a GPT, whose docstring says what is needed."""
     new_cache = transformers.DynamicCache
+    is_classifier = False
 
     def __init__(self, folder):
         super().__init__()

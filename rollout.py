@@ -31,14 +31,14 @@ class Rollout:
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U)
     actions: Tensor             # (M,) the sampled id
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
-    causal: bool = False        # True: generated from left to right; the states are the sequences
     model: nn.Module | None = None      # the network that sampled
     logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
                                 # the step has a single update
 
     def logits_of(self, model):
         """Return any model's logits (U, V), one row for each distribution of this Rollout."""
-        return model(self.states, self.where, copies=self.prompts.k if self.causal else 1)
+        copies = self.prompts.k if model.causal else 1
+        return model(self.states, self.where, copies)
 
     def sum(self, values):
         """Sum per-token values (M,) over each sequence: (N,)."""
@@ -114,7 +114,7 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
 def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
     temperature, top_k, top_p, see choose()."""
-    assert model.args.get('n_outputs', 0) == 0, "a classifier cannot generate"
+    assert not model.is_classifier, "a classifier cannot generate"
     if model.causal:
         assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
         r = generate(model, prompts, **sampling)
@@ -154,7 +154,8 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
     B, k, T = prompts.uniforms.shape
     # argsort twice gives the places. Positions that are not blank come last, and no pass fills
-    # them: pass_of is n_fill_steps or more there, or NaN in a prompt without blanks.
+    # them: pass_of is n_fill_steps or more there. (In a prompt without blanks it is infinite or
+    # NaN, so no pass fills anything.)
     place = prompts.order.masked_fill(~prompts.blank, T).argsort(1).argsort(1)  # (B, T)
     pass_of = (place * n_fill_steps / prompts.blank.sum(1, keepdim=True)).floor()       # (B, T)
     # partial: the k sequences of each prompt as they are so far, with blank_id in the blanks.
@@ -226,7 +227,7 @@ def generate(model, prompts, **sampling):
     if kept is not None:
         kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
     return Rollout(prompts, sequences, sequences, sampled, n, t,
-                   torch.arange(len(n), device=model.device), sequences[n, t], kept, causal=True)
+                   torch.arange(len(n), device=model.device), sequences[n, t], kept)
 
 
 # ---- groups for people ---------------------------------------------------------------------------

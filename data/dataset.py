@@ -145,13 +145,13 @@ class Dataset:
     the rows; running text has none. blanks (n, T) bool: the blanks of each row, or None if they are
     drawn anew for each step."""
 
-    def __init__(self, train, held_out, tok, causal, block_size=0, max_new_tokens=0,
+    def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
-                 blank_high=0.6, blank_span=1):
+                 blank_high=0.6, blank_span=1, **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: no limit for records, 64 tokens for running
         text. Within the limit, there is room for the longest answer, and for max_new_tokens, after
-        any prompt. The rest are knobs of train_grpo.py."""
+        any prompt. The rest are knobs of train_grpo.py, which hands over all that it has."""
         self.tok = tok
         self.causal = causal
         self.max_new_tokens = max_new_tokens
@@ -267,8 +267,9 @@ class Dataset:
         # A Dataset needs texts of both kinds. This one has the same prompt twice.
         texts = [{'prompt': prompt, 'answer': ''}]
         data = Dataset(texts, texts, self.tok, self.causal, self.block_size,
-                       self.max_new_tokens or self.block_size, self.chat_template, self.fill_order,
-                       'answer' if self.causal else 'marked')
+                       max_new_tokens=self.max_new_tokens or self.block_size,
+                       chat_template=self.chat_template, fill_order=self.fill_order,
+                       blank_kind='answer' if self.causal else 'marked')
         data.records = [{'prompt': prompt}]     # there is no answer to compare with
         return data
 

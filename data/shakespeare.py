@@ -14,8 +14,9 @@ def texts():
     # A download that is interrupted must not leave half a file under this name.
     if not os.path.exists(PATH):
         os.makedirs('out', exist_ok=True)
-        urllib.request.urlretrieve(URL, f'{PATH}.tmp')
-        os.replace(f'{PATH}.tmp', PATH)
+        temporary = f'{PATH}.{os.getpid()}.tmp'         # each rank has its own
+        urllib.request.urlretrieve(URL, temporary)
+        os.replace(temporary, PATH)
     paragraphs = prose.paragraphs_of(PATH)
     cut = len(paragraphs) * 9 // 10
     return paragraphs[:cut], paragraphs[cut:]

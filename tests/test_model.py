@@ -97,6 +97,7 @@ class Bigrams(nn.Module):
     least that the docstring of GPT demands."""
     blank_id, bos_id, pad_id, block_size, args = 5, 6, 7, 6, {}
     device = torch.device('cpu')
+    is_classifier = False
 
     def __init__(self, causal):
         super().__init__()
@@ -139,13 +140,13 @@ def test_a_causal_generator_learns_all_tokens_or_only_those_of_answers(
     close(pretrain.loss_of(gpt, data, None, 'val', 2, 0), torch.stack(losses).mean())
 
 
-def test_a_classifier_of_labels_does_not_see_the_end_of_a_text(monkeypatch):
+def test_a_classifier_of_labels_sees_the_end_of_a_text_but_no_padding(monkeypatch):
     monkeypatch.setattr(pretrain, 'kind', 'classifier')
     texts = [{'prompt': 'ab', 'answer': '', 'label': 1}, {'prompt': 'c', 'answer': '', 'label': 0}]
     data = Dataset(texts, texts, TOK, True)
     judge = tiny(n_outputs=1)
     scores = [judge.head(judge.trunk(row)).mean()
-              for row in (torch.tensor([[1, 2]]), torch.tensor([[3]]))]
+              for row in (torch.tensor([[1, 2, TOK.eos]]), torch.tensor([[3, TOK.eos]]))]
     expected = F.binary_cross_entropy_with_logits(torch.stack(scores), torch.tensor([1.0, 0.0]))
     close(pretrain.loss_of(judge, data, None, 'val', 2, 0), expected)
 
