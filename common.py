@@ -14,6 +14,7 @@ import re
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -249,6 +250,7 @@ class Log:
     several ranks only the first writes.
 
     A new run moves an older one out of its way: out-grpo becomes out-grpo-1. A resumed run appends.
+    Each line has the seconds since the start of the run, and those of the processor.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
     and the last evaluation line of each step.
     needed: files that the run reads, which must not be moved.
@@ -277,6 +279,13 @@ class Log:
             print(f"{folder} held another run, which is now in {folder}-{number}")
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
+        # A resumed run goes on counting where its log ends.
+        self.clocks = {'seconds': time.time, 'cpu_seconds': time.process_time}
+        self.began = {name: clock() for name, clock in self.clocks.items()}
+        lines = [line for line in path.read_text().splitlines() if line.endswith('}')]
+        for line in lines[-1:]:
+            for name in self.clocks:
+                self.began[name] -= json.loads(line)[name]
         self.samples = open(f'{folder}/samples.jsonl', 'a')
         config_path.write_text(json.dumps(config, indent=1))
         if wandb_project:
@@ -284,8 +293,10 @@ class Log:
             self.wandb = wandb.init(project=wandb_project, name=folder, config=config)
 
     def write(self, step, numbers):
-        """Append a line {'step': step, name: number}."""
+        """Append a line {'step': step, 'seconds': ..., 'cpu_seconds': ..., name: number}."""
         if rank() == 0:
+            for name, clock in self.clocks.items():
+                numbers[name] = round(clock() - self.began[name], 3)
             print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
         if self.wandb:
             self.wandb.log(numbers, step=step)

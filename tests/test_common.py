@@ -87,9 +87,12 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
         log.write(step, {'a': 1.5})
         refused('another run', Log, 'mine', {}, resume=True)
         log.file.close()                        # and with it the lock
-    steps = {name: [line['step'] for line in map(json.loads, open(f'{name}/log.jsonl'))]
+    lines = {name: list(map(json.loads, open(f'{name}/log.jsonl')))
              for name in ('mine-1', 'mine-2', 'mine')}
+    steps = {name: [line['step'] for line in lines[name]] for name in lines}
     assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
+    for name in ('seconds', 'cpu_seconds'):     # a resumed run goes on counting
+        assert 0 <= lines['mine'][0][name] <= lines['mine'][1][name] < 60
     with pytest.raises(AssertionError, match='best.pt is in .*out_dir'):
         Log(os.path.abspath('mine'), {}, ['2', 'mine/best.pt'])
     os.mkdir('theirs')
@@ -103,7 +106,8 @@ def test_numbers_go_to_wandb(monkeypatch):
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
     Log('mine', {'a': 1}, wandb_project='theirs').write(3, {'a': 1.5})
     wandb.init.assert_called_once_with(project='theirs', name='mine', config={'a': 1})
-    wandb.init().log.assert_called_once_with({'a': 1.5}, step=3)
+    (numbers,), step = wandb.init().log.call_args
+    assert numbers['a'] == 1.5 and step == {'step': 3}
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():

@@ -60,7 +60,8 @@ def read_log(folder):
     lines = {}
     for text in open(f'{folder}/log.jsonl'):
         line = json.loads(text)
-        lines[line['step'], 'loss' in line] = line | {'ms': 0, 'seconds_left': 0}
+        times = dict.fromkeys(('ms', 'seconds_left', 'seconds', 'cpu_seconds'), 0)
+        lines[line['step'], 'loss' in line] = line | times
     return [lines[key] for key in sorted(lines)]
 
 
@@ -148,6 +149,15 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     if name == 'grpo_pairs':                    # a typed prompt has no answer to compare with
         text = succeeds('sample.py', 'run', '--prompt=1h1m=')
         assert 'distinct' in text and 'verify' not in text
+
+
+@pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')))
+def test_the_settings_of_a_paper_go_with_any_experiment(path):
+    flags = [f'config/papers/{path.name}', '--rewards={"verify": 1.0}', '--inner_updates=2']
+    train(*flags, '--max_iters=1')
+    config = json.loads(pathlib.Path('run/config.json').read_text())
+    changed, _ = configure(vars(train_grpo).copy(), [str(path)])
+    assert config['adv_norm'] == changed['adv_norm'] and config['loss_norm'] == changed['loss_norm']
 
 
 # ---- networks by name ----------------------------------------------------------------------------
