@@ -65,6 +65,9 @@ def configure(namespace, words):
                 functions[name] = value
                 continue
             if name not in defaults:
+                for other in ('train_grpo.py', 'pretrain.py'):
+                    if re.search(f'(?m)^{name} = ', Path(__file__).with_name(other).read_text()):
+                        fail(f"{word}: {name} is a knob of {other}")
                 fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
             # The type of the default is the type of the knob.
             kind = type(defaults[name])
@@ -145,6 +148,10 @@ def barrier():
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device.
     """
+    if n_ranks() > 1 or 'RANK' in os.environ:
+        for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'):
+            if name not in os.environ:
+                fail(f"several ranks are started by torchrun, which sets {name}, too")
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
@@ -153,9 +160,12 @@ def init_device(device, dtype):
         torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
         torch.set_float32_matmul_precision('high')          # TF32
     device = torch.empty(0, device=device).device
-    if dtype == 'auto':                         # bfloat16 on CUDA, and on CPUs with AVX512-BF16
-        has_bfloat16 = {'cuda': True, 'cpu': torch.cpu._is_avx512_bf16_supported()}
-        dtype = 'bfloat16' if has_bfloat16.get(device.type) else 'float32'
+    if dtype == 'auto':                         # bfloat16 where the device has it
+        has_bfloat16 = {
+            'cuda': lambda: torch.cuda.is_bf16_supported(including_emulation=False),
+            'cpu': torch.cpu._is_avx512_bf16_supported,
+        }.get(device.type, bool)
+        dtype = 'bfloat16' if has_bfloat16() else 'float32'
     if dtype == 'float64':
         torch.set_default_dtype(torch.float64)
     # From here on matrix products are cast to bfloat16, and softmax and sums stay float32. The
@@ -265,11 +275,13 @@ class Log:
         config_path = Path(folder, 'config.json')
         # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
         if os.path.exists(folder) and os.listdir(folder) and not resume:
-            assert config_path.exists() and path.exists(), (
-                f"{folder} has files of no run; choose another --out_dir")
-            for name in needed:
-                assert not f'{os.path.abspath(name)}/'.startswith(f'{folder}/'), (
-                    f"{name} is in {folder}, which would be moved aside; choose another --out_dir")
+            if not (config_path.exists() and path.exists()):
+                fail(f"{folder} has files of no run; choose another --out_dir")
+            real_folder = os.path.realpath(folder)
+            for name in needed:                 # perhaps through a link
+                if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
+                    fail(f"{name} is in {folder}, which would be moved aside; choose another "
+                         "--out_dir")
             lock(path)
             # the first free name
             number = 1

@@ -120,9 +120,11 @@ class Scorer:
                 # detach: scores are constants for the loss, whatever made them
                 values = torch.as_tensor(self.compute(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
-                assert values.shape == (N,) and values.isfinite().all(), (
-                    f"expected {N} finite numbers, not these {values.numel()}: "
-                    f"{values.tolist()!r:.60}")
+                assert values.shape == (N,), (
+                    f"expected {N} numbers, not these {values.numel()}: {values.tolist()!r:.60}")
+                bad = (~values.isfinite()).nonzero().flatten().tolist()
+                assert not bad, (
+                    f"{cases()[bad[0]]['completion']!r:.60} got {values[bad[0]].item()}")
             except Exception as e:              # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
@@ -134,7 +136,10 @@ class Scorer:
             return BUILT_IN[name](self, r)
         if name == 'verify':                    # one completion at a time
             names = wanted(self.verify, cases()[0])
-            return [self.verify(**{name: case[name] for name in names}) for case in cases()]
+            values = [self.verify(**{name: case[name] for name in names}) for case in cases()]
+            for value, case in zip(values, cases()):
+                assert 0 <= value <= 1, f"{case['completion']!r:.60} got {value}, not 0 to 1"
+            return values
         # a list for each column; TRL calls two of them `prompts` and `completions`
         columns = {PLURAL.get(column, column): [case[column] for case in cases()]
                    for column in cases()[0]}
@@ -150,6 +155,9 @@ class Scorer:
             known.append('verify')
         # A name that stands twice, or is that of another number, would hide one of the two.
         names = known + [f'{name}_greedy' for name in known] + NUMBERS
+        for name, weight in rewards.items():
+            assert type(weight) in (int, float) and math.isfinite(weight), (
+                f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
         assert rewards and set(rewards) <= set(known) and len(names) == len(set(names)), (
             f"rewards = {rewards}: expected names among {known}, or of functions in a config file "
             "on the command line, each with a name of its own")

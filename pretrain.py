@@ -212,6 +212,9 @@ if __name__ == "__main__":
     if os.path.exists(path):
         print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
     torch_device = init_device(device, dtype)
+    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        fail(f"{path} cannot be written")       # better now than after training
 
     filler = None
     if against:
@@ -242,15 +245,16 @@ if __name__ == "__main__":
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
-        update(network, optimizers, lr, grad_clip)
+        grad_norm = update(network, optimizers, lr, grad_clip)
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
                 held_out_loss = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
             seconds_left = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers({
-                'loss': loss.detach(), 'held-out loss': held_out_loss,
+                'loss': loss.detach(), 'held-out loss': held_out_loss, 'gradient': grad_norm,
                 'seconds left': seconds_left}))
-    if os.path.exists(path):
+    # Another process may have made the same network in the meantime: the old one stays the old one.
+    if os.path.exists(path) and changed_knobs(path, config):
         os.replace(path, f'{path}.old')
     save_checkpoint(path, network, tok.vocabulary, config)

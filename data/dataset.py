@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import BLANK, fail_unknown
+from common import BLANK, fail, fail_unknown
 from data.pairs import as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
 
@@ -114,8 +114,10 @@ def read_texts(dataset):
         train, held_out = hold_out(read_records(dataset))
         if any(record['answer'] for record in train):
             verify = is_answer
-    else:
+    elif dataset.endswith('.txt'):
         train, held_out = hold_out(paragraphs_of(dataset))
+    else:
+        fail(f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
     train = list(map(as_record, train))
     held_out = list(map(as_record, held_out))
     known = set(map(repr, held_out))

@@ -30,7 +30,7 @@ def words_of(texts):
 
 
 def known_words(prompt, completion, words):
-    """Return the share of known words among those with a blank in or beside them; 1.0 if there are
+    """Return the share of known words among those with a blank in or beside them; 0.0 if there are
     no such words.
 
     A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
@@ -41,8 +41,7 @@ def known_words(prompt, completion, words):
         prompt = prompt + BLANK
     spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
     if len(prompt) != len(completion):          # a token can have several characters
-        match = re.fullmatch(re.sub(f'{BLANK}+', '(.*?)', re.escape(prompt)), completion, re.DOTALL)
-        spans = match.regs[1:] if match else [(0, len(completion))]
+        spans = spans_between(re.split(f'{BLANK}+', prompt), completion)
     spaced = re.sub('[^A-Za-z]', ' ', completion)
     hits = []
     for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
@@ -50,4 +49,19 @@ def known_words(prompt, completion, words):
         # in a blank, or beside it; looked up with the spaces around it, which the window may lack
         if any(left <= stop and start <= right for start, stop in spans):
             hits.append(spaced[max(0, left - 1):right + 1] in words)
-    return sum(hits) / len(hits) if hits else 1.0
+    return sum(hits) / max(1, len(hits))
+
+
+def spans_between(pieces, text):
+    """Return (start, stop) of what stands between the pieces of a text, each of which is as far to
+    the left as it can be, but the last at the end; the whole text if it has not these pieces."""
+    first, *others = pieces
+    start = len(first)
+    spans = []
+    for i, piece in enumerate(others, 1):
+        stop = text.rfind(piece) if i == len(others) else text.find(piece, start)
+        if stop < start:
+            return [(0, len(text))]
+        spans.append((start, stop))
+        start = stop + len(piece)
+    return spans

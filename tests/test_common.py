@@ -93,12 +93,13 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
     for name in ('seconds', 'cpu_seconds'):     # a resumed run goes on counting
         assert 0 <= lines['mine'][0][name] <= lines['mine'][1][name] < 60
-    with pytest.raises(AssertionError, match='best.pt is in .*out_dir'):
-        Log(os.path.abspath('mine'), {}, ['2', 'mine/best.pt'])
+    write('mine/best.pt', '')
+    os.symlink('mine/best.pt', 'link.pt')
+    for name in ('mine/best.pt', 'link.pt'):
+        refused(f'{name} is in /', Log, os.path.abspath('mine'), {}, ['2', name])
     os.mkdir('theirs')
     write('theirs/config.json', '{}')
-    with pytest.raises(AssertionError, match='files of no run'):
-        Log('theirs', {})
+    refused('files of no run', Log, 'theirs', {})
 
 
 def test_numbers_go_to_wandb(monkeypatch):

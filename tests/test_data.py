@@ -246,6 +246,8 @@ LOOKED_UP = {               # the share of known words, by prompt and completion
     ('the c', 'at sa'): 1, ('the c', 'at ta'): 1 / 2,       # cut by the edge
     ('the__cat', 'the  cat'): 2 / 3,
     ('the_cat', 'the hat cat'): 2 / 3,                      # one token
+    ('th_ c_t _', 'th12 c3t sat'): 1 / 4,                   # th, c, t, sat
+    ('_', '12'): 0,
 }
 
 

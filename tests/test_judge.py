@@ -1,5 +1,7 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; AUC; the verdict;
 printed groups."""
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -64,7 +66,7 @@ def test_each_reward_is_what_its_name_says(causal):
     completions = [case['completion'] for case in r.cases()]
 
     def verify(prompt, completion):
-        return len(prompt + completion)
+        return len(prompt + completion) % 7 / 7
 
     def mine(completions):
         values = torch.tensor([float(text.count('b')) for text in completions], requires_grad=True)
@@ -76,7 +78,7 @@ def test_each_reward_is_what_its_name_says(causal):
     groups = r.sequences.view(4, 8, 6).tolist()
     expected = {
         'mine': [text.count('b') for text in completions],
-        'verify': [len(case['prompt'] + case['completion']) for case in r.cases()],
+        'verify': [len(case['prompt'] + case['completion']) % 7 / 7 for case in r.cases()],
         'distinct': [1 / group.count(row) for group in groups for row in group],
         'length': [(r.sequence_of == n).sum() / 6 for n in range(32)],
         'tokens': [(r.sequence_of == n).sum() for n in range(32)],
@@ -127,9 +129,9 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
 FAILURES = {
     'asks for colour: expected names among .*level': lambda completions, colour: [],
     'NoneType': lambda prompts: None,
-    '6 finite numbers, not these 5': lambda prompts: [1.0] * 5,
+    '6 numbers, not these 5': lambda prompts: [1.0] * 5,
     'ValueError': lambda prompts: ['a'] * 6,
-    '6 finite numbers, not these 6': lambda prompts: [1e999] * 6,
+    "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
     'ZeroDivisionError': lambda prompts: 1 / 0,
 }
 
@@ -140,12 +142,21 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
         Scorer(functions={'mine': FAILURES[words]}).score(['mine'], rollout_of_records)
 
 
+@pytest.mark.parametrize('value', [-0.1, 1.1, math.nan])
+def test_a_verifier_says_something_between_0_and_1(value, rollout_of_records):
+    with pytest.raises(RewardError, match=f"verify.*' got {value}, not 0 to 1"):
+        Scorer(verify=lambda completion: value).score(['verify'], rollout_of_records)
+
+
 def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     mine = {'mine': right}
     assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     assert Scorer().goal({'judge': 1.0}) == 'reward'
-    for rewards, functions in (({}, {}), ({'verify': 1.0}, {}), ({'kl': 1.0}, {'kl': right})):
+    for rewards, functions in (
+            ({}, {}), ({'verify': 1.0}, {}), ({'kl': 1.0}, {'kl': right}), ({'kl': '1'}, {}),
+            ({'kl': math.nan}, {}), ({'kl': 1.0}, {'reward': right}),
+            ({'kl': 1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):
             Scorer(functions=functions).goal(rewards)
 

@@ -11,13 +11,15 @@ import time
 import pytest
 import torch
 
+import common
 import train_grpo
 from common import configure
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
 from model import load_checkpoint
 from pretrain import load_network
-from processes import (ROOT, TOY, Run, at_step, fails, make_network, run, succeeds, weights, write)
+from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
+                       weights, write)
 from rollout import complete
 
 EQUATIONS = 'out/generator_equations-arithmetic.pt'
@@ -305,6 +307,23 @@ MISTAKES_IN_RECIPES = {
     '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
 }
+
+
+def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
+    text = fails('cannot be written', 'pretrain.py', '--out=README.md/a.pt')
+    assert 'step' not in text
+
+
+def test_a_knob_of_the_other_script_is_told():
+    fails('is a knob of pretrain.py', 'train_grpo.py', write('recipe.py', "kind = 'causal'"))
+    fails('is a knob of train_grpo.py', 'pretrain.py', 'config/grpo_think.py')
+
+
+@pytest.mark.parametrize('ranks', [{'RANK': '1'}, {'WORLD_SIZE': '2'}])
+def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
+    for name, value in ranks.items():
+        monkeypatch.setenv(name, value)
+    refused('torchrun', common.init_device, 'cpu', 'float32')
 
 
 @pytest.mark.parametrize('flags', MISTAKES)
