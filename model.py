@@ -4,6 +4,7 @@ One class serves as generator and as judge. There is no dropout, because samplin
 see one and the same network."""
 import math
 import os
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -207,6 +208,8 @@ def make_optimizers(model, name, learning_rate, weight_decay, beta2):
     settings = {'lr': learning_rate, 'weight_decay': weight_decay}
     # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
     # they get AdamW by convention, because their rows belong to single tokens.
+    assert name != 'muon' or hasattr(model, 'hidden_matrices'), (
+        "optimizer = 'muon': a pretrained network needs 'adamw'")
     matrices = model.hidden_matrices() if name == 'muon' else []
     is_matrix = set(matrices)
     others = [p for p in model.parameters() if p not in is_matrix]
@@ -276,6 +279,8 @@ def load_checkpoint(path):
     elif os.path.exists(f'{path}/config.json'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     try:
+        # It is a zip file, with a checksum of each tensor, which torch does not compare.
+        assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         return torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
@@ -290,6 +295,10 @@ def restore(folder, must_match, model, optimizers):
         assert checkpoint['must_match'].get(name, value) == value, (
             f"a resumed run keeps its {name}; that of {folder} is another one")
     model.load_state_dict(checkpoint['model'])
-    for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
+    for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
         optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})
+        for p, moments in optimizer.state.items():
+            for moment in moments.values():     # torch takes moments of any shape
+                assert moment.dim() == 0 or moment.shape == p.shape, (
+                    f"{folder}: a weight {tuple(p.shape)} has moments {tuple(moment.shape)}")
     return checkpoint

@@ -117,6 +117,8 @@ def load_network(path, device='cpu'):
         network = Pretrained(**args)
         tok = network.tok
     else:
+        # each layer has weights of its own: a wrong number would take all memory
+        assert args['n_layer'] <= len(checkpoint['model']), f"{path}: n_layer = {args['n_layer']}"
         network = GPT(**args)
         tok = Tokenizer(**checkpoint['vocabulary'])
     # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone

@@ -466,6 +466,7 @@ def test_adapted_kl_beta_finds_the_beta_that_holds_the_target():
         beta = adapted_kl_beta(beta, 0.04 / beta, 0.1, 1000)    # the KL of a toy policy under beta
     assert beta == pytest.approx(0.4, rel=0.01)
     assert adapted_kl_beta(1.0, 99.0, 0.1, 1000) == pytest.approx(1.02)     # not too fast
+    assert adapted_kl_beta(1.0, 0.0, 0.1, 10 ** 6) == pytest.approx(0.8)    # and never negative
 
 
 # ---- the loss: a whole step equals that of the slow loops ----------------------------------------

@@ -10,7 +10,8 @@ from torch import nn
 
 import pretrain
 from data.dataset import Dataset
-from model import checksum, get_lr, load_checkpoint, make_optimizers, save_checkpoint, update
+from model import (checksum, get_lr, load_checkpoint, make_optimizers, restore, save_checkpoint,
+                   update)
 from processes import refused
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
@@ -223,6 +224,22 @@ def test_a_file_that_is_no_checkpoint_or_would_run_code_is_refused():
     save_checkpoint('a.pt', tiny(), TOK.vocabulary, {})
     torch.save({'model': Intruder()}, 'b.pt')
     pathlib.Path('c.pt').write_bytes(pathlib.Path('a.pt').read_bytes()[:5000])
-    for name in ('b.pt', 'c.pt', 'd.pt'):
+    bits = bytearray(pathlib.Path('a.pt').read_bytes())
+    bits[len(bits) // 2] ^= 1
+    pathlib.Path('flipped.pt').write_bytes(bits)
+    for name in ('b.pt', 'c.pt', 'd.pt', 'flipped.pt'):
         refused(name, load_checkpoint, name)
     assert not os.path.exists('was-here')
+
+
+def test_a_forged_checkpoint_and_moments_of_another_shape_are_refused():
+    gpt = tiny()
+    optimizer = torch.optim.SGD(gpt.parameters(), momentum=0.9)
+    save_checkpoint('run/ckpt.pt', gpt, TOK.vocabulary, {}, must_match={}, optimizers=[
+        {'state': {0: {'momentum_buffer': torch.zeros(3, 3)}}}])
+    with pytest.raises(AssertionError, match='run: a weight .* has moments'):
+        restore('run', {}, gpt, [optimizer])
+    gpt.args['n_layer'] = 10 ** 9
+    save_checkpoint('a.pt', gpt, TOK.vocabulary, {})
+    with pytest.raises(AssertionError, match='a.pt: n_layer = 1000000000'):
+        pretrain.load_network('a.pt')
