@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rollout import equal_pairs, log_probs
+from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -39,7 +39,8 @@ def judge_sequences(judge, sequences, where):
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
     is_real = sequences != judge.pad_id                                         # (N, T)
-    logp = -F.cross_entropy(judge(sequences, is_real), sequences[is_real], reduction='none')
+    logits = judge.logits(judge(sequences, is_real))                            # (tokens, V)
+    logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')
     return logp.new_zeros(sequences.shape).masked_scatter(is_real, logp)
 
 
@@ -106,9 +107,8 @@ class Scorer:
         if name == 'ended':                     # 1 if eos was sampled, 0 if the length ran out
             return r.ended
         if name == 'kl':                        # log policy - log reference, of the completion
-            logp = log_probs(r.logits_of(r.model), self.temperature)        # (U, V)
-            logp_ref = log_probs(r.logits_of(self.reference), self.temperature)
-            return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
+            now = token_stats(r, r.model, self.reference, self.temperature)
+            return r.sum(now.logp_full - now.logp_ref)
         if name == 'verify':
             return self.verified(texts(), r.prompts.k)
         function = self.functions[name]

@@ -194,7 +194,7 @@ def loss_of(network, data, filler, split, n, step):
         where = tokens != data.tok.pad if kind == 'causal' else prompts.blank   # (n, T)
         if kind == 'causal' and blank_kind == 'answer':
             where = data.blanks[row].to(network.device)     # not the prompts, only the answers
-        return F.cross_entropy(network(tokens, where), tokens[where])
+        return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
     if filler is None:
         labels = torch.tensor([float(data.records[i]['label']) for i in row])
         sequences = tokens.masked_fill(tokens == data.tok.eos, data.tok.pad)
