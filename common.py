@@ -173,6 +173,10 @@ def init_device(device, dtype):
     torch.set_autocast_enabled(device.type, dtype == 'bfloat16')
     torch.set_autocast_dtype(device.type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)
+    if device.type == 'cpu' and dtype == 'bfloat16':
+        # Products of float32 (the output layer) may have bfloat16 factors, and still float32 sums.
+        # CPUs without AMX keep float32 factors, but on an AMD they leave MKL for faster kernels.
+        torch.set_float32_matmul_precision('medium')
     keep_freed_memory()
     if n_ranks() > 1:                           # 9 hours: ranks wait while rank 0 makes networks
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
@@ -189,7 +193,7 @@ def keep_freed_memory():
     with contextlib.suppress(AttributeError, TypeError):    # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-1, 2 ** 30)
-        mallopt(-3, 2 ** 26)
+        mallopt(-3, 2 ** 28)
 
 
 def use_threads(network):

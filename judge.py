@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rollout import equal_pairs, log_probs
+from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -42,7 +42,8 @@ def judge_sequences(judge, sequences, where):
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
     is_real = sequences != judge.pad_id                                         # (N, T)
-    logp = -F.cross_entropy(judge(sequences, is_real), sequences[is_real], reduction='none')
+    logits = judge.logits(judge(sequences, is_real))                            # (tokens, V)
+    logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')
     return logp.new_zeros(sequences.shape).masked_scatter(is_real, logp)
 
 
@@ -73,9 +74,8 @@ def kl(scorer, r):
     """log policy - log reference of the completion, in nats. Its weight is negative."""
     # The KL itself is the mean of this over completions. A reward may be such a sample, because
     # GRPO only needs the mean of its gradient: see k1 in sampled_kl() in train_grpo.py.
-    logp = log_probs(r.logits_of(r.model), scorer.temperature)              # (U, V)
-    logp_ref = log_probs(r.logits_of(scorer.reference), scorer.temperature)
-    return r.sum((logp - logp_ref)[r.distribution_of, r.actions])
+    now = token_stats(r, r.model, scorer.reference, scorer.temperature)
+    return r.sum(now.logp_full - now.logp_ref)
 
 
 # The rewards that need no function of yours: (a Scorer, a Rollout) -> N numbers.

@@ -45,14 +45,31 @@ class KVCache(dict):
         """Append k, v (N, H, L, D) of the next tokens; return those of all tokens so far."""
         kv = torch.stack((k, v))
         if layer in self:
-            kv = torch.cat((self[layer], kv), 3)
+            kv = append(self[layer], kv)
         self[layer] = kv
         return kv
 
-    def batch_repeat_interleave(self, copies):
-        """Turn each sequence into `copies` neighbouring sequences."""
+    def select(self, rows):
+        """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
         for layer in self:
-            self[layer] = self[layer].repeat_interleave(copies, 1)
+            self[layer] = self[layer][:, rows]
+
+
+def append(past, new):
+    """Return past (..., n, D) and new (..., L, D) behind each other.
+
+    torch.cat would copy all tokens for each new one. So while a network generates, `past` is the
+    beginning of a buffer with free room, its _base, and most calls only write `new` into it."""
+    n = past.size(-2)
+    stop = n + new.size(-2)
+    if torch.is_grad_enabled():                 # a gradient needs `past` as it is
+        return torch.cat((past, new), -2)
+    buffer = past._base
+    if buffer is None or buffer.size(-2) < stop:
+        buffer = past.new_empty(*past.shape[:-2], 2 * stop, past.size(-1))
+        buffer[..., :n, :] = past
+    buffer[..., n:stop, :] = new
+    return buffer[..., :stop, :]
 
 
 def linear(n_in, n_out, std):
@@ -98,15 +115,16 @@ class GPT(nn.Module):
     'learned', for sequences with columns. n_outputs: 1 for a classifier; 0: V.
 
     Another network can take the place of this one. GRPO needs of it:
-      model(tokens, where, copies) -> float32 logits (U, V) that score tokens[n, t] at the U places
-          where `where` (N, T) is True, sequence by sequence. A fill network must not see the tokens
-          there; a causal one may see only what stands to their left. copies: sequences come in runs
-          of `copies`, equal up to their first True; this part may be computed once.
+      model(tokens, where, copies) -> features (U, C), and model.logits(features) -> float32 logits
+          (U, V), which score tokens[n, t] at the U places where `where` (N, T) is True, sequence by
+          sequence. A fill network must not see the tokens there; a causal one may see only what
+          stands to their left. copies: sequences come in runs of `copies`, equal up to their first
+          True; this part may be computed once.
       causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
           sequence), and args (plain values, for checkpoints)
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'
     and, if it is causal, to generate token by token:
-      cache = model.new_cache(), with cache.batch_repeat_interleave(copies)
+      cache = model.new_cache(), with cache.select(rows)
       model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, L), which
           continue those in the cache and are appended to it."""
 
@@ -163,22 +181,22 @@ class GPT(nn.Module):
         return norm(x)
 
     def forward(self, tokens, where, copies=1):
-        """Return logits (U, V) for tokens (N, T) at the U places where `where` (N, T) is True."""
+        """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True."""
         if self.causal:                         # bos, and all tokens but the last
             inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
         else:
             inputs = tokens.masked_fill(where, self.blank_id)
         if copies == 1:
-            return self.logits(self.trunk(inputs)[where])
+            return self.trunk(inputs)[where]
         # Each `copies` neighbouring sequences begin with the same ids. These go through the network
         # once, with gradient, and fill a cache. The cache is repeated, and each copy goes on alone.
         n_shared = first_true(where) + 1        # bos, and the shared ids
         cache = KVCache()
         shared = self.trunk(inputs[::copies, :n_shared], cache)             # (B, n_shared, C)
-        cache.batch_repeat_interleave(copies)
+        rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
+        cache.select(rows)
         rest = self.trunk(inputs[:, n_shared:], cache)                      # (N, T - n_shared, C)
-        x = torch.cat((shared.repeat_interleave(copies, 0), rest), 1)       # (N, T, C)
-        return self.logits(x[where])
+        return torch.cat((shared[rows], rest), 1)[where]
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), float32 like them, even under autocast."""

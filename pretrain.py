@@ -192,7 +192,7 @@ def loss_of(network, data, filler, split, n, step):
         where = prompts.blank
     tokens = tokens.to(network.device)
     where = where.to(network.device)
-    return F.cross_entropy(network(tokens, where), tokens[where])
+    return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
 
 
 def classifier_batch(data, filler, split, n, step):

@@ -2,16 +2,20 @@
 Rollout keeps the completions and every token that was sampled on the way to them."""
 import collections
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from data.dataset import Prompts
 from model import first_true
 
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
-# V base ids | M sampled tokens, drawn from U distributions, which S states gave
+# V base ids | C channels | M sampled tokens, drawn from U distributions, which S states gave
+
+LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 
 @dataclass
@@ -28,15 +32,15 @@ class Rollout:
     where: Tensor               # (S, T) bool: the U places where it gave a distribution
     sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
     position: Tensor            # (M,) its position in the sequence, in [0, T)
-    distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U)
+    distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U), ascending
     actions: Tensor             # (M,) the sampled id
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
     model: nn.Module | None = None      # the network that sampled
     logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
                                 # the step has a single update
 
-    def logits_of(self, model):
-        """Return any model's logits (U, V), one row for each distribution of this Rollout."""
+    def features_of(self, model):
+        """Return any model's features (U, C), one row for each distribution of this Rollout."""
         copies = self.prompts.k if model.causal else 1
         return model(self.states, self.where, copies)
 
@@ -93,9 +97,11 @@ def draw(logp, uniforms):
     return torch.searchsorted(cdf, uniforms * top, right=True)
 
 
-def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
+def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), and the kept set (U, V)
-    bool, None without filters. top_k = 1 is greedy decoding."""
+    bool, None without filters. greedy: take the likeliest id instead."""
+    if greedy:
+        return logits.argmax(-1, keepdim=True).expand_as(uniforms), None
     kept = None
     assert 0 < top_p <= 1 and temperature > 0, (
         f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
@@ -107,17 +113,83 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0):
     return draw(logp, uniforms), kept
 
 
+# ---- what networks say of sampled tokens ---------------------------------------------------------
+
+
+class TokenStats(NamedTuple):
+    """What a policy and a reference say of the M sampled tokens of a Rollout, (M,) each, in nats.
+    The distributions are at the temperature that samples."""
+    logp: Tensor        # log-probability under the distribution that sampled it: what was kept
+    logp_full: Tensor   # log-probability, unfiltered
+    logp_ref: Tensor    # the same of the reference
+    kl: Tensor          # KL(policy || reference) of the token's distribution, unfiltered
+    entropy: Tensor     # and its entropy
+
+
+def exact_kl(logp, logp_ref):
+    """Return KL(policy || reference) (U,) in nats, of log-probabilities (U, V)."""
+    return (logp.exp() * (logp - logp_ref)).sum(-1)
+
+
+def exact_entropy(logp):
+    """Return the entropy (U,) in nats, of log-probabilities (U, V)."""
+    return -(logp.exp() * logp).sum(-1)
+
+
+def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
+    """Return TokenStats of the ids `actions` (M,), drawn from the distributions u (M,) of logits
+    (U, V). kept (U, V): what the filters left. logits_ref (U, V): None stands for the same logits,
+    to which the KL is 0."""
+    logp_full = log_probs(logits, temperature)                              # (U, V)
+    logp = logp_full if kept is None else log_probs(logits, temperature, kept)
+    logp_ref = logp_full.detach()
+    entropy = exact_entropy(logp_full)
+    kl = torch.zeros_like(entropy)
+    if logits_ref is not None:
+        logp_ref = log_probs(logits_ref, temperature)
+        kl = exact_kl(logp_full, logp_ref)
+    return TokenStats(logp[u, actions], logp_full[u, actions], logp_ref[u, actions], kl[u],
+                      entropy[u])
+
+
+def token_stats(r, policy, reference=None, temperature=1.0):
+    """Return the TokenStats of a Rollout, with the policy's gradient.
+
+    U x V logits, and all that is made of them, would be most of the memory of a step. So only a
+    part of them exists at a time, and the backward pass makes each part again."""
+    x = r.features_of(policy)                                               # (U, C)
+    with torch.no_grad():
+        x_ref = r.features_of(reference) if reference else x
+    size = 1 + LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size
+    counts = torch.bincount(r.distribution_of // size).tolist()     # of the tokens of each part
+
+    def part(x, x_ref, kept, u, actions):
+        logits_ref = reference.logits(x_ref) if reference else None
+        return stats_of(policy.logits(x), logits_ref, kept, u % size, actions, temperature)
+
+    kept = [None] * len(counts) if r.kept is None else r.kept.split(size)
+    parts = list(zip(x.split(size), x_ref.split(size), kept, r.distribution_of.split(counts),
+                     r.actions.split(counts)))
+    if len(parts) == 1:
+        return part(*parts[0])
+    parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
+    return TokenStats(*map(torch.cat, zip(*parts)))
+
+
 # ---- three ways to complete a prompt -------------------------------------------------------------
 
 
 @torch.no_grad()
 def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
-    temperature, top_k, top_p, see choose()."""
+    temperature, top_k, top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
     if model.causal:
         assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
-        r = generate(model, prompts, **sampling)
+        # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
+        kind = model.device.type
+        with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
+            r = generate(model, prompts, **sampling)
     elif n_fill_steps == 1:
         r = fill(model, prompts, **sampling)
     else:
@@ -133,7 +205,7 @@ def fill(model, prompts, **sampling):
     knows what the others become."""
     # The U blanks of all prompts, one after the other: the prompt and the position of each.
     b, position = prompts.blank.nonzero(as_tuple=True)                          # (U,) each
-    logits = model(prompts.tokens, prompts.blank)                               # (U, V)
+    logits = model.logits(model(prompts.tokens, prompts.blank))                 # (U, V)
     ids, kept = choose(logits, prompts.uniforms[b, :, position], **sampling)
     # Distribution u gives completion j of its prompt the token ids[u, j].
     k = prompts.k
@@ -177,7 +249,8 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # The prompt, the leader and the position of each distribution. In the picture, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
-        ids, kept = choose(model(states, where), prompts.uniforms[b, :, t], **sampling)
+        logits = model.logits(model(states, where))                             # (U, V)
+        ids, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
         # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. In
         # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
@@ -207,22 +280,34 @@ def generate(model, prompts, **sampling):
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
     kept_at = []                                # of each position (N, V), or None
+    # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
+    # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
-    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (B, first + 1)
+    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (S, first + 1)
+    prompt_of = torch.arange(len(prompts), device=model.device)                 # (S,)
+    state_of = prompt_of.repeat_interleave(k)                                   # (N,)
+    completion = torch.arange(k, device=model.device).repeat(len(prompts))      # (N,) which of k
     # Each turn writes one column, of all sequences that have not ended.
     while sampled[:, column:].any():
-        logits = model.next_logits(inputs, cache)                               # (N, V)
-        if column == first:                     # up to here the k completions of a prompt are equal
-            logits = logits.repeat_interleave(k, 0)
-            cache.batch_repeat_interleave(k)
-        ids, kept = choose(logits, prompts.uniforms[..., column].reshape(-1, 1), **sampling)
-        kept_at.append(kept)
+        logits = model.next_logits(inputs, cache)                               # (S, V)
+        ids, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)  # (S, k)
+        kept_at.append(None if kept is None else kept[state_of])
         is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
-        sequences[is_sampled, column] = ids[is_sampled, 0]
-        inputs = sequences[:, column:column + 1]                                # (N, 1)
-        ended = is_sampled & (inputs[:, 0] == prompts.data.tok.eos)             # (N,)
+        sequences[is_sampled, column] = ids[state_of, completion][is_sampled]
+        last = sequences[:, column]                                             # (N,)
+        ended = is_sampled & (last == prompts.data.tok.eos)                     # (N,)
         column += 1
         sampled[ended, column:] = False
+        # A state and the next token make a new state.
+        goes_on = sampled[:, column:].any(1)                                    # (N,)
+        states, index = torch.unique(torch.stack((state_of, last), 1)[goes_on], dim=0,
+                                     return_inverse=True)                       # (S, 2)
+        state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
+        rows = states[:, 0]
+        inputs = states[:, 1:]
+        prompt_of = prompt_of[rows]
+        if not rows.equal(torch.arange(len(logits), device=model.device)):
+            cache.select(rows)
     n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
     if kept is not None:
         kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)

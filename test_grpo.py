@@ -26,13 +26,14 @@ import pytest
 import torch
 from torch import nn
 
+import rollout as rollout_module
 import train_grpo
 from data.dataset import Dataset, Prompts, Tokenizer
 from judge import Scorer, auc
 from model import GPT, make_optimizers
-from rollout import Rollout, draw, kept_set, log_probs
-from train_grpo import (adapted_kl_beta, dead_groups, evaluate, exact_kl, group_advantages,
-                        grpo_loss, logp_of, loss_divisor, rollout, sampled_kl, take_step)
+from rollout import Rollout, draw, exact_kl, kept_set, log_probs, stats_of, token_stats
+from train_grpo import (adapted_kl_beta, dead_groups, evaluate, group_advantages, grpo_loss,
+                        loss_divisor, rollout, sampled_kl, take_step)
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
 RULES = pytest.mark.parametrize('rule', [
@@ -122,6 +123,12 @@ def two_sequences():
                    torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(), None)
 
 
+def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
+    """Return the summed loss of a Rollout by hand, whose distributions have logits z (U, V)."""
+    stats = stats_of(z, z_ref, r.kept, r.distribution_of, r.actions, train_grpo.temperature)
+    return grpo_loss(stats, r, advantages, logp_old, beta)
+
+
 Token = collections.namedtuple('Token', 'state t id kept logp')
 
 
@@ -140,7 +147,7 @@ def slow_logits(model, state, t):
     blank = state == model.blank_id
     if model.causal:
         blank = torch.arange(len(state)) == t
-    return model(state[None], blank[None])[blank[:t].sum()]
+    return model.logits(model(state[None], blank[None]))[blank[:t].sum()]
 
 
 def slow_completion(model, prompts, b, u):
@@ -265,7 +272,7 @@ def expected_step(z, reward_of, k, rule, sampler=None, is_corrected=False):
     advantages = group_advantages(reward_of(groups), rule, eps=0.0) * chance
     z = z[None].clone().requires_grad_()
     logp_old = logp[groups].flatten() if is_corrected else None
-    terms, _ = grpo_loss(z, rollout_of(groups.flatten()), advantages, logp_old, None, 0.0)
+    terms, _ = loss_of(z, rollout_of(groups.flatten()), advantages, logp_old)
     return -torch.autograd.grad(terms['loss'] / k, z)[0][0]
 
 
@@ -383,8 +390,8 @@ def test_ppo_clips_the_gradient_of_a_token_that_moved_too_far_but_not_on_its_way
     for objective, weight, count in (('ppo', 0 if is_cut else ratio, is_cut),
                                      ('cispo', min(ratio, 1.2), ratio > 1.2)):
         knobs(objective=objective)
-        terms, sums = grpo_loss(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
-                                torch.tensor([0.2]).log(), None, 0.0)
+        terms, sums = loss_of(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
+                              torch.tensor([0.2]).log())
         close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
         assert sums['clip_frac'] == count
 
@@ -396,7 +403,7 @@ def test_with_the_ratio_of_a_sequence_all_its_tokens_share_one_weight(level, kno
     knobs(ratio_level=level, clip_low=1e9, clip_high=1e9)
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
     log_ratio = torch.randn(5)
-    terms, _ = grpo_loss(z, two_sequences(), torch.ones(1, 2), -math.log(3) - log_ratio, None, 0.0)
+    terms, _ = loss_of(z, two_sequences(), torch.ones(1, 2), -math.log(3) - log_ratio)
     push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
     if level == 'sequence':
         log_ratio[1:] = log_ratio[1:].mean()
@@ -455,8 +462,8 @@ def test_mean_and_gradient_of_a_kl_estimator_belong_to_different_kls(kl_type):
 def test_extreme_log_probs_leave_the_gradient_finite(kl_type, knobs):
     knobs(kl_type=kl_type, entropy_coef=0.1)
     z = torch.tensor([[300.0, 0, -300.0]], requires_grad=True)
-    logp_ref = z.detach().flip(1).log_softmax(1)
-    terms, _ = grpo_loss(z, rollout_of(torch.arange(3)), torch.ones(1, 3), None, logp_ref, 0.1)
+    z_ref = z.detach().flip(1)
+    terms, _ = loss_of(z, rollout_of(torch.arange(3)), torch.ones(1, 3), None, z_ref, 0.1)
     assert torch.autograd.grad(terms['loss'], z)[0].isfinite().all()
 
 
@@ -485,7 +492,7 @@ def test_by_sequence_a_long_wrong_completion_is_punished_less_per_token(norm, kn
     knobs(loss_norm=norm)
     r = two_sequences()
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
-    terms, _ = grpo_loss(z, r, -torch.ones(1, 2), None, None, 0.0)
+    terms, _ = loss_of(z, r, -torch.ones(1, 2))
     push, _, _ = torch.autograd.grad(terms['loss'] / loss_divisor(r), z)[0].T
     close(push, torch.tensor(PUNISHED[norm]) * 2 / 3)
 
@@ -563,6 +570,31 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     assert (line['clip_frac'] > 0) == (len(losses) > 1)
 
 
+@CAUSAL
+def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
+        causal, knobs, monkeypatch):
+    """A step of long completions would otherwise need its memory for U x V log-probabilities."""
+    knobs(top_k=3, temperature=0.7)
+    policy = tiny(causal)
+    reference = tiny(causal, seed=3).requires_grad_(False)
+    r = rollout(policy, toy_prompts(causal, P=9, k=4))
+    whole = token_stats(r, policy, reference, 0.7)
+    monkeypatch.setattr(rollout_module, 'LOGITS_AT_ONCE', 9)        # two distributions of five ids
+    saved = []
+
+    def save(x):
+        saved.append((x.dtype, x.dim(), x.size(-1)))
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
+        parts = token_stats(r, policy, reference, 0.7)
+    assert saved and (torch.float64, 2, 5) not in saved
+    close(parts, whole, atol=1e-12)
+    direction = randn(5, len(r.actions))
+    close(*[gradient(sum(d @ values for d, values in zip(direction, stats) if values.requires_grad),
+                     policy) for stats in (parts, whole)], atol=1e-12)
+
+
 # ---- passes: a blank sees what earlier passes filled ---------------------------------------------
 
 
@@ -575,7 +607,8 @@ def everything(policy, order):
     tokens = torch.zeros(len(groups), 3).long()
     uniforms = (1 - 1e-6) * ids.double()        # 0 draws id 0, and nearly 1 draws id 1
     prompts = Prompts(tokens, tokens == 0, uniforms[groups],
-                      torch.tensor(order).expand(len(groups), 3), groups[:, 0], None)
+                      torch.tensor(order).expand(len(groups), 3), groups[:, 0],
+                      Dataset(['aaa'], ['aaa'], TOK, False, 3))
     outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
     logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
@@ -608,8 +641,9 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
     slow = {(n, c.t): c.logp for n, (_, tokens) in enumerate(completions) for c in tokens}
     places = list(zip(r.sequence_of.tolist(), r.position.tolist()))
     assert sorted(places) == sorted(slow)       # each sampled token once
-    logp = logp_of(policy, r, r.kept)[r.distribution_of, r.actions]
-    close(logp, torch.stack([slow[place] for place in places]))
+    if 'greedy' not in case:
+        logp = token_stats(r, policy, None, train_grpo.temperature).logp
+        close(logp, torch.stack([slow[place] for place in places]))
     if not causal:                              # completions in the same state share a distribution
         assert r.where.sum() < len(places)
 
@@ -629,18 +663,18 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
     policy = tiny(V=2, T=3)
     reference = tiny(V=2, T=3, seed=1)
     outcomes, logp, groups, chance, r = everything(policy, order)
-    close(r.sum(logp_of(policy, r)[r.distribution_of, r.actions]), logp[groups].flatten().detach())
+    now = token_stats(r, policy, reference)
+    close(r.sum(now.logp), logp[groups].flatten())
     close(chance.sum().item(), 1.0)
     k1 = torch.stack([sum(c.logp - slow_logp(reference, c)[c.id] for c in tokens)
                       for _, tokens in outcomes]).detach()                      # (8,)
     for reward in (randn(8), -k1):
         advantages = group_advantages(reward[groups], 'rloo') * chance
-        terms, _ = grpo_loss(r.logits_of(policy), r, advantages, None, None, 0.0)
+        terms, _ = grpo_loss(now, r, advantages, None, 0.0)
         whole = gradient(logp.exp() @ reward, policy)
         close(gradient(-terms['loss'] / 2, policy), whole)
 
-    kl = exact_kl(log_probs(r.logits_of(policy)), logp_of(reference, r))
-    closed = chance.flatten()[r.sequence_of // 2] @ kl[r.distribution_of] / 2
+    closed = chance.flatten()[r.sequence_of // 2] @ now.kl / 2
     close(closed, logp.exp() @ k1)
     missing = (whole + gradient(closed, policy)).norm() / whole.norm()
     assert missing < 1e-9 if n == 1 else missing > 1e-3

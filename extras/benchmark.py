@@ -13,7 +13,7 @@ import torch
 import train_grpo as grpo
 from judge import token_logp
 from model import make_optimizers, update
-from rollout import log_probs
+from rollout import exact_kl, log_probs
 
 
 def usual_step(policy, reference, optimizers, judge, prompts):
@@ -23,17 +23,17 @@ def usual_step(policy, reference, optimizers, judge, prompts):
     blank = prompts.blank.repeat_interleave(k, 0).to(policy.device)           # (N, T)
     # act, judge and reference: no gradient
     with torch.no_grad():
-        logp_old = log_probs(policy(tokens, blank))                          # (M, V)
+        logp_old = log_probs(policy.logits(policy(tokens, blank)))           # (M, V)
         actions = torch.multinomial(logp_old.exp(), 1)                      # (M, 1)
         sequences = tokens.masked_scatter(blank, actions)                    # (N, T)
         reward = token_logp(judge, sequences).mean(1).view(-1, k)           # (P, k)
-        logp_ref = log_probs(reference(tokens, blank))                       # (M, V)
+        logp_ref = log_probs(reference.logits(reference(tokens, blank)))     # (M, V)
     sequence_of = blank.nonzero()[:, 0]                                      # (M,)
     A = grpo.group_advantages(reward, 'none').flatten()[sequence_of]                 # (M,)
-    logp = log_probs(policy(tokens, blank))                                  # (M, V)
+    logp = log_probs(policy.logits(policy(tokens, blank)))                   # (M, V)
     ratio = (logp - logp_old).gather(1, actions)[:, 0].exp()                # (M,)
     pg = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
-    (pg + 0.05 * grpo.exact_kl(logp, logp_ref)).mean().backward()
+    (pg + 0.05 * exact_kl(logp, logp_ref)).mean().backward()
     update(policy, optimizers, 0.0, 1.0)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import train_grpo as grpo
 from model import make_optimizers
-from rollout import show_groups
+from rollout import show_groups, token_stats
 
 TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1 before the update",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
@@ -30,7 +30,7 @@ if __name__ == "__main__":
         grpo.kl_beta)
 
     # The log-probability of each completion, before and after the update.
-    before, after = [r.sum(grpo.logp_of(network, r, r.kept)[r.distribution_of, r.actions])[None]
+    before, after = [r.sum(token_stats(r, network, None, grpo.temperature).logp.detach())[None]
                      for network in (start, policy)]                        # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.prompts.k)

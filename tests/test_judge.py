@@ -33,7 +33,7 @@ def test_a_score_is_that_of_the_single_sequence_without_its_padding(is_classifie
         if is_classifier:
             expected = judge.head(judge.trunk(ids).mean(1)).sigmoid()[0, 0]
         else:
-            expected = -F.cross_entropy(judge(ids, chosen), ids[chosen])
+            expected = -F.cross_entropy(judge.logits(judge(ids, chosen)), ids[chosen])
         close(score, expected)
 
 

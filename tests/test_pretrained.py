@@ -93,7 +93,7 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    logits = r.logits_of(ours)
+    logits = ours.logits(r.features_of(ours))
     assert sum(sizes) < 0.8 * r.states.numel() or not ours.causal
     special = ours.tok.tokenizer
     begin = {'llama': [special.bos_token_id], 'gpt2': [], 'bert': [special.cls_token_id]}[kind]
@@ -120,7 +120,7 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
     model = pretrained.Pretrained(folder_of('llama'))
     prompts = toy_prompts(model)
     with torch.autocast('cpu', torch.bfloat16):
-        logits = model(prompts.tokens, prompts.blank)
+        logits = model.logits(model(prompts.tokens, prompts.blank))
     assert logits.dtype == torch.float32 and not logits.equal(logits.bfloat16().float())
 
 
@@ -128,9 +128,9 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
 
 
 RUNS = {
-    'llama': ['--dataset=sums.jsonl'],
-    'llama, as a chat': ['--dataset=sums.jsonl', '--chat_template=True', '--dtype=bfloat16'],
-    'bert': ['--dataset=blanks.jsonl', '--blank_kind=marked', '--max_new_tokens=0',
+    'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
+    'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16'],
+    'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked', '--max_new_tokens=0',
              '--n_fill_steps=2'],
 }
 
@@ -138,10 +138,9 @@ RUNS = {
 @pytest.mark.parametrize('name', RUNS)
 def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
     folder = folder_of(name.partition(',')[0])
-    words = ['train_grpo.py', 'config/grpo_smollm2.py', f'--generator={folder}', '--max_iters=4',
+    words = ['train_grpo.py', *RUNS[name], f'--generator={folder}', '--max_iters=4',
              '--eval_interval=2', '--eval_prompts=4', '--batch_size=2', '--learning_rate=1e-3',
-             '--gradient_accumulation_steps=2', '--device=cpu', '--rewards={"distinct": 1.0}',
-             *RUNS[name]]
+             '--gradient_accumulation_steps=2', '--device=cpu', '--rewards={"distinct": 1.0}']
     succeeds(*words, '--out_dir=whole')
     assert run(*words, '--out_dir=parts', before=at_step(1, signal.SIGINT))[0] == 130
     succeeds(*words, '--out_dir=parts', '--resume=True')

@@ -1,0 +1,29 @@
+# a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
+# python train_grpo.py config/grpo_problems.py
+
+dataset = 'problems'
+blank_kind = 'answer'
+chat_template = True
+max_new_tokens = 32         # many more than an answer needs; at the start it rambles
+rewards = {'verify': 1.0}   # the last number is right
+
+generator = 'out/smollm2'
+
+group_size = 8
+batch_size = 16
+
+temperature = 0.7
+
+kl_beta = 0.0               # a verifier cannot be fooled, and a reference costs a forward pass
+entropy_coef = 0.0
+optimizer = 'adamw'
+learning_rate = 1e-5
+min_lr = 1e-6
+warmup_iters = 3
+max_iters = 26
+compile = False
+
+out_dir = 'out-problems'
+log_interval = 1
+eval_interval = 5
+eval_prompts = 48

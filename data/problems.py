@@ -1,0 +1,59 @@
+"""Word problems for a language model that answers in sentences:
+
+    A dragon sleeps on 17 gold coins. Ana tiptoes in and takes 9 of them. How many gold coins are
+    left?
+
+The last number that it writes is its answer. Held-out problems have names and pairs of numbers that
+no training problem has."""
+import random
+import re
+
+# a + b
+SUMS = [
+    "{name} has {a} apples. {friend} gives {name} {b} more. How many apples does {name} have now?",
+    "{a} penguins wait for the bus. {b} more waddle up. How many penguins wait now?",
+    "{name} is {a} years old. {friend} is {b} years older. How old is {friend}?",
+    "{name} found {a} shells on the beach, and {friend} found {b}. How many shells do they have "
+    "together?",
+]
+# a - b
+DIFFERENCES = [
+    "A dragon sleeps on {a} gold coins. {name} tiptoes in and takes {b} of them. How many gold "
+    "coins are left?",
+    "{name} bakes {a} cookies. The dog eats {b} of them. How many cookies are left?",
+    "{name} has read {b} pages of a story that has {a} pages. How many pages are left to read?",
+    "{name} counts {a} sheep and {b} of them are asleep. How many sheep are awake?",
+]
+NAMES = ('Ana Ben Cem Dina Eli Fatma Goran Hana Igor Jin Kofi Lena Mia Nuri Olga Pablo Rosa Sam '
+         'Tom Uma').split()
+HELD_OUT_NAMES = 'Ada Bo Clara Dev Emil Yuki Zoe'.split()
+
+
+def texts():
+    """Return 4,000 training problems and 240 held-out ones: records with 'prompt' and 'answer'."""
+    rng = random.Random(2402)
+    pairs = [(a, b) for a in range(4, 21) for b in range(2, a)]
+    rng.shuffle(pairs)
+    return ([make_problem(pairs[15:], NAMES, rng) for _ in range(4000)],
+            [make_problem(pairs[:15], HELD_OUT_NAMES, rng) for _ in range(240)])
+
+
+def make_problem(pairs, names, rng):
+    """Return a random problem with one of the pairs (a, b), a > b, and two of the names."""
+    a, b = rng.choice(pairs)
+    name, friend = rng.sample(names, 2)
+    template = rng.choice(SUMS + DIFFERENCES)
+    answer = a + b if template in SUMS else a - b
+    return {'prompt': template.format(a=a, b=b, name=name, friend=friend), 'answer': str(answer)}
+
+
+def verify(completion, answer):
+    """Return 1.0 if the last number of the completion is the last number of the answer, which may
+    have steps, too; else 0.0."""
+    return float(last_number(completion) == last_number(answer))
+
+
+def last_number(text):
+    """Return the last number of a text, without the commas of 1,000; None if there is none."""
+    numbers = re.findall(r'-?\d+(?:\.\d+)?', text.replace(',', ''))
+    return float(numbers[-1]) if numbers else None
