@@ -2,7 +2,8 @@
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
     python -m extras.figures hacking out-likelihood out-classifier-1e-6 ...
-    python -m extras.figures think out-think out-think-cost"""
+    python -m extras.figures think out-think out-think-cost
+    python -m extras.figures antibodies out-antibodies out-antibodies-0.2 ..."""
 import collections
 import json
 import statistics
@@ -77,11 +78,40 @@ def think(figure, folder, cost_folder):
     swaps_ax.legend(frameon=False)
 
 
+def antibodies(figure, *folders):
+    """Draw motifs of loops before and after the first run, and how natural loops are in all runs."""
+    from extras.antibodies import MOTIFS, measure       # needs transformers, which others do not
+    motifs_ax, natural_ax = figure.subplots(1, 2)
+    first = measure(folders[0])
+    for i, (name, label) in enumerate({'reference': 'start', 'policy': 'after GRPO'}.items()):
+        places = [place + 0.4 * i - 0.2 for place in range(len(MOTIFS))]
+        shares = [first[name]['numbers'][motif] for motif in MOTIFS]
+        motifs_ax.barh(places, shares, 0.4, color=f'C{i}', label=label)
+    motifs_ax.set_yticks(range(len(MOTIFS)), MOTIFS)
+    motifs_ax.invert_yaxis()
+    motifs_ax.set_title('share of held-out loops with a motif', loc='left')
+    motifs_ax.legend(frameon=False)
+    lines = {'random letters': first['random'], 'start': first['reference']}
+    for folder in folders:
+        run = first if folder == folders[0] else measure(folder, ['policy'])
+        with open(f'{folder}/config.json', encoding='utf-8') as file:
+            lines[f"after GRPO, KL x {json.load(file)['kl_beta']}"] = run['policy']
+    for i, (label, group) in enumerate(lines.items()):
+        color = '0.6' if i == 0 else f'C{i - 1}'
+        natural_ax.hist(group['likelihood'], [x / 4 - 6 for x in range(23)],
+                        density=True, histtype='step', linewidth=1.6, color=color, label=label)
+    natural_ax.set_yticks([])
+    natural_ax.set_xlabel('pseudo-log-likelihood under the frozen network, nats a letter')
+    natural_ax.set_title('how natural the loops are', loc='left')
+    natural_ax.legend(frameon=False, loc='upper left')
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     name, *folders = sys.argv[1:]
     figure = Figure(figsize=(10.5, 3.9), layout='constrained')
-    {'passes': passes, 'hacking': hacking, 'think': think}[name](figure, *folders)
+    {'passes': passes, 'hacking': hacking, 'think': think,
+     'antibodies': antibodies}[name](figure, *folders)
     figure.savefig(f'assets/{name}.png', dpi=130)
     print(f"wrote assets/{name}.png")
