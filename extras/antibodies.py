@@ -1,8 +1,9 @@
 """What did GRPO do to the loops of config/grpo_antibodies.py? For each run: how many loops have which
 motif, and do they still look like loops to the network that nobody trained?
 
-    python -m extras.antibodies out-antibodies              # two minutes
+    python -m extras.antibodies out-antibodies              # two minutes; writes loops.json there
     python -m extras.figures antibodies out-antibodies      # assets/antibodies.png"""
+import json
 import re
 import runpy
 import sys
@@ -80,7 +81,10 @@ if __name__ == "__main__":
         last |= [line for line in lines if 'loss' in line][-1]
         print(folder, *[f'| {name} {last[name]:.3f}' for name in (
             'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')])
-        for name, about in measure(folder, names).items():
+        measured = measure(folder, names)
+        with open(f'{folder}/loops.json', 'w') as file:
+            json.dump(measured, file)
+        for name, about in measured.items():
             print(name.ljust(9), *[f'| {key} {value:.3f}' for key, value in about['numbers'].items()])
             print(' ' * 9, *about['loops'][:32:4])
         names = ['policy']

@@ -6,6 +6,7 @@
     python -m extras.figures antibodies out-antibodies out-antibodies-0.2 ..."""
 import collections
 import json
+import pathlib
 import statistics
 import sys
 
@@ -79,29 +80,28 @@ def think(figure, folder, cost_folder):
 
 
 def antibodies(figure, *folders):
-    """Draw motifs of loops before and after the first run, and how natural loops are in all runs."""
-    from extras.antibodies import MOTIFS, measure       # needs transformers, which others do not
+    """Draw motifs of loops before and after the first run, and how natural loops are in all runs.
+    extras.antibodies has measured both."""
     motifs_ax, natural_ax = figure.subplots(1, 2)
-    first = measure(folders[0])
-    for i, (name, label) in enumerate({'reference': 'start', 'policy': 'after GRPO'}.items()):
-        places = [place + 0.4 * i - 0.2 for place in range(len(MOTIFS))]
-        shares = [first[name]['numbers'][motif] for motif in MOTIFS]
-        motifs_ax.barh(places, shares, 0.4, color=f'C{i}', label=label)
-    motifs_ax.set_yticks(range(len(MOTIFS)), MOTIFS)
+    measured = [json.loads(pathlib.Path(folder, 'loops.json').read_text()) for folder in folders]
+    random, start, policy = measured[0].values()
+    motifs = list(policy['numbers'])[5:]
+    for shift, label, group in ((-0.2, 'start', start), (0.2, 'after GRPO', policy)):
+        motifs_ax.barh([place + shift for place in range(len(motifs))],
+                       [group['numbers'][motif] for motif in motifs], 0.4, label=label)
+    motifs_ax.set_yticks(range(len(motifs)), motifs)
     motifs_ax.invert_yaxis()
     motifs_ax.set_title('share of held-out loops with a motif', loc='left')
     motifs_ax.legend(frameon=False)
-    lines = {'random letters': first['random'], 'start': first['reference']}
-    for folder in folders:
-        run = first if folder == folders[0] else measure(folder, ['policy'])
-        with open(f'{folder}/config.json', encoding='utf-8') as file:
-            lines[f"after GRPO, KL x {json.load(file)['kl_beta']}"] = run['policy']
-    for i, (label, group) in enumerate(lines.items()):
-        color = '0.6' if i == 0 else f'C{i - 1}'
-        natural_ax.hist(group['likelihood'], [x / 4 - 6 for x in range(23)],
-                        density=True, histtype='step', linewidth=1.6, color=color, label=label)
+    lines = {'random letters': random, 'start': start}
+    for folder, run in zip(folders, measured):
+        config = json.loads(pathlib.Path(folder, 'config.json').read_text())
+        lines[f"after GRPO, kl_beta = {config['kl_beta']}"] = run['policy']
+    for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
+        natural_ax.hist(group['likelihood'], [x / 4 - 6 for x in range(25)], density=True,
+                        histtype='step', linewidth=1.6, color=color, label=label)
     natural_ax.set_yticks([])
-    natural_ax.set_xlabel('pseudo-log-likelihood under the frozen network, nats a letter')
+    natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
     natural_ax.set_title('how natural the loops are', loc='left')
     natural_ax.legend(frameon=False, loc='upper left')
 
