@@ -11,6 +11,7 @@ import sys
 import torch
 
 import train_grpo as grpo
+from common import print_line
 from data.dataset import rng_for
 from extras.curves import read_log
 from sample import open_run
@@ -60,9 +61,11 @@ def measure(folder, names=('random', 'reference', 'policy')):
                    'nats a letter': likelihood.mean().item(),
                    'standard error': (likelihood.std() / len(likelihood) ** 0.5).item(),
                    'ends as a J gene': share(J_GENE, loops),
-                   'letters that differ': differ.mean().item()}
-        numbers |= {motif: share(pattern, loops) for motif, pattern in MOTIFS.items()}
-        measured[name] = {'numbers': numbers, 'loops': loops, 'likelihood': likelihood.tolist()}
+                   'letters that differ': differ.mean().item(),
+                   'letters G': ''.join(loops).count('G') / len(''.join(loops))}
+        motifs = {motif: share(pattern, loops) for motif, pattern in MOTIFS.items()}
+        measured[name] = {'numbers': numbers, 'motifs': motifs, 'loops': loops,
+                          'likelihood': likelihood.tolist()}
     return measured
 
 
@@ -79,12 +82,13 @@ if __name__ == "__main__":
         lines = read_log(folder)
         last = [line for line in lines if 'eval/free' in line][-1]
         last |= [line for line in lines if 'loss' in line][-1]
-        print(folder, *[f'| {name} {last[name]:.3f}' for name in (
-            'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')])
+        print_line(folder, {name: last[name] for name in (
+            'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')})
         measured = measure(folder, names)
         with open(f'{folder}/loops.json', 'w') as file:
             json.dump(measured, file)
         for name, about in measured.items():
-            print(name.ljust(9), *[f'| {key} {value:.3f}' for key, value in about['numbers'].items()])
+            print_line(name, about['numbers'])
+            print_line('motifs', about['motifs'])
             print(' ' * 9, *about['loops'][:32:4])
         names = ['policy']

@@ -85,10 +85,10 @@ def antibodies(figure, *folders):
     motifs_ax, natural_ax = figure.subplots(1, 2)
     measured = [json.loads(pathlib.Path(folder, 'loops.json').read_text()) for folder in folders]
     random, start, policy = measured[0].values()
-    motifs = list(policy['numbers'])[5:]
+    motifs = list(policy['motifs'])
     for shift, label, group in ((-0.2, 'start', start), (0.2, 'after GRPO', policy)):
         motifs_ax.barh([place + shift for place in range(len(motifs))],
-                       [group['numbers'][motif] for motif in motifs], 0.4, label=label)
+                       group['motifs'].values(), 0.4, label=label)
     motifs_ax.set_yticks(range(len(motifs)), motifs)
     motifs_ax.invert_yaxis()
     motifs_ax.set_title('share of held-out loops with a motif', loc='left')
@@ -98,12 +98,15 @@ def antibodies(figure, *folders):
         config = json.loads(pathlib.Path(folder, 'config.json').read_text())
         lines[f"after GRPO, kl_beta = {config['kl_beta']}"] = run['policy']
     for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
-        natural_ax.hist(group['likelihood'], [x / 4 - 6 for x in range(25)], density=True,
-                        histtype='step', linewidth=1.6, color=color, label=label)
-    natural_ax.set_yticks([])
+        edges = [x / 2 - 6 for x in range(13)]
+        counts = [sum(edge <= value < edge + 0.5 for value in group['likelihood'])
+                  for edge in edges]
+        natural_ax.plot([edge + 0.25 for edge in edges], counts, 'o-', ms=3, color=color,
+                        label=label)
+    natural_ax.set_ylim(0, 1.4 * natural_ax.get_ylim()[1])
     natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
-    natural_ax.set_title('how natural the loops are', loc='left')
-    natural_ax.legend(frameon=False, loc='upper left')
+    natural_ax.set_title('how natural the loops are (number of loops)', loc='left')
+    natural_ax.legend(frameon=False, loc='upper center', ncols=2)
 
 
 if __name__ == "__main__":
