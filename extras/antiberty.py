@@ -21,9 +21,9 @@ from common import BLANK, fail
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
 WEIGHTS = 'trained_models/AntiBERTy_md_smooth'
 VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'ACDEFGHIKLMNPQRSTVWY']
-# Prompts are held out by genes: all V genes of group 4, and J genes 2 and 6. Training prompts have
+# Prompts are held out by genes: all V genes of group 4, and J genes 2 and 3. Training prompts have
 # none of them. Genes of one group differ by a few letters only, so whole groups are held out.
-HELD_OUT = ('IGHV4', 'IGHJ2', 'IGHJ6')
+HELD_OUT = ('IGHV4', 'IGHJ2', 'IGHJ3')
 
 
 def make_prompts(v_genes, j_genes):
