@@ -13,6 +13,7 @@ import tokenizers
 
 import pretrained
 from data.dataset import Dataset, read_texts
+from extras.antibodies import pseudo_likelihood
 from pretrain import load_network
 from processes import REPOSITORY, at_step, run, succeeds, weights, write
 from rollout import complete, draw, log_probs
@@ -181,3 +182,17 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
         assert texts['prompts'] == 5 * [shown]
         pattern = re.escape(shown).replace('_', '[^_]+')
         assert all(re.fullmatch(pattern, completion) for completion in texts['completions'])
+
+
+def test_pseudo_likelihood_masks_one_blank_at_a_time():
+    model = pretrained.Pretrained(folder_of('bert'))
+    prompts = toy_prompts(model)
+    sequences = complete(model, prompts).sequences[::4]
+    expected = []
+    for ids, blank in zip(sequences, prompts.blank):
+        logp = []
+        for t in blank.nonzero()[:, 0]:
+            where = torch.arange(len(ids))[None] == t
+            logp.append(model(ids[None], where).log_softmax(-1)[0, ids[t]])
+        expected.append(torch.stack(logp).mean())
+    close(pseudo_likelihood(model, sequences, prompts.blank), torch.stack(expected))
