@@ -131,11 +131,13 @@ def read_texts(dataset):
 
 def hold_out(texts):
     """Split texts into (training, held out). A hash of the prompt chooses a tenth, so that equal
-    prompts stay together."""
+    prompts stay together. A record's column `held_out`, true or false, takes the place of the hash.
+    """
     parts = ([], [])
     for text in texts:
-        prompt = text if type(text) is str else text['prompt']
-        parts[zlib.crc32(prompt.encode()) % 10 == 0].append(text)
+        record = {'prompt': text} if type(text) is str else text
+        chosen = zlib.crc32(record['prompt'].encode()) % 10 == 0
+        parts[bool(record.get('held_out', chosen))].append(text)
     return parts
 
 

@@ -2,9 +2,11 @@
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
     python -m extras.figures hacking out-likelihood out-classifier-1e-6 ...
-    python -m extras.figures think out-think out-think-cost"""
+    python -m extras.figures think out-think out-think-cost
+    python -m extras.figures antibodies out-antibodies out-antibodies-0.2 ..."""
 import collections
 import json
+import pathlib
 import statistics
 import sys
 
@@ -77,11 +79,42 @@ def think(figure, folder, cost_folder):
     swaps_ax.legend(frameon=False)
 
 
+def antibodies(figure, *folders):
+    """Draw motifs of loops before and after the first run, and how natural loops are in all runs.
+    extras.antibodies has measured both."""
+    motifs_ax, natural_ax = figure.subplots(1, 2)
+    measured = [json.loads(pathlib.Path(folder, 'loops.json').read_text()) for folder in folders]
+    random, start, policy = measured[0].values()
+    motifs = list(policy['motifs'])
+    for shift, label, group in ((-0.2, 'start', start), (0.2, 'after GRPO', policy)):
+        motifs_ax.barh([place + shift for place in range(len(motifs))],
+                       group['motifs'].values(), 0.4, label=label)
+    motifs_ax.set_yticks(range(len(motifs)), motifs)
+    motifs_ax.invert_yaxis()
+    motifs_ax.set_title('share of held-out loops with a motif', loc='left')
+    motifs_ax.legend(frameon=False)
+    lines = {'random letters': random, 'start': start}
+    for folder, run in zip(folders, measured):
+        config = json.loads(pathlib.Path(folder, 'config.json').read_text())
+        lines[f"after GRPO, kl_beta = {config['kl_beta']}"] = run['policy']
+    for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
+        edges = [x / 2 - 6 for x in range(13)]
+        counts = [sum(edge <= value < edge + 0.5 for value in group['likelihood'])
+                  for edge in edges]
+        natural_ax.plot([edge + 0.25 for edge in edges], counts, 'o-', ms=3, color=color,
+                        label=label)
+    natural_ax.set_ylim(0, 1.4 * natural_ax.get_ylim()[1])
+    natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
+    natural_ax.set_title('how natural the loops are (number of loops)', loc='left')
+    natural_ax.legend(frameon=False, loc='upper center', ncols=2)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     name, *folders = sys.argv[1:]
     figure = Figure(figsize=(10.5, 3.9), layout='constrained')
-    {'passes': passes, 'hacking': hacking, 'think': think}[name](figure, *folders)
+    {'passes': passes, 'hacking': hacking, 'think': think,
+     'antibodies': antibodies}[name](figure, *folders)
     figure.savefig(f'assets/{name}.png', dpi=130)
     print(f"wrote assets/{name}.png")

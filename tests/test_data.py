@@ -72,6 +72,11 @@ def test_a_tenth_of_the_prompts_is_held_out_and_equal_prompts_stay_together():
     assert train.isdisjoint(held_out) and len(train | held_out) == 500 and 30 < len(held_out) < 70
 
 
+def test_a_column_says_which_prompts_are_held_out():
+    texts = [{'prompt': f'p{i}', 'held_out': i % 3 == 0} for i in range(99)]
+    assert hold_out(texts) == ([text for text in texts if not text['held_out']], texts[::3])
+
+
 def test_a_file_of_your_own_is_a_dataset():
     lines = [json.dumps({'prompt': f'{i}=', 'answer': str(i % 2)}) for i in range(100)]
     pairs = write('pairs.jsonl', '\ufeff' + '\n\n'.join(lines))

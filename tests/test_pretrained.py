@@ -13,6 +13,7 @@ import tokenizers
 
 import pretrained
 from data.dataset import Dataset, read_texts
+from extras.antibodies import pseudo_likelihood
 from pretrain import load_network
 from processes import REPOSITORY, at_step, run, succeeds, weights, write
 from rollout import complete, draw, log_probs
@@ -52,12 +53,15 @@ def folder_of(kind):
 
 @pytest.fixture(autouse=True)
 def sums():
-    """Two files: sums to be continued, and sums with marked blanks."""
+    """Three files: sums to be continued, sums with marked blanks, and those without answers, but
+    with a column that says what is held out."""
     for name, prompt, answer in (('sums.jsonl', '{0}+{1}=', '{0}'),
                                  ('blanks.jsonl', '{0}{1}+_=1_', '{0}{1}+3=1{0}')):
         lines = [json.dumps({'prompt': prompt.format(a, b), 'answer': answer.format(a, b)})
                  for a in range(9) for b in range(5, 14)]
         write(name, '\n'.join(lines))
+    lines = [json.dumps({'prompt': f'{a}_+_=__', 'held_out': a > 6}) for a in range(9)]
+    write('alone.jsonl', '\n'.join(lines))
 
 
 def toy_prompts(model):
@@ -130,17 +134,26 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
 RUNS = {
     'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
     'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16'],
-    'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked', '--max_new_tokens=0',
-             '--n_fill_steps=2'],
+    'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
+             '--max_new_tokens=0', '--n_fill_steps=2'],
+    'bert, prompts alone': ['config/grpo_smollm2.py', '--dataset=alone.jsonl',
+                            '--blank_kind=marked', '--max_new_tokens=0', '--kl_beta=0.05',
+                            '--adv_norm=batch'],
 }
+
+
+def words_of(name):
+    """Return the generator's folder and the command line of a run."""
+    folder = folder_of(name.partition(',')[0])
+    return folder, ['train_grpo.py', *RUNS[name], f'--generator={folder}', '--max_iters=4',
+                    '--eval_interval=2', '--eval_prompts=4', '--batch_size=2',
+                    '--learning_rate=1e-3', '--gradient_accumulation_steps=2', '--device=cpu',
+                    '--rewards={"distinct": 1.0}']
 
 
 @pytest.mark.parametrize('name', RUNS)
 def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
-    folder = folder_of(name.partition(',')[0])
-    words = ['train_grpo.py', *RUNS[name], f'--generator={folder}', '--max_iters=4',
-             '--eval_interval=2', '--eval_prompts=4', '--batch_size=2', '--learning_rate=1e-3',
-             '--gradient_accumulation_steps=2', '--device=cpu', '--rewards={"distinct": 1.0}']
+    folder, words = words_of(name)
     succeeds(*words, '--out_dir=whole')
     assert run(*words, '--out_dir=parts', before=at_step(1, signal.SIGINT))[0] == 130
     succeeds(*words, '--out_dir=parts', '--resume=True')
@@ -153,6 +166,15 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
     assert again.equal(policy) and not again.equal(start)
 
 
+@pytest.mark.parametrize('name', ['bert', 'bert, prompts alone'])
+def test_two_ranks_fill_blanks_as_one_process_does(name):
+    """In one pass and in two. In float64, so that only the order of sums differs."""
+    _, words = words_of(name)
+    succeeds(*words, '--dtype=float64', '--out_dir=one')
+    succeeds(*words, '--dtype=float64', '--out_dir=two', ranks=2)
+    assert (weights('two') - weights('one')).abs().max() < 1e-9
+
+
 def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
     model = pretrained.Pretrained(folder_of('bert'))
     data = Dataset(*read_texts('blanks.jsonl')[:2], model.tok, False, blank_kind='marked')
@@ -161,3 +183,17 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
         pattern = re.escape(shown).replace('_', '[^_]+')
         for case in r.cases():
             assert case['prompt'] == shown and re.fullmatch(pattern, case['completion'])
+
+
+def test_pseudo_likelihood_masks_one_blank_at_a_time():
+    model = pretrained.Pretrained(folder_of('bert'))
+    prompts = toy_prompts(model)
+    sequences = complete(model, prompts).sequences[::4]
+    expected = []
+    for ids, blank in zip(sequences, prompts.blank):
+        logp = []
+        for t in blank.nonzero()[:, 0]:
+            where = torch.arange(len(ids))[None] == t
+            logp.append(model.logits(model(ids[None], where)).log_softmax(-1)[0, ids[t]])
+        expected.append(torch.stack(logp).mean())
+    close(pseudo_likelihood(model, sequences, prompts.blank), torch.stack(expected))

@@ -1,0 +1,19 @@
+# antibodies with a second reward, after grpo_antibodies.py:
+# python train_grpo.py config/grpo_antibodies.py config/grpo_antibodies_charge.py
+# free: start 29.6 %, policy 92.5 %; charge: start 31.1 %, policy 98.9 %; both greedy: 98.6, 100 %;
+# seed 1; KL 0.93, entropy 0.48. Without this reward only 3 % of the policy's loops have this charge
+
+rewards = {'free': 1.0, 'charge': 1.0}
+adv_norm = 'batch'          # 'std' would make each prompt's last few loops as loud as a whole group
+
+out_dir = 'out-antibodies-charge'
+
+def charge(prompts, completions):
+    """Return 1 for each loop with a net charge of -1 or -2, else 0. K and R are positive, D and E
+    negative. Antibodies with positive loops bind more often to the wrong thing (PMC6524611)."""
+    scores = []
+    for prompt, completion in zip(prompts, completions):
+        loop = completion[prompt.rindex('C') + 1:prompt.rindex('_') + 1]
+        net = sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE'))
+        scores.append(float(net in (-1, -2)))
+    return scores

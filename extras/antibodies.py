@@ -1,0 +1,95 @@
+"""What did GRPO do to the loops of config/grpo_antibodies.py? For each run: how many loops have which
+motif, and do they still look like loops to the network that nobody trained?
+
+    python -m extras.antibodies out-antibodies              # two minutes; writes loops.json there
+    python -m extras.figures antibodies out-antibodies      # assets/antibodies.png"""
+import json
+import re
+import runpy
+import sys
+
+import torch
+
+import train_grpo as grpo
+from common import print_line
+from data.dataset import rng_for
+from extras.curves import read_log
+from sample import open_run
+
+CONFIG = runpy.run_path('config/grpo_antibodies.py')
+MOTIFS = CONFIG['MOTIFS']
+# the last two letters of a loop, in the six human J genes: FDY, FDI, FDP, FDS, FDL, MDV, FQH
+J_GENE = '(D[YIPSLV]|QH)$'
+
+
+@torch.no_grad()
+def pseudo_likelihood(network, sequences, blank):
+    """Return for each of N sequences (N, T) the mean log-probability, in nats, of the letters that
+    were blank (N, T). Each is masked alone: the network sees all others."""
+    n, t = blank.nonzero(as_tuple=True)                                         # (M,) each
+    logp = []
+    for i in torch.arange(len(n)).split(32):
+        states = sequences[n[i]]                                                # (32, T)
+        where = torch.zeros_like(states, dtype=torch.bool)
+        where[torch.arange(len(i)), t[i]] = True
+        letters = states[where]
+        logits = network.logits(network(states, where))                         # (32, V)
+        logp.append(logits.log_softmax(-1)[torch.arange(len(i)), letters])
+    total = torch.zeros(len(sequences)).index_add(0, n, torch.cat(logp))
+    return total / blank.sum(1)
+
+
+def measure(folder, names=('random', 'reference', 'policy')):
+    """Return {name: what is measured} of random loops, of the start's, and of those of the policy of
+    a run: four for each held-out prompt. Only the first of the four get a likelihood, to save time.
+    """
+    run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
+    prompts = run.data.prompts('val', 10 ** 6, 4, seed=0)
+    blank = prompts.blank.repeat_interleave(4, 0)                               # (N, T)
+    letters = torch.tensor(run.data.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
+    measured = {}
+    for name in names:
+        if name == 'random':
+            drawn = torch.from_numpy(rng_for(0, name).integers(20, size=blank.shape))
+            ids = torch.where(blank, letters[drawn], prompts.tokens.repeat_interleave(4, 0))
+        else:
+            ids = grpo.rollout(networks[name], prompts).sequences               # (N, T)
+        loops = [CONFIG['_loop_of'](case['prompt'], case['completion'])
+                 for case in run.data.cases_of(prompts, ids)]
+        likelihood = pseudo_likelihood(networks['reference'], ids[::4], prompts.blank)
+        differ = (ids[::4] != ids[1::4]).sum(1) / prompts.blank.sum(1)
+        numbers = {'free of motifs': share('|'.join(MOTIFS.values()), loops, without=True),
+                   'nats a letter': likelihood.mean().item(),
+                   'standard error': (likelihood.std() / len(likelihood) ** 0.5).item(),
+                   'ends as a J gene': share(J_GENE, loops),
+                   'letters that differ': differ.mean().item(),
+                   'letters G': ''.join(loops).count('G') / len(''.join(loops))}
+        motifs = {motif: share(pattern, loops) for motif, pattern in MOTIFS.items()}
+        measured[name] = {'numbers': numbers, 'motifs': motifs, 'loops': loops,
+                          'likelihood': likelihood.tolist()}
+    return measured
+
+
+def share(pattern, loops, without=False):
+    """Return the share of loops in which a pattern occurs, or of those in which it does not."""
+    return sum(bool(re.search(pattern, loop)) != without for loop in loops) / len(loops)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    names = ['random', 'reference', 'policy']   # the first two are the same in all runs
+    for folder in sys.argv[1:]:
+        lines = read_log(folder)
+        last = [line for line in lines if 'eval/free' in line][-1]
+        last |= [line for line in lines if 'loss' in line][-1]
+        print_line(folder, {name: last[name] for name in (
+            'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')})
+        measured = measure(folder, names)
+        with open(f'{folder}/loops.json', 'w') as file:
+            json.dump(measured, file)
+        for name, about in measured.items():
+            print_line(name, about['numbers'])
+            print_line('motifs', about['motifs'])
+            print(' ' * 9, *about['loops'][:32:4])
+        names = ['policy']
