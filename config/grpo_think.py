@@ -16,8 +16,8 @@ batch_size = 32
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
-learning_rate = 2e-3
-max_iters = 300
+learning_rate = 1e-3
+max_iters = 150
 
 out_dir = 'out-think'
-eval_interval = 25
+eval_interval = 10

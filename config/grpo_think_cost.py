@@ -16,8 +16,8 @@ adv_norm = 'none'           # 'std' would blow up small differences in length am
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
-learning_rate = 2e-3
-max_iters = 300
+learning_rate = 1e-3
+max_iters = 200
 
 out_dir = 'out-think-cost'
 eval_interval = 50
