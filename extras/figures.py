@@ -55,15 +55,15 @@ def think(figure, folder, cost_folder):
     steps_ax.axhline(lines[0]['eval/verify_greedy'], color='C0', linestyle='--',
                      label='right at the start, likeliest tokens')
     steps_ax.plot([], [], 'C1', label='tokens (right axis)')
-    steps_ax.set_ylim(0, 1.02)
+    steps_ax.set_ylim(0, 1.05)
     tokens_ax = steps_ax.twinx()
     draw(tokens_ax, lines, 'eval/tokens', 'C1')
-    tokens_ax.set_ylim(0, 11)
+    tokens_ax.set_ylim(0, 11.5)
     steps_ax.set_title('GRPO: answers become right, and long', loc='left')
     steps_ax.set_xlabel('step')
     steps_ax.set_ylabel('share of right answers', color='C0')
     tokens_ax.set_ylabel('tokens per completion', color='C1')
-    steps_ax.legend(frameon=False, loc='center right')
+    steps_ax.legend(frameon=False, loc='lower right')
     for name, labels in ((folder, {'reference': 'start', 'policy': 'after GRPO'}),
                          (cost_folder, {'policy': 'after GRPO, each token costs'})):
         run, networks = open_run(name)
@@ -72,13 +72,14 @@ def think(figure, folder, cost_folder):
             tokens = collections.defaultdict(list)          # {number of swaps: tokens}
             for prompt, length in zip(r.texts()['prompts'], r.lengths.tolist()):
                 tokens[8 - prompt.count('..')].append(length)
-            means = [statistics.mean(tokens[n]) for n in range(1, 9)]
-            swaps_ax.plot(range(1, 9), means, 'o-', label=label)
-    for length, text in ((2, 'answers at once: d'), (10, 'thinks first: :bbbbdddd')):
+            points = [(n, statistics.mean(tokens[n])) for n in sorted(tokens)]
+            swaps_ax.plot(*zip(*points), 'o-', label=label)
+    for length, y, text in ((2, 1.2, 'an answer at once: "d"'),
+                            (10, 10.3, 'a thought, and the answer: ":bbbbdddd"')):
         swaps_ax.axhline(length, color='0.7', linestyle=':', zorder=0)
-        swaps_ax.text(8.2, length + 0.15, text, color='0.4', ha='right')
-    swaps_ax.set_title('where is the ball? longer games, longer answers', loc='left')
-    swaps_ax.set_ylim(0, 11)
+        swaps_ax.text(0.8, y, text, color='0.4')
+    swaps_ax.set_title('with a cost per token: think only where it pays', loc='left')
+    swaps_ax.set_ylim(0, 11.5)
     swaps_ax.set_xlabel('swaps in the prompt')
     swaps_ax.set_ylabel('tokens per completion')
     swaps_ax.legend(frameon=False, loc='center right')
