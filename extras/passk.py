@@ -43,7 +43,9 @@ if __name__ == "__main__":
             values = [pass_at(k, n_right) for k in KS]
             print(f'{folder}, {label}\n     ', *(f'{value:7.3f}' for value in values))
             ax.plot(KS, values, 'o-', label={'reference': 'start'}.get(label, label))
-        ax.set_xscale('log', base=2)
+        ax.set_xscale('log')
+        ax.set_xticks(KS, KS)
+        ax.minorticks_off()
         texts = micro_steps[0][1].texts()
         ax.set_title(f"{grpo.dataset}: {texts['prompts'][0]}", loc='left')
         ax.set_xlabel('k, samples of each prompt')
