@@ -35,8 +35,7 @@ def play(network, run):
 if __name__ == "__main__":
     print(' | '.join(NAMES))
     for path in sys.argv[1:]:
-        run, networks = open_run(path, '--dataset=cups', '--blank_kind=answer',
-                                 "--rewards={'verify': 1.0}")
+        run, networks = open_run(path, '--blank_kind=answer', "--rewards={'verify': 1.0}")
         for label, network in networks.items():
             numbers = play(network, run)
             print(' | '.join(f'{number:.1f}' for number in numbers), f'| {path}, {label}')
