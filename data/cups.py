@@ -2,8 +2,8 @@
 
 A ball lies under one of five cups, a to e. A prompt names this cup, and then up to eight swaps: ea
 swaps the cups e and a, and .. swaps nothing. The answer is the cup where the ball ends. Most texts
-answer at once (`d`); a share of them first follows the ball and writes where it is after each swap
-(`bbbbdddd`), so that the last letter is the answer."""
+answer at once (`d`); a share of them thinks first: a colon, and then where the ball is after each
+swap (`:bbbbdddd`), so that the last letter is the answer."""
 import random
 
 CUPS = 'abcde'
@@ -11,9 +11,9 @@ N_SWAPS = 8
 N_TEXTS = 40_000
 
 
-def texts(share=0.2, errors=0.0):
+def texts(share=0.1, errors=0.0):
     """Return N_TEXTS training pairs and 512 held-out pairs, with 1 to 8 swaps equally often. share:
-    of the texts that follow the ball. errors: of their steps that name a wrong cup."""
+    of the texts that think. errors: of their steps that name a wrong cup."""
     # The held-out prompts come first. There are only 100 prompts of one swap, and 64 of them are
     # held out.
     rng = random.Random(2402)
@@ -29,8 +29,9 @@ def texts(share=0.2, errors=0.0):
     # The prompts are drawn before the answers, so they are the same for any share.
     pairs = []
     for prompt in [*train, *held_out]:
-        follows = rng.random() < share
-        pairs.append((prompt, follow(prompt, errors, rng) if follows else follow(prompt)[-1]))
+        thinks = rng.random() < share
+        answer = ':' + follow(prompt, errors, rng) if thinks else follow(prompt)[-1]
+        pairs.append((prompt, answer))
     return pairs[:len(train)], pairs[len(train):]
 
 

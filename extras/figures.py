@@ -53,30 +53,38 @@ def think(figure, folder, cost_folder):
     """Draw how a run learns to think, and how many tokens each network spends on a prompt."""
     steps_ax, swaps_ax = figure.subplots(1, 2)
     lines = [line for line in read_log(folder) if 'eval/verify' in line]
-    draw(steps_ax, lines, 'eval/verify', 'C0', label='right')
+    draw(steps_ax, lines, 'eval/verify', 'C0', label='right answers (left axis)')
     steps_ax.axhline(lines[0]['eval/verify_greedy'], color='C0', linestyle='--',
-                     label='right at the start, greedy')
+                     label='right at the start, likeliest tokens')
+    steps_ax.plot([], [], 'C1', label='tokens (right axis)')
+    steps_ax.set_ylim(0, 1.05)
     tokens_ax = steps_ax.twinx()
-    draw(tokens_ax, lines, 'eval/tokens', 'C1', label='tokens')
-    steps_ax.set_ylim(0, 1.02)
-    tokens_ax.set_ylim(0, 10)
-    steps_ax.set_title('right, and tokens per completion (orange, right axis)', loc='left')
-    steps_ax.set_xlabel('step of GRPO')
+    draw(tokens_ax, lines, 'eval/tokens', 'C1')
+    tokens_ax.set_ylim(0, 11.5)
+    steps_ax.set_title('GRPO: answers become right, and long', loc='left')
+    steps_ax.set_xlabel('step')
+    steps_ax.set_ylabel('share of right answers', color='C0')
+    tokens_ax.set_ylabel('tokens per completion', color='C1')
     steps_ax.legend(frameon=False, loc='lower right')
     for name, labels in ((folder, {'reference': 'start', 'policy': 'after GRPO'}),
-                         (cost_folder, {'policy': 'after GRPO with a cost per token'})):
+                         (cost_folder, {'policy': 'after GRPO, each token costs'})):
         run, networks = open_run(name)
         for network, label in labels.items():
             r = grpo.rollout(networks[network], run.held_out)
             tokens = collections.defaultdict(list)          # {number of swaps: tokens}
             for case, length in zip(r.cases(), r.lengths.tolist()):
                 tokens[8 - case['prompt'].count('..')].append(length)
-            means = [statistics.mean(tokens[n]) for n in range(1, 9)]
-            swaps_ax.plot(range(1, 9), means, 'o-', label=label)
-    swaps_ax.set_title('tokens per completion, by the number of swaps', loc='left')
-    swaps_ax.set_ylim(0, 10)
+            points = [(n, statistics.mean(tokens[n])) for n in sorted(tokens)]
+            swaps_ax.plot(*zip(*points), 'o-', label=label)
+    for length, y, text in ((2, 1.2, 'an answer at once: "d"'),
+                            (10, 10.3, 'a thought, and the answer: ":bbbbdddd"')):
+        swaps_ax.axhline(length, color='0.7', linestyle=':', zorder=0)
+        swaps_ax.text(0.8, y, text, color='0.4')
+    swaps_ax.set_title('with a cost per token: think only where it pays', loc='left')
+    swaps_ax.set_ylim(0, 11.5)
     swaps_ax.set_xlabel('swaps in the prompt')
-    swaps_ax.legend(frameon=False)
+    swaps_ax.set_ylabel('tokens per completion')
+    swaps_ax.legend(frameon=False, loc='center right')
 
 
 def antibodies(figure, *folders):

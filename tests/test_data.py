@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common import BLANK
-from data import arithmetic, failure_labels, failures, prose, sums
+from data import arithmetic, cups, failure_labels, failures, prose, sums
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
 from data.pairs import as_record, read_records
@@ -272,3 +272,21 @@ def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypat
     assert prompts and failures.fails('an er', 'ror') and not failures.fails('an error', ' was')
     labels, _ = failure_labels.texts()
     assert [record['label'] for record in labels] == [0, 1]
+
+
+def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_the_answer():
+    train, held_out = cups.texts(share=0.5)
+    assert not set(dict(train)) & set(dict(held_out)) and len(held_out) == 512
+    for prompt, answer in held_out:
+        order = list(cups.CUPS)                 # order[i]: the cup under which the ball i lies
+        balls = ''
+        for a, b in prompt.rstrip('=').split()[1:]:
+            if a != '.':
+                order = [{a: b, b: a}.get(cup, cup) for cup in order]
+            balls += order[cups.CUPS.index(prompt[0])]
+        assert answer in (':' + balls, balls[-1])
+        assert cups.verify(prompt, answer) == 1 and cups.verify(prompt, balls + '.') == 0
+    thinks = [len(answer) > 1 for _, answer in train + held_out]
+    assert 0.45 < sum(thinks) / len(thinks) < 0.55
+    right = [cups.verify(*pair) for pair in cups.texts(share=1.0, errors=0.1)[1]]
+    assert 0.3 < sum(right) / len(right) < 0.7

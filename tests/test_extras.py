@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from extras.antiberty import make_prompts
-from processes import ROOT, TOY, fails, succeeds, write
+from processes import ROOT, TOY, fails, make_network, succeeds, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():
@@ -61,6 +61,19 @@ def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
             sets = list(itertools.combinations([True] * n_right + [False] * (6 - n_right), k))
             expected = sum(map(any, sets)) / len(sets)
             assert pass_at(k, torch.tensor([n_right]), 6) == pytest.approx(expected)
+
+
+def test_how_often_a_network_thinks_is_printed_and_drawn():
+    pytest.importorskip('matplotlib')
+    make_network('generator_think', 'cups')
+    succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
+             '--batch_size=4', '--out_dir=run')
+    text = succeeds('extras/cups.py', 'run', 'out/generator_think-cups.pt')
+    assert len(re.findall(r'(?m)^(?:[\d.nan]+ \| ){13}', text)) == 3
+    for words in (['figures.py', 'think', 'run', 'run'], ['passk.py', 'run']):
+        succeeds(f'extras/{words[0]}', *words[1:])
+        picture = 'passk' if len(words) == 2 else 'think'
+        assert pathlib.Path(f'assets/{picture}.png').read_bytes()[:4] == b'\x89PNG'
 
 
 def test_smollm2_never_writes_over_a_folder():
