@@ -1,11 +1,12 @@
 """What did GRPO do to the loops of config/grpo_antibodies.py? For each run: how many loops have which
 motif, and do they still look like loops to the network that nobody trained?
 
-    python -m extras.antibodies out-antibodies              # two minutes; writes loops.json there
+    python -m extras.antibodies out-antibodies              # writes loops.json there
     python -m extras.figures antibodies out-antibodies      # assets/antibodies.png"""
 import json
 import re
 import runpy
+import statistics
 import sys
 
 import torch
@@ -41,31 +42,32 @@ def pseudo_likelihood(network, sequences, blank):
 
 def measure(folder, names=('random', 'reference', 'policy')):
     """Return {name: what is measured} of random loops, of the start's, and of those of the policy of
-    a run: four for each held-out prompt. Only the first of the four get a likelihood, to save time.
-    """
+    a run: k for each held-out prompt. Only the first of them gets a likelihood, to save time."""
     run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
-    prompts = run.data.prompts('val', 10 ** 6, 4, seed=0)
-    blank = prompts.blank.repeat_interleave(4, 0)                               # (N, T)
+    k = grpo.group_size
+    prompts = run.data.prompts('val', 10 ** 6, k, seed=0)
+    blank = prompts.blank.repeat_interleave(k, 0)                               # (N, T)
     letters = torch.tensor(run.data.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
     measured = {}
     for name in names:
         if name == 'random':
             drawn = torch.from_numpy(rng_for(0, name).integers(20, size=blank.shape))
-            ids = torch.where(blank, letters[drawn], prompts.tokens.repeat_interleave(4, 0))
+            ids = torch.where(blank, letters[drawn], prompts.tokens.repeat_interleave(k, 0))
         else:
             ids = grpo.rollout(networks[name], prompts).sequences               # (N, T)
         loops = [CONFIG['_loop_of'](case['prompt'], case['completion'])
                  for case in run.data.cases_of(prompts, ids)]
-        likelihood = pseudo_likelihood(networks['reference'], ids[::4], prompts.blank)
-        differ = (ids[::4] != ids[1::4]).sum(1) / prompts.blank.sum(1)
+        likelihood = pseudo_likelihood(networks['reference'], ids[::k], prompts.blank)
+        differ = (ids[::k] != ids[1::k]).sum(1) / prompts.blank.sum(1)
         numbers = {'free of motifs': share('|'.join(MOTIFS.values()), loops, without=True),
                    'nats a letter': likelihood.mean().item(),
                    'standard error': (likelihood.std() / len(likelihood) ** 0.5).item(),
                    'ends as a J gene': share(J_GENE, loops),
                    'letters that differ': differ.mean().item(),
-                   'letters G': ''.join(loops).count('G') / len(''.join(loops))}
+                   'net charge': statistics.mean(
+                       sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE')) for loop in loops)}
         motifs = {motif: share(pattern, loops) for motif, pattern in MOTIFS.items()}
-        measured[name] = {'numbers': numbers, 'motifs': motifs, 'loops': loops,
+        measured[name] = {'numbers': numbers, 'motifs': motifs, 'loops': loops[::k],
                           'likelihood': likelihood.tolist()}
     return measured
 
@@ -91,5 +93,5 @@ if __name__ == "__main__":
         for name, about in measured.items():
             print_line(name, about['numbers'])
             print_line('motifs', about['motifs'])
-            print(' ' * 9, *about['loops'][:32:4])
+            print(' ' * 9, *about['loops'][:8])
         names = ['policy']
