@@ -71,7 +71,7 @@ class Scorer:
     temperature: float = 1.0            # of the reward 'kl'
     # rewards that need no function
     BUILT_IN = ('judge', 'distinct', 'length', 'kl', 'tokens', 'ended')
-    TEXTS = {'prompt', 'completion', 'prompts', 'completions'}
+    TEXTS = {'prompt', 'completion', 'prompts', 'completions', 'ended'}
 
     @torch.no_grad()
     def score(self, names, r):

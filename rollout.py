@@ -14,7 +14,7 @@ from model import first_true
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
 # V base ids | C channels | M sampled tokens, drawn from U distributions, which S states gave
 
-LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
+LOGITS_AT_ONCE = 2 ** 23    # of the policy, when it learns: 34 MB of float32
 
 
 @dataclass
@@ -58,8 +58,9 @@ class Rollout:
         return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
 
     def texts(self):
-        """Return {name: list of N}: prompts, completions, answer, and columns of the dataset."""
-        return self.prompts.data.texts_of(self.prompts, self.sequences)
+        """Return {name: list of N}: prompts, completions, answer, columns of the dataset, ended."""
+        texts = self.prompts.data.texts_of(self.prompts, self.sequences)
+        return {'ended': self.ended.tolist()} | texts
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
