@@ -193,7 +193,7 @@ def keep_freed_memory():
     with contextlib.suppress(AttributeError, TypeError):    # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-1, 2 ** 30)
-        mallopt(-3, 2 ** 28)
+        mallopt(-3, 2 ** 26)
 
 
 def use_threads(network):

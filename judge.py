@@ -88,7 +88,7 @@ BUILT_IN = {
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
-TEXTS = {*PLURAL, *PLURAL.values()}
+TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
 NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage']
 
 

@@ -140,6 +140,7 @@ class Pretrained(nn.Module):
             head.where = ids == 0
             self.network.set_output_embeddings(head)
             logits = head.linear(self.network(ids).logits)
+            head.where = None
         assert torch.allclose(logits, expected, atol=1e-4), (
             f"{folder} changes its logits after the output layer, which is not supported")
         self.block_size = config.max_position_embeddings - 1

@@ -15,7 +15,7 @@ from model import first_true
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
 # V base ids | C channels | M sampled tokens, drawn from U distributions, which S states gave
 
-LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
+LOGITS_AT_ONCE = 2 ** 23    # of the policy, when it learns: 34 MB of float32
 
 
 @dataclass
@@ -59,8 +59,10 @@ class Rollout:
         return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
 
     def cases(self):
-        """Return a dict for each sequence: 'prompt', 'completion', and columns of the dataset."""
-        return self.prompts.data.cases_of(self.prompts, self.sequences)
+        """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
+        dataset."""
+        cases = self.prompts.data.cases_of(self.prompts, self.sequences)
+        return [{'ended': ended} | case for case, ended in zip(cases, self.ended.tolist())]
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------

@@ -10,7 +10,8 @@ rewards = {'verify': 1.0}   # the last number is right
 generator = 'out/smollm2'
 
 group_size = 8
-batch_size = 16
+batch_size = 8              # half of the memory of 16 at once
+gradient_accumulation_steps = 2
 
 temperature = 0.7
 

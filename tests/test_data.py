@@ -1,12 +1,13 @@
 """Data: texts become rows and texts again; blanks, prompts and their random numbers; the corpora
 and their verifiers."""
 import json
+import re
 
 import pytest
 import torch
 
 from common import BLANK
-from data import arithmetic, cups, failure_labels, failures, prose, sums
+from data import arithmetic, cups, failure_labels, failures, problems, prose, sums
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
 from data.pairs import as_record, read_records
@@ -244,6 +245,18 @@ def test_arithmetic_and_sums_are_verified():
         assert arithmetic.verify('1_+30=047', wrong) == 0.0
     for completion, score in ((' 77, or 78', 1), (' 78, or 77', 0), (' none', 0)):
         assert sums.verify(completion, ' 77') == score
+    for completion, score in (('1 + 1,076 = 1,077.', 1), ('1,077 - 1', 0), ('-1077', 0), ('', 0)):
+        assert problems.verify(completion, 'Add 7 to 1070. #### 1077') == score
+
+
+def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
+    seen = []
+    for texts in problems.texts():
+        words = [re.findall(r'\w+', text['prompt']) for text in texts]
+        names = {*problems.NAMES, *problems.HELD_OUT_NAMES} & set().union(*words)
+        seen.append((names, {frozenset(filter(str.isdigit, text)) for text in words}))
+    for train, held_out in zip(*seen):
+        assert len(train) > len(held_out) > 6 and not train & held_out
 
 
 LOOKED_UP = {               # the share of known words, by prompt and completion

@@ -92,17 +92,21 @@ def test_each_reward_is_what_its_name_says(causal):
 
 
 def right(prompts, completions, answer, **kwargs):
-    assert kwargs.keys() == {'level'}
+    assert kwargs.keys() == {'level', 'ended'}
     return [float(completion == text) for completion, text in zip(completions, answer)]
 
 
 def short(completions, **kwargs):
-    assert kwargs.keys() == {'prompts', 'answer', 'level'}
+    assert kwargs.keys() == {'prompts', 'answer', 'level', 'ended'}
     return np.array([-len(completion) for completion in completions])
 
 
 def easy(level, completions, scale=2):
     return [scale / number for number in level]
+
+
+def whole(ended):
+    return ended
 
 
 @pytest.fixture
@@ -115,7 +119,7 @@ def rollout_of_records():
 
 
 def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout_of_records):
-    functions = {'right': right, 'short': short, 'easy': easy}
+    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole}
     scorer = Scorer(verify=is_answer, functions=functions)
     scores = scorer.score(['verify', *functions], rollout_of_records)
     for n, case in enumerate(rollout_of_records.cases()):
@@ -123,7 +127,8 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         completion = case['completion']
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
-        assert values == [is_right, is_right, -len(completion), 2 / level]
+        ids = rollout_of_records.actions[rollout_of_records.sequence_of == n]
+        assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids]
 
 
 FAILURES = {

@@ -134,6 +134,8 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
 RUNS = {
     'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
     'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16'],
+    'llama, reward in the config': ['config/grpo_gpu_problems.py', '--dataset=sums.jsonl',
+                                    '--max_new_tokens=5'],
     'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
              '--max_new_tokens=0', '--n_fill_steps=2'],
     'bert, prompts alone': ['config/grpo_smollm2.py', '--dataset=alone.jsonl',
