@@ -66,6 +66,7 @@ def think(figure, folder, cost_folder):
     steps_ax.set_ylabel('share of right answers', color='C0')
     tokens_ax.set_ylabel('tokens per completion', color='C1')
     steps_ax.legend(frameon=False, loc='lower right')
+    colors = iter(('C7', 'C2', 'C3'))           # others than those of the left panel
     for name, labels in ((folder, {'reference': 'start', 'policy': 'after GRPO'}),
                          (cost_folder, {'policy': 'after GRPO, each token costs'})):
         run, networks = open_run(name)
@@ -75,12 +76,12 @@ def think(figure, folder, cost_folder):
             for case, length in zip(r.cases(), r.lengths.tolist()):
                 tokens[8 - case['prompt'].count('..')].append(length)
             points = [(n, statistics.mean(tokens[n])) for n in sorted(tokens)]
-            swaps_ax.plot(*zip(*points), 'o-', label=label)
-    for length, y, text in ((2, 1.2, 'an answer at once: "d"'),
-                            (10, 10.3, 'a thought, and the answer: ":bbbbdddd"')):
+            swaps_ax.plot(*zip(*points), 'o-', color=next(colors), label=label)
+    for length, y, text in ((2, 1.2, 'answers at once, 2 tokens: "d" and the end'),
+                            (10, 10.3, 'thinks, 10 tokens: ":bbdddddd" and the end')):
         swaps_ax.axhline(length, color='0.7', linestyle=':', zorder=0)
         swaps_ax.text(0.8, y, text, color='0.4')
-    swaps_ax.set_title('with a cost per token: think only where it pays', loc='left')
+    swaps_ax.set_title('with a cost per token: think less where it is easy', loc='left')
     swaps_ax.set_ylim(0, 11.5)
     swaps_ax.set_xlabel('swaps in the prompt')
     swaps_ax.set_ylabel('tokens per completion')
