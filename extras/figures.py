@@ -96,7 +96,7 @@ def antibodies(figure, *folders):
     lines = {'random letters': random, 'start': start}
     for folder, run in zip(folders, measured):
         config = json.loads(pathlib.Path(folder, 'config.json').read_text())
-        lines[f"after GRPO, kl_beta = {config['kl_beta']}"] = run['policy']
+        lines[f"kl_beta = {config['kl_beta']}"] = run['policy']
     for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
         edges = [x / 2 - 6 for x in range(13)]
         counts = [sum(edge <= value < edge + 0.5 for value in group['likelihood'])
@@ -106,7 +106,7 @@ def antibodies(figure, *folders):
     natural_ax.set_ylim(0, 1.4 * natural_ax.get_ylim()[1])
     natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
     natural_ax.set_title('how natural the loops are (number of loops)', loc='left')
-    natural_ax.legend(frameon=False, loc='upper center', ncols=2)
+    natural_ax.legend(frameon=False, loc='upper center', ncols=3)
 
 
 if __name__ == "__main__":
