@@ -105,16 +105,17 @@ def antibodies(figure, *folders):
     lines = {'random letters': random, 'start': start}
     for folder, run in zip(folders, measured):
         config = json.loads(pathlib.Path(folder, 'config.json').read_text())
-        lines[f"after GRPO, kl_beta = {config['kl_beta']}"] = run['policy']
+        lines[f"kl_beta = {config['kl_beta']}"] = run['policy']
     for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
         edges = [x / 2 - 6 for x in range(13)]
         counts = [sum(edge <= value < edge + 0.5 for value in group['likelihood'])
                   for edge in edges]
         natural_ax.plot([edge + 0.25 for edge in edges], counts, 'o-', ms=3, color=color,
                         label=label)
-    natural_ax.set_ylim(0, 1.4 * natural_ax.get_ylim()[1])
+    natural_ax.set_ylim(0, 1.5 * natural_ax.get_ylim()[1])
+    natural_ax.set_ylabel(f"number of loops, of {len(start['likelihood'])}")
     natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
-    natural_ax.set_title('how natural the loops are (number of loops)', loc='left')
+    natural_ax.set_title('how natural the loops are', loc='left')
     natural_ax.legend(frameon=False, loc='upper center', ncols=2)
 
 
