@@ -1,5 +1,5 @@
-# grade school math on a GPU of 24 GB, with a model of half a billion weights; a torchrun of 8 shares
-# the micro-steps. Only the first steps were tried, on a CPU, with a small random Llama
+# grade school math on a GPU of 24 GB, with a model of half a billion weights; torchrun shares the
+# micro-steps. Only the first steps were tried, on a CPU, with a small random Llama
 #
 #     hf download Qwen/Qwen2.5-0.5B-Instruct --local-dir out/qwen
 #     python - <<'END'

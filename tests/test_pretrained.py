@@ -2,6 +2,7 @@
 import functools
 import json
 import re
+import shutil
 import signal
 
 import pytest
@@ -92,7 +93,8 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     """A shared prefix is computed once, with the gradient of whole sequences. A Llama norms in
     float32 even here."""
     ours = pretrained.Pretrained(folder_of(kind)).double()
-    theirs = getattr(transformers, MODELS[kind]).from_pretrained(folder_of(kind)).double().eval()
+    theirs = getattr(transformers, MODELS[kind]).from_pretrained(
+        folder_of(kind), attn_implementation='eager').double().eval()
     r = complete(ours, toy_prompts(ours), n_fill_steps, temperature=0.7, top_p=0.9)
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
@@ -128,14 +130,33 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
     assert logits.dtype == torch.float32 and not logits.equal(logits.bfloat16().float())
 
 
+def test_a_network_that_bends_its_logits_after_the_output_layer_is_refused():
+    """A factor is no problem, because the features have it, too."""
+    sizes = {'hidden_size': 8, 'intermediate_size': 8, 'num_hidden_layers': 1, 'vocab_size': 26,
+             'num_attention_heads': 1, 'num_key_value_heads': 1, 'initializer_range': 0.4}
+    shutil.copytree(folder_of('llama'), 'other')
+    transformers.GraniteForCausalLM(transformers.GraniteConfig(
+        logits_scaling=2.0, **sizes)).save_pretrained('other')
+    pretrained.Pretrained('other')
+    transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+        head_dim=8, final_logit_softcapping=1.0, **sizes)).save_pretrained('other')
+    with pytest.raises(AssertionError, match='other changes its logits'):
+        pretrained.Pretrained('other')
+
+
 # ---- a run ---------------------------------------------------------------------------------------
+
+
+def test_the_config_for_a_gpu_takes_a_step_on_a_cpu():
+    text = succeeds('train_grpo.py', 'config/grpo_gpu_problems.py', '--dataset=sums.jsonl',
+                    f'--generator={folder_of("llama")}', '--max_iters=1', '--max_new_tokens=5',
+                    '--eval_prompts=2', '--device=cpu', '--gradient_accumulation_steps=1')
+    assert 'right 0.' in text
 
 
 RUNS = {
     'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
     'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16'],
-    'llama, reward in the config': ['config/grpo_gpu_problems.py', '--dataset=sums.jsonl',
-                                    '--max_new_tokens=5'],
     'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
              '--max_new_tokens=0', '--n_fill_steps=2'],
     'bert, prompts alone': ['config/grpo_smollm2.py', '--dataset=alone.jsonl',
