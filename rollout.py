@@ -15,7 +15,7 @@ from model import first_true
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
 # V base ids | C channels | M sampled tokens, drawn from U distributions, which S states gave
 
-LOGITS_AT_ONCE = 2 ** 23    # of the policy, when it learns: 34 MB of float32
+LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 
 @dataclass
@@ -162,7 +162,7 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     x = r.features_of(policy)                                               # (U, C)
     with torch.no_grad():
         x_ref = r.features_of(reference) if reference else x
-    size = 1 + LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size
+    size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
     counts = torch.bincount(r.distribution_of // size).tolist()     # of the tokens of each part
 
     def part(x, x_ref, kept, u, actions):

@@ -579,7 +579,7 @@ def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
     reference = tiny(causal, seed=3).requires_grad_(False)
     r = rollout(policy, toy_prompts(causal, P=9, k=4))
     whole = token_stats(r, policy, reference, 0.7)
-    monkeypatch.setattr(rollout_module, 'LOGITS_AT_ONCE', 9)        # two distributions of five ids
+    monkeypatch.setattr(rollout_module, 'LOGITS_AT_ONCE', 14)       # two distributions of five ids
     saved = []
 
     def save(x):
