@@ -106,7 +106,7 @@ def antibodies(figure, *folders):
     natural_ax.set_ylim(0, 1.4 * natural_ax.get_ylim()[1])
     natural_ax.set_xlabel('log-likelihood of a loop under the frozen network, nats a letter')
     natural_ax.set_title('how natural the loops are (number of loops)', loc='left')
-    natural_ax.legend(frameon=False, loc='upper center', ncols=3)
+    natural_ax.legend(frameon=False, loc='upper center', ncols=2)
 
 
 if __name__ == "__main__":
