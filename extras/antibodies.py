@@ -1,5 +1,5 @@
-"""What did GRPO do to the loops of config/grpo_antibodies.py? For each run: how many loops have which
-motif, and do they still look like loops to the network that nobody trained?
+"""What did GRPO do to the loops of config/grpo_antibodies.py? For each run: how many loops have
+which motif, and do they still look like loops to the network as it was before?
 
     python -m extras.antibodies out-antibodies              # writes loops.json there
     python -m extras.figures antibodies out-antibodies      # assets/antibodies.png"""
@@ -41,8 +41,8 @@ def pseudo_likelihood(network, sequences, blank):
 
 
 def measure(folder, names=('random', 'reference', 'policy')):
-    """Return {name: what is measured} of random loops, of the start's, and of those of the policy of
-    a run: k for each held-out prompt. Only the first of them gets a likelihood, to save time."""
+    """Return {name: what is measured} of random loops, of the start's, and of those of the policy
+    of a run: k for each held-out prompt. Only the first of them gets a likelihood, to save time."""
     run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
     k = grpo.group_size
     prompts = run.data.prompts('val', 10 ** 6, k, seed=0)

@@ -95,7 +95,8 @@ def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its
     ('GYMDV', 0, 1), ('NYSDY', 0, 1), ('NPSDR', 0, 0), ('G\nFDY', 0, 1)])
 def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_right):
     """The genes around it have motifs, too."""
-    first, second = [runpy.run_path(ROOT / f'config/grpo_antibodies{name}.py') for name in ('', '_charge')]
+    first, second = [runpy.run_path(ROOT / f'config/grpo_antibodies{name}.py')
+                     for name in ('', '_charge')]
     prompt, completion = [f'MCNGSCA{middle}WDG' for middle in (len(loop) * '_', loop)]
     assert first['free']([prompt], [completion]) == [is_free]
     assert second['charge']([prompt], [completion]) == [net_is_right]

@@ -38,7 +38,8 @@ def folder_of(kind):
     torch.manual_seed(0)
     folder = REPOSITORY / kind
     special = ['<s>', '</s>', '[CLS]', '[SEP]', '[MASK]', '<u>', '<a>']
-    vocabulary = {piece: i for i, piece in enumerate(special + list('0123456789+=<>/sau'))}
+    letters = list('0123456789+=<>/sauACDEFGHIKLMNPQRSTVWY')
+    vocabulary = {piece: i for i, piece in enumerate(special + letters)}
     tok = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     tok.decoder = tokenizers.decoders.Fuse()
     tok.add_special_tokens(special)
@@ -156,7 +157,8 @@ def test_the_config_for_a_gpu_takes_a_step_on_a_cpu():
 
 RUNS = {
     'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
-    'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16'],
+    'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16',
+                         '--max_new_tokens=2'],     # so that completions are equal now and then
     'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
              '--max_new_tokens=0', '--n_fill_steps=2'],
     'bert, prompts alone': ['config/grpo_smollm2.py', '--dataset=alone.jsonl',
@@ -220,3 +222,16 @@ def test_pseudo_likelihood_masks_one_blank_at_a_time():
             logp.append(model.logits(model(ids[None], where)).log_softmax(-1)[0, ids[t]])
         expected.append(torch.stack(logp).mean())
     close(pseudo_likelihood(model, sequences, prompts.blank), torch.stack(expected))
+
+
+def test_two_rewards_of_antibodies_compose_and_the_loops_are_measured():
+    lines = [json.dumps({'prompt': f'Q{v}CAR{n * "_"}WGQ', 'held_out': v in 'DE'})
+             for v in 'ADEFG' for n in (3, 5)]
+    write('loops.jsonl', '\n'.join(lines))
+    text = succeeds(
+        'train_grpo.py', 'config/grpo_antibodies.py', 'config/grpo_antibodies_charge.py',
+        f'--generator={folder_of("bert")}', '--dataset=loops.jsonl', '--max_iters=2',
+        '--batch_size=2', '--group_size=4', '--device=cpu', '--out_dir=loops')
+    assert 'free' in text and 'charge' in text
+    assert 'nats a letter' in succeeds('extras/antibodies.py', 'loops')
+    succeeds('extras/figures.py', 'antibodies', 'loops')

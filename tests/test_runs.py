@@ -134,8 +134,12 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
 # ---- every config file ---------------------------------------------------------------------------
 
 
+PRETRAINED = ('grpo_smollm2', 'grpo_problems', 'grpo_gpu_problems', 'grpo_antibodies',
+              'grpo_antibodies_charge')
+
+
 @pytest.mark.parametrize('name', [path.stem for path in sorted(ROOT.glob('config/grpo_*.py'))
-                                  if not re.search("'out/|antib", path.read_text())])
+                                  if path.stem not in PRETRAINED])
 def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     """The networks are made in this process first. The run must find them as it names them. For
     those of transformers see test_pretrained.py."""
