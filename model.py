@@ -52,7 +52,7 @@ class KVCache(dict):
     def select(self, rows):
         """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
         for layer in self:
-            self[layer] = self[layer][:, rows]
+            self[layer] = self[layer].index_select(1, rows)
 
 
 def append(past, new):
@@ -196,7 +196,7 @@ class GPT(nn.Module):
         rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
         cache.select(rows)
         rest = self.trunk(inputs[:, n_shared:], cache)                      # (N, T - n_shared, C)
-        return torch.cat((shared[rows], rest), 1)[where]
+        return torch.cat((shared.index_select(0, rows), rest), 1)[where]
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), float32 like them, even under autocast."""

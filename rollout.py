@@ -300,13 +300,13 @@ def generate(model, prompts, **sampling):
         ended = is_sampled & (last == prompts.data.tok.eos)                     # (N,)
         column += 1
         sampled[ended, column:] = False
-        # A state and the next token make a new state.
+        # A state and the next token make a new state. Both are one number here, to sort it faster.
         goes_on = sampled[:, column:].any(1)                                    # (N,)
-        states, index = torch.unique(torch.stack((state_of, last), 1)[goes_on], dim=0,
-                                     return_inverse=True)                       # (S, 2)
+        n_ids = model.pad_id + 1
+        states, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
         state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
-        rows = states[:, 0]
-        inputs = states[:, 1:]
+        rows = states // n_ids                                                  # (S,)
+        inputs = states[:, None] % n_ids                                        # (S, 1)
         prompt_of = prompt_of[rows]
         if not rows.equal(torch.arange(len(logits), device=model.device)):
             cache.select(rows)
