@@ -33,7 +33,7 @@ def open_run(path, *words):
     run = grpo.set_up([*run_flags, '--compile=False', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
-    if checkpoint['must_match'] != run.must_match:
+    if not run.must_match.items() <= checkpoint['must_match'].items():
         print("the generator or the judge is not the run's own: it was made anew, or a flag changed")
     # The Run's own policy has the weights of the start, so it is the reference here.
     policy = copy.deepcopy(run.policy)

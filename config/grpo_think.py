@@ -1,8 +1,8 @@
 # it learns to think: under which cup is the ball? The reward is 1 if the last letter is right
 # python train_grpo.py config/grpo_think.py
-# verify: start 43.9 %, line to beat 42.4 %, policy 99.2, 99.6, 99.0 %; seeds 1, 2, 3; tokens per
-# completion 2.8 -> 9.6. With generators of seeds 2 and 3: 44.3 (41.0) -> 99.5, 48.2 (45.1) -> 99.4.
-# One busy core: 68 s of its time from nothing; GRPO alone 10 s on a quiet one, evaluations aside
+# verify: start 43.4 %, line to beat 41.2 %, policy 99.5, 99.7, 99.6 %; seeds 1, 2, 3; tokens per
+# completion 3.0 -> 9.5. With generators of seeds 2 and 3: 45.0 (40.6) -> 99.8, 47.6 (41.8) -> 99.7.
+# 50 s of one core from nothing to the end
 
 dataset = 'cups'
 blank_kind = 'answer'

@@ -1,8 +1,7 @@
 # a token costs something: it thinks only where thinking pays
 # python train_grpo.py config/grpo_think_cost.py
-# verify: start 43.9 %, line to beat 42.4 %, policy 98.9, 98.8, 98.4 %; seeds 1, 2, 3. It thinks in
-# 27, 28, 24 % of the completions for one swap, and in 99 % for eight. 12 s of steps on
-# a quiet core.
+# verify: start 43.4 %, line to beat 41.2 %, policy 99.0, 98.8, 98.8 %; seeds 1, 2, 3. It thinks in
+# 23, 24, 27 % of the completions for one swap, and in 99 % for eight. 18 s of one core
 
 dataset = 'cups'
 blank_kind = 'answer'
