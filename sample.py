@@ -22,7 +22,7 @@ prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it 
 num_samples = 10            # held-out prompts to show
 
 
-def open_run(path, *words):
+def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
     reference and the policy of a run, or a generator alone. words: config files and flags, which
     change knobs of the run."""
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), flags)
-    run, networks = open_run(*[word for word in words if word not in flags] or ['out-grpo'])
+    run, networks = open_run(*[word for word in words if word not in flags])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
@@ -56,8 +56,8 @@ if __name__ == "__main__":
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
             r = grpo.rollout(network, prompts[[b]])
-            scores = run.scorer.score(run.scorer.names(grpo.rewards, not prompt), r)
-            show_groups(label, r, scores, n_groups=1)
+            show_groups(label, r, n_groups=1, columns=run.scorer.score(
+                run.scorer.names(grpo.rewards, not prompt), r))
         print()
     if not prompt:
         print("means over the held-out prompts; the greedy score of the reference is the line to "
