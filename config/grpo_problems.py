@@ -1,5 +1,7 @@
 # a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
 # python train_grpo.py config/grpo_problems.py
+# not run to its end: verify of seed 1 after 15 steps 32 % (start 8.9 %, line to beat 6.2 %); 33 s a
+# step on one core
 
 dataset = 'problems'
 blank_kind = 'answer'
