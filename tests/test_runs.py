@@ -314,6 +314,14 @@ MISTAKES_IN_RECIPES = {
 }
 
 
+def test_a_folder_that_vanishes_ends_the_run_with_a_sentence():
+    reward = write('gone.py', "import shutil as _shutil\nrewards = {'gone': 1.0}\n"
+                   "def gone(completions):\n    _shutil.rmtree('run', ignore_errors=True)\n"
+                   "    return [0.0] * len(completions)\n")
+    fails('is gone', *command(reward))
+    assert not os.path.exists('run')
+
+
 def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
     text = fails('cannot be written', 'pretrain.py', '--out=README.md/a.pt')
     assert 'step' not in text
