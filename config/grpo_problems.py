@@ -1,7 +1,7 @@
 # a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
 # python train_grpo.py config/grpo_problems.py
-# not run to its end: verify of seed 1 after 15 steps 32 % (start 8.9 %, line to beat 6.2 %); 33 s a
-# step on one core
+# verify: start 8.9 %, line to beat 6.2 %, policy 32.3 %, greedy 39.6 %; seed 1 alone. It learns too
+# slowly: a larger learning_rate is untried. 20 minutes of one core's time
 
 dataset = 'problems'
 blank_kind = 'answer'
@@ -12,8 +12,8 @@ rewards = {'verify': 1.0}   # the last number is right
 generator = 'out/smollm2'
 
 group_size = 8
-batch_size = 8              # half of the memory of 16 at once
-gradient_accumulation_steps = 2
+batch_size = 4              # 9 GB of memory; 8 at a time need 12, 16 at a time 14
+gradient_accumulation_steps = 4
 
 temperature = 0.7
 
