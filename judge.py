@@ -87,8 +87,10 @@ BUILT_IN = {
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }
+# what the cases of completions are called in functions written for TRL
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
+# names of other numbers in the log and in printed groups, which a reward may not have
 NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage']
 
 
@@ -135,16 +137,19 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
         if name == 'verify':                    # one completion at a time
-            names = wanted(self.verify, cases()[0])
-            values = [self.verify(**{name: case[name] for name in names}) for case in cases()]
-            for value, case in zip(values, cases()):
+            wants = wanted(self.verify, cases()[0])
+            values = []
+            for case in cases():
+                value = self.verify(**{want: case[want] for want in wants})
                 assert 0 <= value <= 1, f"{case['completion']!r:.60} got {value}, not 0 to 1"
+                values.append(value)
             return values
         # a list for each column; TRL calls two of them `prompts` and `completions`
-        columns = {PLURAL.get(column, column): [case[column] for case in cases()]
-                   for column in cases()[0]}
+        columns = {}
+        for column in cases()[0]:
+            columns[PLURAL.get(column, column)] = [case[column] for case in cases()]
         function = self.functions[name]
-        return function(**{name: columns[name] for name in wanted(function, columns)})
+        return function(**{want: columns[want] for want in wanted(function, columns)})
 
     def goal(self, rewards):
         """Refuse rewards that do not exist. Return the name of the number that a run watches:

@@ -211,7 +211,7 @@ if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
-    if os.path.exists(path):
+    if changed and os.path.exists(path):
         print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
     torch_device = init_device(device, dtype)
     parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
@@ -223,7 +223,7 @@ if __name__ == "__main__":
         _, filler_tok, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     train, held_out, _ = read_texts(dataset)
-    # The rows of a causal network are a prompt, its answer and eos, and so are those of a classifier
+    # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
     # that learns labels.
     causal = filler.causal if filler else kind != 'fill'
     data = Dataset(train, held_out, tok, causal, **config)

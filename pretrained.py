@@ -171,22 +171,22 @@ class Pretrained(nn.Module):
         """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True."""
         if not self.causal:
             inputs = F.pad(tokens.masked_fill(where, self.blank_id), (1, 0), value=self.bos_id)
-            return self.run(inputs, F.pad(where, (1, 0)))
+            return self.features(inputs, F.pad(where, (1, 0)))
         last = int(where.any(0).nonzero()[-1])              # nobody looks at what follows it
         inputs = F.pad(tokens[:, :last], (1, 0), value=self.bos_id)             # (N, last + 1)
         where = where[:, :last + 1]
         if copies == 1:
-            return self.run(inputs, where)
+            return self.features(inputs, where)
         # The copies are equal up to `first`. This part goes through the network once, with
         # gradient, and fills a cache. The cache is repeated, and each copy goes on by itself.
         first = int(where.any(0).nonzero()[0])
         rows = torch.arange(len(inputs), device=self.device) // copies          # (N,)
         cache = self.new_cache()
-        at_first = self.run(inputs[::copies, :first + 1], None, cache)          # (B, C)
+        at_first = self.features(inputs[::copies, :first + 1], None, cache)          # (B, C)
         if last == first:
             return at_first[rows[where[:, first]]]
         cache.select(rows)
-        rest = self.run(inputs[:, first + 1:], where[:, first + 1:], cache)
+        rest = self.features(inputs[:, first + 1:], where[:, first + 1:], cache)
         n, t = where.nonzero(as_tuple=True)                                     # (U,) each
         x = rest.new_empty(len(n), rest.size(1))                                # (U, C)
         x[t > first] = rest
@@ -196,9 +196,9 @@ class Pretrained(nn.Module):
     def next_logits(self, tokens, cache):
         """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
         """
-        return self.logits(self.run(tokens, None, cache))
+        return self.logits(self.features(tokens, None, cache))
 
-    def run(self, inputs, where, cache=None):
+    def features(self, inputs, where, cache=None):
         """Return features (U, C) at the places where `where` (N, L) is True; None: at the last of
         each sequence. inputs (N, L), in our ids: bos and what follows it, or what follows the
         tokens in the cache."""

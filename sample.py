@@ -34,7 +34,7 @@ def open_run(path='out-grpo', *words):
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
     if not run.must_match.items() <= checkpoint['must_match'].items():
-        print("the generator or the judge is not the run's own: it was made anew, or a flag changed")
+        print("the generator or judge is not the run's own: it was made anew, or a flag changed")
     # The Run's own policy has the weights of the start, so it is the reference here.
     policy = copy.deepcopy(run.policy)
     policy.load_state_dict(checkpoint['model'])

@@ -9,13 +9,8 @@ import sys
 import torch
 
 import train_grpo as grpo
-from common import fail
+from extras.curves import Figure
 from sample import open_run
-
-try:
-    from matplotlib.figure import Figure
-except ImportError:
-    fail("no picture without matplotlib: pip install matplotlib")
 
 N = 64                      # samples of each prompt
 KS = (1, 2, 4, 8, 16, 32, 64)

@@ -69,7 +69,7 @@ def test_how_often_a_network_thinks_is_printed_and_drawn():
     succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
              '--batch_size=4', '--out_dir=run')
     text = succeeds('extras/cups.py', 'run', 'out/generator_think-cups.pt')
-    assert len(re.findall(r'(?m)^(?:[\d.nan]+ \| ){13}', text)) == 3
+    assert len(re.findall(r'(?m)^.*(?: \| [a-z 1248]+ [\d.nan]+){13}$', text)) == 3
     for words in (['figures.py', 'think', 'run', 'run'], ['passk.py', 'run']):
         succeeds(f'extras/{words[0]}', *words[1:])
         picture = 'passk' if len(words) == 2 else 'think'
