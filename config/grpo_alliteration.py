@@ -1,7 +1,6 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
 # python train_grpo.py config/grpo_alliteration.py
-# alliteration: start 6.3 %, line to beat 26.1 %, policy 98.7 %; seed 1; 69 s of steps on
-# one core of an AMD EPYC that had other work, too
+# alliteration: start 4.9 %, line to beat 20.3 %, policy 97.8 %; seed 1
 
 dataset = 'docstrings'
 blank_kind = 'suffix'
