@@ -317,7 +317,7 @@ class Log:
         if self.wandb:
             self.wandb.log(numbers, step=step)
 
-    def write_samples(self, samples):
+    def write_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
-            print(json.dumps(sample), file=self.samples, flush=True)
+            print(json.dumps({'step': step} | sample), file=self.samples, flush=True)

@@ -34,10 +34,12 @@ class Rollout:
     position: Tensor            # (M,) its position in the sequence, in [0, T)
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U), ascending
     actions: Tensor             # (M,) the sampled id
+    logp_sampled: Tensor        # (M,) its log-probability when it was sampled
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
     model: nn.Module | None = None      # the network that sampled
     logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
                                 # the step has a single update
+    x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
 
     def features_of(self, model):
         """Return any model's features (U, C), one row for each distribution of this Rollout."""
@@ -92,18 +94,17 @@ def kept_set(logp, top_k=0, top_p=1.0):
 def draw(logp, uniforms):
     """Return ids (U, k) drawn from log-probs (U, V) by inverse CDF, from uniforms (U, k) in [0, 1).
     Unlike torch.multinomial, this gives the same ids for any number of ranks and micro-steps."""
-    # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u.
-    cdf = logp.exp().cumsum_(-1)                                    # (U, V)
+    # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u. (The parallel
+    # sum of a GPU can fall by a rounding error, and searchsorted must not see that.)
+    cdf = logp.exp().cumsum_(-1).cummax(-1).values                  # (U, V)
     # Stay strictly inside the CDF, however u * top is rounded: no id of probability 0 is drawn.
     top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
     return torch.searchsorted(cdf, uniforms * top, right=True)
 
 
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
-    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), and the kept set (U, V)
-    bool, None without filters. greedy: take the likeliest id instead."""
-    if greedy:
-        return logits.argmax(-1, keepdim=True).expand_as(uniforms), None
+    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probabilities
+    (U, k), and the kept set (U, V) bool, None without filters. greedy: take the likeliest id."""
     kept = None
     assert 0 < top_p <= 1 and temperature > 0, (
         f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
@@ -112,7 +113,8 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     logp = log_probs(logits, temperature, kept)                     # (U, V)
     assert logp.isfinite().all(), (
         "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
-    return draw(logp, uniforms), kept
+    ids = logits.argmax(-1, keepdim=True).expand_as(uniforms) if greedy else draw(logp, uniforms)
+    return ids, logp.gather(1, ids), kept
 
 
 # ---- what networks say of sampled tokens ---------------------------------------------------------
@@ -160,8 +162,10 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     U x V logits, and all that is made of them, would be most of the memory of a step. So only a
     part of them exists at a time, and the backward pass makes each part again."""
     x = r.features_of(policy)                                               # (U, C)
-    with torch.no_grad():
-        x_ref = r.features_of(reference) if reference else x
+    if reference and r.x_ref is None:
+        with torch.no_grad():
+            r.x_ref = r.features_of(reference)
+    x_ref = r.x_ref if reference else x
     size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
     counts = torch.bincount(r.distribution_of // size).tolist()     # of the tokens of each part
 
@@ -208,7 +212,7 @@ def fill(model, prompts, **sampling):
     # The U blanks of all prompts, one after the other: the prompt and the position of each.
     b, position = prompts.blank.nonzero(as_tuple=True)                          # (U,) each
     logits = model.logits(model(prompts.tokens, prompts.blank))                 # (U, V)
-    ids, kept = choose(logits, prompts.uniforms[b, :, position], **sampling)
+    ids, logp, kept = choose(logits, prompts.uniforms[b, :, position], **sampling)     # (U, k)
     # Distribution u gives completion j of its prompt the token ids[u, j].
     k = prompts.k
     u, j = torch.ones_like(ids).nonzero(as_tuple=True)                          # (M,) each
@@ -216,7 +220,8 @@ def fill(model, prompts, **sampling):
     t = position[u]
     sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
     sequences[n, t] = ids.flatten()
-    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, ids.flatten(), kept)
+    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, ids.flatten(),
+                   logp.flatten(), kept)
 
 
 def fill_in_passes(model, prompts, n_fill_steps, **sampling):
@@ -252,12 +257,13 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
         logits = model.logits(model(states, where))                             # (U, V)
-        ids, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
+        ids, logp, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
         # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. In
         # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
         partial[b[u], j, t[u]] = ids[u, j]
-        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j], kept))
+        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
+                       logp[u, j], kept))
         n_distributions += len(ids)
     # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
     columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
@@ -281,7 +287,8 @@ def generate(model, prompts, **sampling):
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
-    kept_at = []                                # of each position (N, V), or None
+    logp_at = []                                # of each position (N,)
+    kept_at = []                                # and (N, V), or None
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
@@ -292,7 +299,8 @@ def generate(model, prompts, **sampling):
     # Each turn writes one column, of all sequences that have not ended.
     while sampled[:, column:].any():
         logits = model.next_logits(inputs, cache)                               # (S, V)
-        ids, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)  # (S, k)
+        ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
+        logp_at.append(logp[state_of, completion])
         kept_at.append(None if kept is None else kept[state_of])
         is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
         sequences[is_sampled, column] = ids[state_of, completion][is_sampled]
@@ -314,7 +322,8 @@ def generate(model, prompts, **sampling):
     if kept is not None:
         kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
     return Rollout(prompts, sequences, sequences, sampled, n, t,
-                   torch.arange(len(n), device=model.device), sequences[n, t], kept)
+                   torch.arange(len(n), device=model.device), sequences[n, t],
+                   torch.stack(logp_at, 1)[n, t - first], kept)
 
 
 # ---- groups for people ---------------------------------------------------------------------------

@@ -113,14 +113,15 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
     n = torch.arange(len(ids))
-    return Rollout(None, ids, None, None, n, 0 * n, 0 * n, ids, None)
+    return Rollout(None, ids, None, None, n, 0 * n, 0 * n, ids, torch.zeros(len(n)), None)
 
 
 def two_sequences():
     """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
     and has a distribution of its own."""
     return Rollout(None, torch.zeros(2, 4), None, None, torch.tensor([0, 1, 1, 1, 1]),
-                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(), None)
+                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(), torch.zeros(5),
+                   None)
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
@@ -394,6 +395,8 @@ def test_ppo_clips_the_gradient_of_a_token_that_moved_too_far_but_not_on_its_way
                               torch.tensor([0.2]).log())
         close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
         assert sums['clip_frac'] == count
+        # k3 of log-probabilities 0, when it was sampled, and log 0.2, in the pass that learns
+        close(sums['sampler_gap'], torch.tensor(0.2 - 1) - torch.tensor(0.2).log())
 
 
 @pytest.mark.parametrize('level', ['token', 'sequence'])
@@ -568,6 +571,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
     assert (line['clip_frac'] > 0) == (len(losses) > 1)
+    assert line['sampler_gap'].abs() < 1e-9     # also after several updates
 
 
 @CAUSAL

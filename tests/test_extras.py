@@ -1,6 +1,7 @@
 """What stands beside the scripts: tiny.py learns, the numbers of explain.py add up, the benchmark
 and the pictures run."""
 import itertools
+import json
 import pathlib
 import re
 import runpy
@@ -100,3 +101,43 @@ def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_righ
     prompt, completion = [f'MCNGSCA{middle}WDG' for middle in (len(loop) * '_', loop)]
     assert first['free']([prompt], [completion]) == [is_free]
     assert second['charge']([prompt], [completion]) == [net_is_right]
+
+
+def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
+    """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4."""
+    pytest.importorskip('matplotlib')
+    started = []
+    fails_at = ['study/b-2']
+
+    def call(words, **_):
+        path = words[-2].removeprefix('--out_dir=')
+        started.append((path, words[-1]))
+        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8}[path[6:]]
+        pathlib.Path(path).mkdir(exist_ok=True)
+        write(f'{path}/config.json', '{"goal": "verify"}')
+        write(f'{path}/log.jsonl', '\n'.join(json.dumps(
+            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100})
+            for step in (0, 100)))
+        write(f'{path}/ckpt.pt', '')
+        write(f'{path}.txt', 'its last line\n')
+        return int(path in fails_at)
+
+    def compare(*words):
+        monkeypatch.setattr('sys.argv', ['compare.py', 'study', *words])
+        runpy.run_module('extras.compare', run_name='__main__')
+        return capsys.readouterr().out
+
+    monkeypatch.setattr('common.Signals', lambda: None)
+    monkeypatch.setattr('subprocess.call', call)
+    words = ['x.py', '--seeds=1,2', 'a=--group_size=2', 'b=']
+    with pytest.raises(SystemExit, match='code 1, see study/b-2.txt: its last line'):
+        compare(*words)
+    fails_at.clear()
+    text = compare(*words)
+    assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
+    step, seconds = text.split('cpu_seconds')
+    for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
+        assert '0.150 +- 0.141' in table and '0.300 +- 0.283 +0.000 +- 0.000' in table
+        assert '0.250 +- 0.212' in table and '0.500 +- 0.424 +0.200 +- 0.100' in table
+    compare(*words, 'a=--group_size=4')
+    assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]

@@ -360,7 +360,9 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = train('--temperature=0.7', '--top_k=3', '--rewards={"judge": 1.0, "verify": 0.5}')
     *_, last = read_log('run')
     assert re.search(r'\| training [01]\.\d', text)        # verify; the reward is negative
-    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 24
+    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 25
+    sample = json.loads(open('run/samples.jsonl').readlines()[-1])
+    assert sample['lowest_reward'] == pytest.approx(read_log('run')[1]['lowest_reward'])
     text = succeeds('sample.py', 'run', '--num_samples=2')
     *_, policy = re.findall('(?m)^policy .*', text)
     for name in ('judge', 'verify', 'judge_greedy'):

@@ -1,0 +1,95 @@
+"""Compare variants of a run over seeds: a table with error bars, and a picture.
+
+    python -m extras.compare study config/grpo_think.py --seeds=1,2,3 std=--adv_norm=std \
+        'dapo=config/papers/dapo.py --clip_high=0.3'
+
+The folder comes first, then words that all variants share, then --seeds, then the variants, each
+with words of its own. A run is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There
+are as many at a time as cores, with one thread each. All variants of a seed see the same prompts.
+Finished runs are not made again and interrupted ones go on, so the same command can get more
+variants and seeds.
+
+Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
+of the processor: mean +- standard deviation over seeds. The last column is the mean difference to
+the first variant at the end, seed by seed, +- its standard error. Values between two evaluations
+are interpolated; the end is that of the run that ends first."""
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from common import Signals, fail
+from extras.curves import Figure, read_log
+
+
+def train(path, words):
+    """Train to the end, in the folder path, unless it was done."""
+    done = Path(f'{path}.done')
+    if done.exists() and done.read_text() == str(words):
+        return
+    resume = os.path.exists(f'{path}/ckpt.pt') and not done.exists()
+    words_of_run = [*words, f'--out_dir={path}', f'--resume={resume}']
+    with open(f'{path}.txt', 'a') as file:
+        code = subprocess.call([sys.executable, 'train_grpo.py', *words_of_run], stdout=file,
+                               stderr=file)
+    if code != 0:
+        *_, last = Path(f'{path}.txt').read_text().splitlines()
+        fail(f"a run ended with code {code}, see {path}.txt: {last}")
+    done.write_text(str(words))
+
+
+def curve(path, clock):
+    """Return a run's evaluations (2, n): times by a clock, and values of the number it watches."""
+    name = 'eval/' + json.loads(Path(path, 'config.json').read_text())['goal']
+    return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
+
+
+def show(ax, clock, names, paths):
+    """Print a table, and draw a picture. paths: of all seeds of the first variant, then of the
+    second, ..."""
+    curves = [curve(path, clock) for path in paths]
+    times = np.linspace(0, min(c[0, -1] for c in curves), 101)
+    values = np.array([np.interp(times, *c) for c in curves])
+    values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
+    gap = values - values[0]
+    error = gap.std(1, ddof=1) / gap.shape[1] ** 0.5
+    table = zip(names, values.mean(1), values.std(1, ddof=1), gap.mean(1), error)
+    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first')
+    for name, mean, std, gap, error in table:
+        cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
+        print(f'{name:14}', *cells, f'{gap[-1]:+.3f} +- {error[-1]:.3f}')
+        ax.plot(times, mean, label=name)
+        ax.fill_between(times, mean - std, mean + std, alpha=0.2)
+    ax.set_xlabel(clock)
+
+
+if __name__ == "__main__":
+    Signals()                                   # Ctrl-C: the runs are saved and end, and so do we
+    i = [word[:8] for word in sys.argv + ['--seeds=']].index('--seeds=')
+    if len(sys.argv) < i + 2:
+        sys.exit(__doc__)
+    folder, *shared = sys.argv[1:i]
+    seeds = sys.argv[i].removeprefix('--seeds=').split(',')
+    variants = dict(word.split('=', 1) for word in sys.argv[i + 1:])
+    runs = {}
+    for name, words in variants.items():
+        for seed in seeds:
+            runs[f'{folder}/{name}-{seed}'] = [*shared, *words.split(), f'--seed={seed}']
+    os.makedirs(folder, exist_ok=True)
+    os.environ['OMP_NUM_THREADS'] = '1'
+    began = time.time()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
+            minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
+            print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
+    figure = Figure(figsize=(10, 4), layout='constrained')
+    for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
+        show(ax, clock, variants, list(runs))
+    ax.legend()
+    figure.savefig(f'{folder}/compare.png', dpi=130)
+    print(f"\nwrote {folder}/compare.png")
