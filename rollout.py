@@ -60,6 +60,23 @@ class Rollout:
         """Whether eos was sampled in each sequence (N,), bool."""
         return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
 
+    def of_prompts(self, keep):
+        """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
+        of_kept = keep.repeat_interleave(self.prompts.k)                        # (N,)
+        m = of_kept[self.sequence_of]                                           # (M,)
+        used = torch.zeros_like(self.where[self.where])                         # (U,)
+        used[self.distribution_of[m]] = True
+        where = self.where.masked_scatter(self.where, used)                     # (S, T)
+        is_state = where.any(1)                                                 # (S,)
+        # the new numbers of sequences and distributions
+        sequence = of_kept.cumsum(0) - 1
+        distribution = used.cumsum(0) - 1
+        return Rollout(self.prompts[keep], self.sequences[of_kept], self.states[is_state],
+                       where[is_state], sequence[self.sequence_of[m]], self.position[m],
+                       distribution[self.distribution_of[m]], self.actions[m],
+                       self.logp_sampled[m], None if self.kept is None else self.kept[used],
+                       self.model)
+
     def cases(self):
         """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
         dataset."""

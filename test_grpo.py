@@ -534,6 +534,10 @@ STEPS = {
     'causal': {**TWO, 'entropy_coef': 0.1},
     'causal, filtered': {**TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
                          'inner_updates': 2, 'loss_norm': 'sequence', 'ratio_level': 'sequence'},
+    # without KL and entropy, groups of equal rewards are left out
+    'dead groups': {**TWO, 'inner_updates': 2, 'top_k': 3},
+    'dead groups, three passes': {'batch_size': 4, 'n_fill_steps': 3},
+    'dead groups, causal': {**TWO, 'top_p': 0.8, 'mini_batches': 2},
 }
 
 
@@ -542,20 +546,22 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     """Plain gradient descent moves the weights by the gradient, so the weights show the gradient.
     Every update is divided once, whatever number of micro-steps it has."""
     causal = 'causal' in case
-    knobs(**STEPS[case], grad_clip=0.0, rewards={'letters': 1.0, 'kl': -0.5})
+    beta, kl_weight = (0.0, 0.0) if 'dead' in case else (0.3, -0.5)
+    knobs(**STEPS[case], grad_clip=0.0, rewards={'letters': 1.0, 'kl': kl_weight})
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
     prompts = toy_prompts(causal)
     _, scores, advantages, line = take_step(policy, toy_scorer(reference), [sgd], prompts,
-                                            0.1, 0.3)
+                                            0.1, beta)
+    assert ('dead' in case) == line['dead_groups'].bool()
 
     # Act and judge. The reward 'kl' is k1 of the whole completion, unfiltered.
     completions = slow_rollout(by_hand, prompts)                # 12: 4 prompts, 3 of each
     for (sequence, tokens), reward in zip(completions, scores['reward'].double().flatten()):
         k1 = sum((slow_logp(by_hand, c) - slow_logp(reference, c))[c.id] for c in tokens)
-        close(reward, (sequence == 1).sum() - 0.5 * k1.detach(), atol=1e-5)
+        close(reward, (sequence == 1).sum() + kl_weight * k1.detach(), atol=1e-5)
     close(advantages, group_advantages(scores['reward'], train_grpo.adv_norm))
 
     # Learn: each update of an epoch uses its own share of the prompts.
@@ -563,14 +569,14 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     losses = []
     for first in list(range(0, 4, size)) * train_grpo.inner_updates:
         loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size],
-                         advantages[first:first + size], 0.3)
+                         advantages[first:first + size], beta)
         losses.append(loss.detach())
         sgd_by_hand.zero_grad()
         loss.backward()
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
-    assert (line['clip_frac'] > 0) == (len(losses) > 1)
+    assert 'dead' in case or (line['clip_frac'] > 0) == (len(losses) > 1)
     assert line['sampler_gap'].abs() < 1e-9     # also after several updates
 
 
