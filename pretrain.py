@@ -128,11 +128,11 @@ def load_network(path, device='cpu'):
     return network.to(device), tok
 
 
-def open_networks(names, flags, device):
+def open_networks(names, flags, device, may_train=True):
     """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
     a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
-    first, side by side. flags: for recipes, which can set other values. Of several ranks, the first
-    makes the networks while the others wait."""
+    first, side by side; or refused, if may_train is False. flags: for recipes, which can set other
+    values. Of several ranks, the first makes the networks while the others wait."""
     if rank() > 0:
         barrier()
     paths = []
@@ -145,6 +145,9 @@ def open_networks(names, flags, device):
             # the same recipe twice: the judge is the generator
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
+                if not may_train:
+                    fail(f"{path} is missing or out of date: a resumed run keeps its dataset and its "
+                         "networks")
                 if config['against']:           # a classifier waits for the network it learns from
                     for process in running:
                         process.wait()

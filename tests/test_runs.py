@@ -241,19 +241,29 @@ def test_a_signal_ends_the_training_of_networks_too():
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """With other rewards, its best begins anew."""
+    """With other rewards, its best begins anew. A dataset is known by its texts, and no network is
+    trained before a run is refused."""
+    lines = pathlib.Path('marked.jsonl').read_text()
+    mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked']
+    other = load_checkpoint('out/generator_arithmetic.pt')
+    other['model']['embed.weight'] += 1.0
+    torch.save(other, 'other.pt')
     fails('nothing to resume', *command('--resume=True'))
-    train('--max_iters=2')
+    train(*mine, '--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
     for words, *flags in (['keeps its optimizer', '--optimizer=adamw'],
-                          ['keeps its generator', *KINDS['causal']],
+                          ['keeps its generator', '--generator=other.pt'],
+                          ['other-mine.pt is missing', '--generator=' + write('other.py', '')],
                           ['nothing is left to do', '--max_iters=1']):
-        fails(words, *command('--resume=True', *flags))
+        assert sys.executable not in fails(words, *command(*mine, '--resume=True', *flags))
+    write('mine.jsonl', lines.partition('\n')[2])
+    fails('keeps its dataset', *command(*mine, '--resume=True'))
+    write('mine.jsonl', lines)
     assert pathlib.Path('run/log.jsonl').read_text() == log
     saved = load_checkpoint('run')
     saved['progress']['best'] = (99.0, 0)
     torch.save(saved, 'run/ckpt.pt')
-    train('--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
+    train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
     for optimizer in saved['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
@@ -381,7 +391,8 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
     saved = load_checkpoint(path)
     for is_anew in (False, True):
         text = succeeds('sample.py', 'run', '--prompt=1_+3_=__7')
-        assert "'1_+3_=__7'" in text and ('made anew' in text) == is_anew
+        assert "'1_+3_=__7'" in text and 'policy' in text
+        assert ('made anew since this run' in text) == is_anew == ('reference' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
 
