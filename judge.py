@@ -124,9 +124,9 @@ class Scorer:
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,), (
                     f"expected {N} numbers, not these {values.numel()}: {values.tolist()!r:.60}")
-                bad = (~values.isfinite()).nonzero().flatten().tolist()
-                assert not bad, (
-                    f"{cases()[bad[0]]['completion']!r:.60} got {values[bad[0]].item()}")
+                bad = ~values.isfinite()
+                assert not bad.any(), (
+                    f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
             except Exception as e:              # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)

@@ -248,6 +248,8 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         is_state = fill_now.any(2)                                              # (B, k)
         states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
+        if passes and len(states) == 0:         # of few blanks: a GPU can refuse an empty batch
+            continue
         # The prompt, the leader and the position of each distribution. In the picture, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each

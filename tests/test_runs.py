@@ -122,6 +122,8 @@ def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_
     best, greedy = [max((line[name], line['step']) for line in means)[1]
                     for name in ('eval/reward', 'eval/reward_greedy')]
     assert load_checkpoint('run/best.pt')['step'] == best != greedy
+    training = load_checkpoint('run')['progress']['training'][0]        # of all micro-steps
+    assert training == pytest.approx(read_log('run')[-2]['mean_reward'])
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
