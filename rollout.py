@@ -105,8 +105,9 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     if greedy:
         return logits.argmax(-1, keepdim=True).expand_as(uniforms), None
     kept = None
-    assert 0 < top_p <= 1 and temperature > 0, (
-        f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
+    assert 0 < top_p <= 1 and temperature >= 1e-6, (
+        f"top_p = {top_p}, temperature = {temperature}: expected more than 0 and at most 1, and 1e-6 "
+        "or more")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
