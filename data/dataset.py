@@ -209,8 +209,8 @@ class Dataset:
         for i, (prompt, answer, shown) in enumerate(encoded):
             # A pair that is cut would teach an answer without its end.
             n = len(shown)
-            place = self.records[i].get('line', 'a pair')
-            assert n <= T, f"{place} has {n} tokens; expected {T} or less"
+            assert n <= T, (
+                f"{self.records[i].get('line', 'a pair')} has {n} tokens; expected {T} or less")
             rows[:, i, :n] = torch.tensor([prompt + answer, shown])
         self.rows = rows[0]
         # rows[1] shows the blanks of each record, which are always the same.
