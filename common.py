@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 BLANK = '_'                 # a blank, as people type it and see it
+if not __debug__:
+    sys.exit("error: python -O and PYTHONOPTIMIZE remove checks that protect your files")
 
 
 def fail(message):
@@ -57,6 +59,8 @@ def configure(namespace, words):
     # unlike there, a typo in a config file is an error.
     defaults = knobs_of(namespace)
     functions = {}
+    with contextlib.suppress(AttributeError):   # a notebook's console has any sign
+        sys.stdout.reconfigure(errors='replace')
     for word in words:
         if word in ('-h', '--help'):
             print_help(namespace)
@@ -82,7 +86,7 @@ def configure(namespace, words):
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
             if type(choices) is range:
-                choices = f"the numbers from {choices.start} on"
+                choices = f"the numbers from {choices.start} to {choices.stop - 1}"
             fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
     return knobs_of(namespace), functions
 
@@ -210,7 +214,8 @@ def as_numbers(values):
     # float() waits for the device, so this is called once a step.
     numbers = {name: float(value) for name, value in values.items()}
     assert math.isfinite(sum(numbers.values())), (
-        f"not finite: {numbers}; no checkpoint was overwritten; try a lower learning_rate")
+        f"not finite: {numbers}; no checkpoint was overwritten; is learning_rate too large, or a "
+        "reward?")
     return numbers
 
 
@@ -259,6 +264,14 @@ def lock(path):
     return file
 
 
+def write_line(file, values):
+    """Append a dict as a line of JSON. Exit and name the file if the disk is full."""
+    try:
+        print(json.dumps(values), file=file, flush=True)
+    except OSError as e:
+        fail(f"{file.name} cannot be written: {e}")
+
+
 class Log:
     """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line. Of
     several ranks only the first writes.
@@ -278,9 +291,9 @@ class Log:
         path = Path(folder, 'log.jsonl')
         config_path = Path(folder, 'config.json')
         # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
-        if os.path.exists(folder) and os.listdir(folder) and not resume:
+        if os.path.exists(folder) and (os.path.isfile(folder) or os.listdir(folder)) and not resume:
             if not (config_path.exists() and path.exists()):
-                fail(f"{folder} has files of no run; choose another --out_dir")
+                fail(f"{folder} is no folder of a run; choose another --out_dir")
             real_folder = os.path.realpath(folder)
             for name in needed:                 # perhaps through a link
                 if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
@@ -313,11 +326,11 @@ class Log:
         if rank() == 0:
             for name, clock in self.clocks.items():
                 numbers[name] = round(clock() - self.began[name], 3)
-            print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
+            write_line(self.file, {'step': step} | numbers)
         if self.wandb:
             self.wandb.log(numbers, step=step)
 
     def write_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
-            print(json.dumps({'step': step} | sample), file=self.samples, flush=True)
+            write_line(self.samples, {'step': step} | sample)

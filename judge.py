@@ -71,7 +71,8 @@ def distinct(scorer, r):
 
 
 def kl(scorer, r):
-    """log policy - log reference of the completion, in nats. Its weight is negative."""
+    """log policy - log reference of the completion, in nats. Its weight is negative. Under top_k and
+    top_p it is as biased as the estimators of the KL."""
     # The KL itself is the mean of this over completions. A reward may be such a sample, because
     # GRPO only needs the mean of its gradient: see k1 in sampled_kl() in train_grpo.py.
     now = token_stats(r, r.model, scorer.reference, scorer.temperature)
@@ -124,9 +125,9 @@ class Scorer:
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,), (
                     f"expected {N} numbers, not these {values.numel()}: {values.tolist()!r:.60}")
-                bad = (~values.isfinite()).nonzero().flatten().tolist()
-                assert not bad, (
-                    f"{cases()[bad[0]]['completion']!r:.60} got {values[bad[0]].item()}")
+                bad = ~values.isfinite()
+                assert not bad.any(), (
+                    f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
             except Exception as e:              # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)

@@ -272,19 +272,25 @@ def checksum(network):
     return crc
 
 
+def is_finite(network):
+    """Return whether all weights of a network are finite."""
+    return all(weight.isfinite().all() for weight in network.state_dict().values())
+
+
 def save_checkpoint(path, model, vocabulary, config, **more):
     """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
     name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
     is not finite, an older file is unchanged."""
     temporary = Path(f'{path}.{os.getpid()}.tmp')
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    weights = model.state_dict()
-    assert all(weight.isfinite().all() for weight in weights.values()), (
+    assert is_finite(model), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     try:
-        torch.save({'model_args': model.args, 'model': weights, 'config': config,
+        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
                     'vocabulary': vocabulary, **more}, temporary)
         temporary.replace(path)
+    except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
+        fail(f"{path} cannot be written: {e}")
     finally:
         temporary.unlink(missing_ok=True)       # it is still there if something went wrong
 

@@ -22,7 +22,8 @@ from common import (Signals, as_numbers, barrier, configure, fail, init_device, 
                     print_line, rank, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
 from judge import classify
-from model import GPT, get_lr, load_checkpoint, make_optimizers, save_checkpoint, update
+from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, save_checkpoint,
+                   update)
 from rollout import complete
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -32,7 +33,8 @@ tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose character
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
 against = ''                # classifier: learns to spot what this network fills; '': learns the
                             # column `label` of the dataset, numbers between 0 and 1
-block_size = 0              # T, tokens in a sequence; 0: the longest pair, or 64 of running text
+block_size = 0              # T, tokens in a sequence; 0: the longest pair, up to 1024, or 64 of
+                            # running text
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels
@@ -65,10 +67,8 @@ CHOICES = {
     'optimizer': ('muon', 'adamw'),
     'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
-    'batch_size': range(2, 10 ** 9),            # half of a classifier's batch is real
-    'blank_span': range(1, 10 ** 9),
-    'max_iters': range(1, 10 ** 9),
-    'eval_interval': range(1, 10 ** 9),
+    'batch_size': range(2, 100_000),            # half of a classifier's batch is real
+    **dict.fromkeys(('blank_span', 'max_iters', 'eval_interval'), range(1, 1_000_000_000)),
 }
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
@@ -125,14 +125,15 @@ def load_network(path, device='cpu'):
     # brings its weights itself.
     if 'model' in checkpoint:
         network.load_state_dict(checkpoint['model'])
+    assert is_finite(network), f"{path} has weights that are not finite"
     return network.to(device), tok
 
 
-def open_networks(names, flags, device):
+def open_networks(names, flags, device, may_train=True):
     """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
     a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
-    first, side by side. flags: for recipes, which can set other values. Of several ranks, the first
-    makes the networks while the others wait."""
+    first, side by side; or refused, if may_train is False. flags: for recipes, which can set other
+    values. Of several ranks, the first makes the networks while the others wait."""
     if rank() > 0:
         barrier()
     paths = []
@@ -145,6 +146,8 @@ def open_networks(names, flags, device):
             # the same recipe twice: the judge is the generator
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
+                if not may_train:
+                    fail(f"{path} is missing or out of date: a resumed run keeps dataset and networks")
                 if config['against']:           # a classifier waits for the network it learns from
                     for process in running:
                         process.wait()

@@ -123,8 +123,9 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probabilities
     (U, k), and the kept set (U, V) bool, None without filters. greedy: take the likeliest id."""
     kept = None
-    assert 0 < top_p <= 1 and temperature > 0, (
-        f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, temperature > 0")
+    assert 0 < top_p <= 1 and temperature >= 1e-6, (
+        f"top_p = {top_p}, temperature = {temperature}: expected more than 0 and at most 1, and 1e-6 "
+        "or more")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
@@ -270,6 +271,8 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         is_state = fill_now.any(2)                                              # (B, k)
         states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
+        if passes and len(states) == 0:         # of few blanks: a GPU can refuse an empty batch
+            continue
         # The prompt, the leader and the position of each distribution. In the picture, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each

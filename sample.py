@@ -33,12 +33,14 @@ def open_run(path='out-grpo', *words):
     run = grpo.set_up([*run_flags, '--compile=False', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
-    if not run.must_match.items() <= checkpoint['must_match'].items():
-        print("the generator or judge is not the run's own: it was made anew, or a flag changed")
-    # The Run's own policy has the weights of the start, so it is the reference here.
+    changed = dict(run.must_match.items() - checkpoint['must_match'].items())
+    if changed:
+        print("made anew since this run, or changed by a flag:", *changed)
     policy = copy.deepcopy(run.policy)
     policy.load_state_dict(checkpoint['model'])
-    return run, {'reference': run.policy, 'policy': policy}
+    # The Run's own policy has the weights of the start, unless that was made anew.
+    networks = {} if 'generator' in changed else {'reference': run.policy}
+    return run, networks | {'policy': policy}
 
 
 if __name__ == "__main__":

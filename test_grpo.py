@@ -21,6 +21,7 @@ import collections
 import copy
 import itertools
 import math
+import weakref
 
 import pytest
 import torch
@@ -629,6 +630,7 @@ ROLLOUTS = {
     'one pass': {'temperature': 0.8},
     'two passes': {'n_fill_steps': 2, 'top_k': 4, 'top_p': 0.7},
     'three passes, greedy': {'n_fill_steps': 3},
+    'five passes, the last is empty': {'n_fill_steps': 5},
     'causal': {'temperature': 0.8, 'top_k': 4, 'top_p': 0.7},
     'causal, greedy': {},
 }
@@ -636,13 +638,17 @@ ROLLOUTS = {
 
 @pytest.mark.parametrize('case', ROLLOUTS)
 def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
-    """Greedy decoding keeps one id. A prompt without blanks stays as it is."""
+    """Greedy decoding keeps one id. A prompt without blanks stays as it is. The network is never
+    asked about nothing."""
     knobs(**ROLLOUTS[case])
     causal = 'causal' in case
     policy = tiny(causal)
     prompts = toy_prompts(causal, P=9, k=8)
     prompts.blank[3] &= causal
+    sizes = []
+    policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
     r = rollout(policy, prompts, 'greedy' in case)
+    assert min(sizes) > 0
     if 'greedy' in case:
         knobs(top_k=1)
     completions = slow_rollout(policy, prompts)
@@ -736,3 +742,21 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
                  'standard_error': verify.mean(1).std().item() / 20 ** 0.5,
                  'judge_auc': auc(scores['judge'], verify == 1)}
     assert evaluate(policy, scorer, prompts, 'verify') == pytest.approx(expected)
+    scorer.verify = lambda completion: 0        # all wrong, but of 20 prompts only
+    assert evaluate(policy, scorer, prompts, 'verify')['standard_error'] == 1 / 20
+
+
+def test_an_evaluation_holds_two_rollouts_and_asks_the_network_once_for_a_greedy_one(knobs):
+    """While one is made, the one before it is still there."""
+    made = []
+
+    def watched(policy, prompts, greedy):
+        r = rollout(policy, prompts, greedy)
+        made.append(weakref.ref(r))
+        assert sum(r() is not None for r in made) <= 2
+        assert not greedy or len(r.states) <= 3 * len(prompts)
+        return r
+
+    knobs(rewards={'distinct': 1.0}, batch_size=2, n_fill_steps=3, rollout=watched)
+    evaluate(tiny(), toy_scorer(None), toy_prompts(P=8, k=4), 'reward')
+    assert len(made) == 8

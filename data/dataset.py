@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import BLANK, fail, fail_unknown
+from common import BLANK, fail, fail_unknown, print0
 from data.pairs import as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
 
@@ -112,7 +112,7 @@ def read_texts(dataset):
         fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_records(dataset))
-        if any(record['answer'] for record in train):
+        if train and train[0]['answer']:        # then all have one
             verify = is_answer
     elif dataset.endswith('.txt'):
         train, held_out = hold_out(paragraphs_of(dataset))
@@ -153,8 +153,8 @@ class Dataset:
                  chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
                  blank_high=0.6, blank_span=1, **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
-        left to right. block_size: the largest T; 0: no limit for records, 64 tokens for running
-        text. Within the limit, there is room for the longest answer, and for max_new_tokens, after
+        left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
+        Within the limit, there is room for the longest answer, and for max_new_tokens, after
         any prompt. The rest are knobs of train_grpo.py, which hands over all that it has."""
         self.tok = tok
         self.causal = causal
@@ -200,13 +200,17 @@ class Dataset:
         encoded = list(map(encode, self.records))
         # After any prompt there is room for the longest answer.
         prompts, answers, _ = zip(*encoded)
-        longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
-        self.block_size = T = min(block_size or longest, longest)
+        answer = max(map(len, answers))
+        longest = max(map(len, prompts)) + max(self.max_new_tokens, answer)
+        if 0 < self.max_new_tokens < answer:
+            print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has {answer}")
+        self.block_size = T = min(block_size or 1024, longest)
         rows = torch.full((2, len(records), T), tok.pad)
         for i, (prompt, answer, shown) in enumerate(encoded):
             # A pair that is cut would teach an answer without its end.
             n = len(shown)
-            assert n <= T, f"a pair has {n} tokens; expected {T} or less"
+            assert n <= T, (
+                f"{self.records[i].get('line', 'a pair')} has {n} tokens; expected {T} or less")
             rows[:, i, :n] = torch.tensor([prompt + answer, shown])
         self.rows = rows[0]
         # rows[1] shows the blanks of each record, which are always the same.

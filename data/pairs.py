@@ -2,26 +2,38 @@
 
     {"prompt": "3h05m=", "answer": "185"}
 
-An object without an answer is a prompt to be continued. Other names are columns, which rewards can
-ask for, and so is `line`, such as 'mine.jsonl, line 3'."""
+Objects without an answer, which then none may have, are prompts to be continued. Other names are
+columns, which rewards can ask for, and so is `line`, such as 'mine.jsonl, line 3'."""
 import json
+from pathlib import Path
 
 from common import fail
+
+
+def read_text(path):
+    """Return the text of a UTF-8 file. Exit and name the file if it cannot be read."""
+    try:
+        return Path(path).read_text('utf-8-sig')
+    except (OSError, ValueError) as e:
+        fail(f"{path} cannot be read as UTF-8: {e}")
 
 
 def read_records(path):
     """Return the records of a file, dicts with 'prompt' and 'answer'. Exit and name the first line
     that is no record."""
     records = []
-    with open(path, encoding='utf-8-sig') as file:
-        for number, line in enumerate(file, 1):
-            place = f'{path}, line {number}'
-            try:
-                if line.strip():
-                    records.append(as_record({'line': place} | json.loads(line)))
-            except Exception as e:
-                fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, '
-                     f'or a prompt alone ({e!r:.80})')
+    for number, line in enumerate(read_text(path).split('\n'), 1):
+        place = f'{path}, line {number}'
+        try:
+            if line.strip():
+                records.append(as_record({'line': place} | json.loads(line)))
+        except Exception as e:
+            fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
+                 f'prompt alone ({e!r:.80})')
+    # If some had no answer, to say nothing there would count as right.
+    unanswered = [record['line'] for record in records if not record['answer']]
+    if 0 < len(unanswered) < len(records):
+        fail(f"{unanswered[0]} has no answer, and others have one: expected all or none")
     return records
 
 

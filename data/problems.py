@@ -1,28 +1,20 @@
 """Word problems for a language model that answers in sentences:
 
-    A dragon sleeps on 17 gold coins. Ana tiptoes in and takes 9 of them. How many gold coins are
-    left?
+    15 penguins wait for the bus. 6 more waddle up. How many penguins wait now?
 
 The last number that it writes is its answer. Held-out problems have names and pairs of numbers that
 no training problem has."""
 import random
 import re
 
-# a + b
-SUMS = [
+STORIES = [
     "{name} has {a} apples. {friend} gives {name} {b} more. How many apples does {name} have now?",
     "{a} penguins wait for the bus. {b} more waddle up. How many penguins wait now?",
     "{name} is {a} years old. {friend} is {b} years older. How old is {friend}?",
     "{name} found {a} shells on the beach, and {friend} found {b}. How many shells do they have "
     "together?",
-]
-# a - b
-DIFFERENCES = [
-    "A dragon sleeps on {a} gold coins. {name} tiptoes in and takes {b} of them. How many gold "
-    "coins are left?",
-    "{name} bakes {a} cookies. The dog eats {b} of them. How many cookies are left?",
-    "{name} has read {b} pages of a story that has {a} pages. How many pages are left to read?",
-    "{name} counts {a} sheep and {b} of them are asleep. How many sheep are awake?",
+    "A monster eats {a} pizzas on Monday and {b} pizzas on Tuesday. How many pizzas does it eat?",
+    "A dragon sleeps on {a} gold coins and finds {b} more. How many gold coins does it have now?",
 ]
 NAMES = ('Ana Ben Cem Dina Eli Fatma Goran Hana Igor Jin Kofi Lena Mia Nuri Olga Pablo Rosa Sam '
          'Tom Uma').split()
@@ -34,17 +26,16 @@ def texts():
     rng = random.Random(2402)
     pairs = [(a, b) for a in range(4, 21) for b in range(2, a)]
     rng.shuffle(pairs)
-    return ([make_problem(pairs[15:], NAMES, rng) for _ in range(4000)],
-            [make_problem(pairs[:15], HELD_OUT_NAMES, rng) for _ in range(240)])
+    return ([make_problem(pairs[30:], NAMES, rng) for _ in range(4000)],
+            [make_problem(pairs[:30], HELD_OUT_NAMES, rng) for _ in range(240)])
 
 
 def make_problem(pairs, names, rng):
-    """Return a random problem with one of the pairs (a, b), a > b, and two of the names."""
+    """Return a random problem with one of the pairs of numbers, and two of the names."""
     a, b = rng.choice(pairs)
     name, friend = rng.sample(names, 2)
-    template = rng.choice(SUMS + DIFFERENCES)
-    answer = a + b if template in SUMS else a - b
-    return {'prompt': template.format(a=a, b=b, name=name, friend=friend), 'answer': str(answer)}
+    prompt = rng.choice(STORIES).format(a=a, b=b, name=name, friend=friend)
+    return {'prompt': prompt, 'answer': str(a + b)}
 
 
 def verify(completion, answer):

@@ -3,12 +3,12 @@ import functools
 import re
 
 from common import BLANK
+from data.pairs import read_text
 
 
 def paragraphs_of(path):
     """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
-    with open(path, encoding='utf-8-sig') as file:
-        return [part for part in re.split(r'\n\s*\n', file.read()) if part.strip()]
+    return [part for part in re.split(r'\n\s*\n', read_text(path)) if part.strip()]
 
 
 def checker(texts):

@@ -1,5 +1,7 @@
 """What every script needs: overrides, devices, numbers, and the folder of a run."""
+import contextlib
 import inspect
+import io
 import json
 import os
 import re
@@ -99,7 +101,29 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
         refused(f'{name} is in /', Log, os.path.abspath('mine'), {}, ['2', name])
     os.mkdir('theirs')
     write('theirs/config.json', '{}')
-    refused('files of no run', Log, 'theirs', {})
+    refused('theirs is no folder of a run', Log, 'theirs', {})
+
+
+def test_a_full_disk_and_a_file_in_the_place_of_the_folder_are_named():
+    with open('/dev/full', 'a') as full:
+        refused('/dev/full cannot be written', common.write_line, full, {'a': 1})
+        with contextlib.suppress(OSError):
+            full.close()
+    refused('mine.md', Log, write('mine.md', 'mine'), {})
+
+
+def test_python_must_not_drop_asserts():
+    source = (ROOT / 'common.py').read_text('utf-8')
+    with pytest.raises(SystemExit, match='python -O'):
+        exec(compile(source, 'common.py', 'exec', optimize=1), {})
+
+
+def test_a_console_without_a_sign_shows_another_one(monkeypatch):
+    console = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+    monkeypatch.setattr(sys, 'stdout', console)
+    configure(toy_knobs(), [])
+    print('caf\u00e9', flush=True)
+    assert console.buffer.getvalue() == b'caf?\n'
 
 
 def test_numbers_go_to_wandb(monkeypatch):

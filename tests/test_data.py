@@ -1,6 +1,7 @@
 """Data: texts become rows and texts again; blanks, prompts and their random numbers; the corpora
 and their verifiers."""
 import json
+import pathlib
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from data import arithmetic, cups, failure_labels, failures, problems, prose, su
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
 from data.pairs import as_record, read_records
+from data.prose import paragraphs_of
 from processes import refused, write
 
 TOK = Tokenizer('char', 'ab=')
@@ -42,15 +44,19 @@ def test_characters_become_ids_and_characters_again():
     assert tok.decode([3, 2, tok.eos, tok.bos, tok.pad, tok.blank_id]) == '\U0001f600\u00e9\n_'
 
 
-def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
+def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused(capsys):
     pairs = [('a=', 'b'), ('ab=', 'bb'), ('b=', '')]
     data = toy_data(*pairs, block_size=6)
     assert data.rows.equal(ids('a=b.--', 'ab=bb.', 'b=.---', 'a=b.--', 'ab=bb.', 'b=.---'))
     assert data.rows_of == {'train': range(3), 'val': range(3, 6)}
-    assert toy_data(*pairs, max_new_tokens=2).block_size == 6       # 3 + an answer and its end
     assert toy_data(*pairs, max_new_tokens=4).block_size == 7
+    assert not capsys.readouterr().out
+    assert toy_data(*pairs, max_new_tokens=2).block_size == 6       # 3 + an answer and its end
+    assert 'max_new_tokens = 2, but the longest answer has 3' in capsys.readouterr().out
     with pytest.raises(AssertionError, match='a pair has 6 tokens; expected 5'):
         toy_data(*pairs, block_size=5)
+    with pytest.raises(AssertionError, match='line 7 has 3002 tokens; expected 1024'):
+        toy_data({'line': 'line 7', 'prompt': 'a' * 3000, 'answer': 'b'})
 
 
 def test_running_text_is_cut_into_all_its_windows():
@@ -85,8 +91,12 @@ def test_a_file_of_your_own_is_a_dataset():
     assert len(train + held_out) == 100
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
     assert make_tokenizer('char', pairs, 'answer').vocabulary['chars'] == '0123456789='
-    bare = write('bare.jsonl', '\n'.join(f'{{"prompt": "p{i}"}}' for i in range(99)))
-    assert read_texts(bare)[2] is None
+    bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
+    assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
+    refused('line 3 has no answer', read_texts, write('some.jsonl', '\n'.join(lines[:2] + bare)))
+    pathlib.Path('latin.txt').write_bytes('caf\u00e9'.encode('latin-1'))
+    for read in (read_records, paragraphs_of):
+        refused('latin.txt', read, 'latin.txt')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify = read_texts(write('cats.txt', cats))
@@ -201,7 +211,7 @@ def test_marked_blanks_stand_where_the_prompt_has_them():
 
 
 @pytest.mark.parametrize('prompt, answer', [
-    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', 'bab'), ('aab', 'aab'), ('aab', '')])
+    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', 'bab'), ('aab', 'aab')])
 def test_a_marked_prompt_with_another_answer_or_without_a_blank_is_named(prompt, answer):
     lines = [json.dumps({'prompt': f'{"a" * i}_', 'answer': 'a' * i + 'b'}) for i in range(40)]
     lines.append(json.dumps({'prompt': prompt, 'answer': answer}))

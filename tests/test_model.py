@@ -212,8 +212,8 @@ def test_a_full_disk_and_weights_that_are_not_finite_leave_the_old_checkpoint(mo
         save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
     gpt.head.weight.data[0, 0] = 0.0
     monkeypatch.setattr(torch, 'save', save)
-    with pytest.raises(OSError, match='No space left'):
-        save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
+    refused('new/a.pt cannot be written: No space left', save_checkpoint, 'new/a.pt', gpt,
+            TOK.vocabulary, {})
     assert checksum(gpt) != before and os.listdir('new') == ['a.pt']
     gpt.load_state_dict(load_checkpoint('new/a.pt')['model'])
     assert checksum(gpt) == before
@@ -235,14 +235,20 @@ def test_a_file_that_is_no_checkpoint_or_would_run_code_is_refused():
     assert not os.path.exists('was-here')
 
 
-def test_a_forged_checkpoint_and_moments_of_another_shape_are_refused():
+def test_a_forged_checkpoint_nan_and_moments_of_another_shape_are_refused():
     gpt = tiny()
     optimizer = torch.optim.SGD(gpt.parameters(), momentum=0.9)
     save_checkpoint('run/ckpt.pt', gpt, TOK.vocabulary, {}, must_match={}, optimizers=[
         {'state': {0: {'momentum_buffer': torch.zeros(3, 3)}}}])
     with pytest.raises(AssertionError, match='run: a weight .* has moments'):
         restore('run', {}, gpt, [optimizer])
-    gpt.args['n_layer'] = 10 ** 9
     save_checkpoint('a.pt', gpt, TOK.vocabulary, {})
+    forged = load_checkpoint('a.pt')
+    forged['model']['head.weight'][0, 0] = math.nan
+    torch.save(forged, 'a.pt')
+    with pytest.raises(AssertionError, match='a.pt has weights that are not finite'):
+        pretrain.load_network('a.pt')
+    forged['model_args']['n_layer'] = 10 ** 9
+    torch.save(forged, 'a.pt')
     with pytest.raises(AssertionError, match='a.pt: n_layer = 1000000000'):
         pretrain.load_network('a.pt')

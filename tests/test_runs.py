@@ -122,6 +122,8 @@ def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_
     best, greedy = [max((line[name], line['step']) for line in means)[1]
                     for name in ('eval/reward', 'eval/reward_greedy')]
     assert load_checkpoint('run/best.pt')['step'] == best != greedy
+    training = load_checkpoint('run')['progress']['training'][0]        # of all micro-steps
+    assert training == pytest.approx(read_log('run')[-2]['mean_reward'])
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
@@ -179,7 +181,9 @@ def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
     before = weights(path)
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     assert weights(path).equal(before)
-    assert "{'n_embd': 16}" in succeeds('pretrain.py', recipe, '--n_embd=16')
+    two = [Run('pretrain.py', recipe, '--n_embd=16') for _ in range(2)]
+    codes, texts = zip(*[going.wait() for going in two])
+    assert codes == (0, 0) and "{'n_embd': 16}" in ''.join(texts)
     assert weights(f'{path}.old').equal(before) and len(weights(path)) < len(before)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
     fails('was not made by', 'pretrain.py', f'--out={path}')
@@ -241,19 +245,29 @@ def test_a_signal_ends_the_training_of_networks_too():
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """With other rewards, its best begins anew."""
+    """With other rewards, its best begins anew. A dataset is known by its texts, and no network is
+    trained before a run is refused."""
+    lines = pathlib.Path('marked.jsonl').read_text()
+    mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked']
+    other = load_checkpoint('out/generator_arithmetic.pt')
+    other['model']['embed.weight'] += 1.0
+    torch.save(other, 'other.pt')
     fails('nothing to resume', *command('--resume=True'))
-    train('--max_iters=2')
+    train(*mine, '--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
     for words, *flags in (['keeps its optimizer', '--optimizer=adamw'],
-                          ['keeps its generator', *KINDS['causal']],
+                          ['keeps its generator', '--generator=other.pt'],
+                          ['other-mine.pt is missing', '--generator=' + write('other.py', '')],
                           ['nothing is left to do', '--max_iters=1']):
-        fails(words, *command('--resume=True', *flags))
+        assert sys.executable not in fails(words, *command(*mine, '--resume=True', *flags))
+    write('mine.jsonl', lines.partition('\n')[2])
+    fails('keeps its dataset', *command(*mine, '--resume=True'))
+    write('mine.jsonl', lines)
     assert pathlib.Path('run/log.jsonl').read_text() == log
     saved = load_checkpoint('run')
     saved['progress']['best'] = (99.0, 0)
     torch.save(saved, 'run/ckpt.pt')
-    train('--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
+    train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
     for optimizer in saved['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
@@ -303,6 +317,8 @@ MISTAKES = {
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
+    '--chat_template=True --generator=config/networks/generator_prose.py': 'chat_template',
+    '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
     f'--generator={EQUATIONS}': "'random'",
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
 }
@@ -383,7 +399,8 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
     saved = load_checkpoint(path)
     for is_anew in (False, True):
         text = succeeds('sample.py', 'run', '--prompt=1_+3_=__7')
-        assert "'1_+3_=__7'" in text and ('made anew' in text) == is_anew
+        assert "'1_+3_=__7'" in text and 'policy' in text
+        assert ('made anew since this run' in text) == is_anew == ('reference' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
 
