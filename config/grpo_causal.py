@@ -13,7 +13,9 @@ batch_size = 64
 
 kl_beta = 0.0               # a verifier cannot be fooled
 entropy_coef = 0.0
+optimizer = 'muon'
 learning_rate = 2e-3
+min_lr = 1e-4
 max_iters = 600
 
 out_dir = 'out-causal'

@@ -21,7 +21,9 @@ batch_size = 16
 
 kl_beta = 0.02
 entropy_coef = 0.0
+optimizer = 'muon'
 learning_rate = 1e-3
+min_lr = 1e-4
 max_iters = 100
 
 out_dir = 'out-composite'

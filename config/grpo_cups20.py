@@ -14,6 +14,7 @@ kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-3
+min_lr = 1e-4
 max_iters = 100
 
 out_dir = 'out-cups20'

@@ -16,7 +16,10 @@ batch_size = 16
 gradient_accumulation_steps = 8
 
 entropy_coef = 0.0
+kl_beta = 0.05
+optimizer = 'muon'
 learning_rate = 5e-4
+min_lr = 1e-4
 max_iters = 500
 
 out_dir = 'out-gpu'

@@ -15,7 +15,9 @@ batch_size = 32
 
 kl_beta = 0.0
 entropy_coef = 0.0
+optimizer = 'muon'
 learning_rate = 1e-3
+min_lr = 1e-4
 max_iters = 300
 
 out_dir = 'out-pairs'

@@ -10,7 +10,9 @@ fill_order = 'left'
 adv_norm = 'none'           # 'std' would blow up small differences among right answers
 kl_beta = 0.1               # keeps the variety of the reference
 entropy_coef = 0.0
+optimizer = 'muon'
 learning_rate = 2e-3
+min_lr = 1e-4
 max_iters = 600
 
 out_dir = 'out-passes'

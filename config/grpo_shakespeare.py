@@ -12,7 +12,10 @@ judge = 'config/networks/judge_prose.py'
 
 batch_size = 32
 entropy_coef = 0.0
+kl_beta = 0.05
+optimizer = 'muon'
 learning_rate = 2e-3
+min_lr = 1e-4
 max_iters = 700
 
 out_dir = 'out-shakespeare'

@@ -18,7 +18,7 @@ def page(name):
 
 def knobs_of(script):
     """Return the names that a script lets a user set."""
-    names = ['help', *re.findall(r'(?m)^([a-z_0-9]+) = ', SOURCES[script])]
+    names = ['help', *re.findall(r'(?m)^ *([a-z_0-9]+) = ', SOURCES[script])]
     if script == 'sample.py' or script.startswith('extras/'):
         names += knobs_of('train_grpo.py')
     return names

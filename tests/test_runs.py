@@ -27,7 +27,7 @@ KINDS = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
     'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
     'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
-               '--mini_batches=2', '--inner_updates=2', '--optimizer=adamw'],
+               '--mini_batches=2', '--inner_updates=2', '--optimizer=muon'],
     'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
                '--rewards={"verify": 1.0, "length": -0.1}', '--inner_updates=2'],
 }
@@ -255,7 +255,7 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     fails('nothing to resume', *command('--resume=True'))
     train(*mine, '--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
-    for words, *flags in (['keeps its optimizer', '--optimizer=adamw'],
+    for words, *flags in (['keeps its optimizer', '--optimizer=muon'],
                           ['keeps its generator', '--generator=other.pt'],
                           ['other-mine.pt is missing', '--generator=' + write('other.py', '')],
                           ['nothing is left to do', '--max_iters=1']):
@@ -376,9 +376,10 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = train('--temperature=0.7', '--top_k=3', '--rewards={"judge": 1.0, "verify": 0.5}')
     *_, last = read_log('run')
     assert re.search(r'\| training [01]\.\d', text)        # verify; the reward is negative
-    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 25
+    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 26
     sample = json.loads(open('run/samples.jsonl').readlines()[-1])
-    assert sample['lowest_reward'] == pytest.approx(read_log('run')[1]['lowest_reward'])
+    step_2 = [line for line in read_log('run') if line['step'] == 2 and 'loss' in line]
+    assert sample['lowest_reward'] == pytest.approx(step_2[0]['lowest_reward'])
     text = succeeds('sample.py', 'run', '--num_samples=2')
     *_, policy = re.findall('(?m)^policy .*', text)
     for name in ('judge', 'verify', 'judge_greedy'):
