@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
+#
+#     bash extras/studies.sh              # a night on two cores; finished runs are not made again
+#     bash extras/studies.sh c f
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+study() { # folder, words of extras.compare
+    mkdir -p "out-studies/$1"
+    python -m extras.compare "out-studies/$1" "${@:2}" | tee "out-studies/$1/table.txt"
+}
+
+long="config/grpo_cups20.py --max_iters=40"
+papers=()
+for paper in grpo dr_grpo dapo rloo gspo cispo maxrl; do
+    papers+=("$paper=config/papers/$paper.py")
+done
+rules=(std=--adv_norm=std none=--adv_norm=none batch=--adv_norm=batch)
+
+a() { # seven papers, one update a step
+    for lr in 1e-3 3e-4; do
+        study a-$lr $long --learning_rate=$lr --seeds=1,2,3,4,5 "${papers[@]}"
+    done
+}
+
+b() { # sixteen updates a step
+    for lr in 1e-4 3e-4 1e-3; do
+        study b-$lr $long --max_iters=20 --eval_interval=5 --learning_rate=$lr --min_lr=$lr \
+            --batch_size=8 --gradient_accumulation_steps=4 --mini_batches=4 --inner_updates=4 \
+            --seeds=1,2,3 "${papers[@]}"
+    done
+}
+
+c() { # what an advantage is divided by: with one reward, and with two
+    study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
+    study c-two config/grpo_config.py config/grpo_repeats.py --seeds=1,2,3,4,5 "${rules[@]}"
+}
+
+d() { # group size, for 256 completions a step
+    study d $long --seeds=1,2,3 'k8=--group_size=8 --batch_size=32' \
+        'k4=--group_size=4 --batch_size=64' 'k16=--group_size=16 --batch_size=16' \
+        'k64=--group_size=64 --batch_size=4'
+}
+
+e() { # the KL, with a judge that can be fooled
+    study e config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3 \
+        none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k2=--kl_beta=0.2 --kl_type=k2' \
+        'k3=--kl_beta=0.2 --kl_type=k3' 'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
+        "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
+}
+
+f() { # what the loss is divided by, where lengths differ
+    norms=(token=--loss_norm=token sequence=--loss_norm=sequence constant=--loss_norm=constant)
+    study f-cups20 $long --seeds=1,2,3,4,5 "${norms[@]}"
+    study f-think config/grpo_think.py --max_iters=60 --seeds=1,2,3,4,5 "${norms[@]}"
+}
+
+for name in ${*:-a b c d e f}; do
+    $name
+done
