@@ -318,11 +318,16 @@ def restore(folder, must_match, model, optimizers):
     for name, value in must_match.items():
         assert checkpoint['must_match'].get(name, value) == value, (
             f"a resumed run keeps its {name}; that of {folder} is another one")
+    start = [p.clone() for p in model.parameters()]
     model.load_state_dict(checkpoint['model'])
-    for optimizer, saved in zip(optimizers, checkpoint['optimizers'], strict=True):
+    state = {}                                  # of each weight: its moments, and its steps
+    for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
         optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})
-        for p, moments in optimizer.state.items():
-            for moment in moments.values():     # torch takes moments of any shape
-                assert moment.dim() == 0 or moment.shape == p.shape, (
-                    f"{folder}: a weight {tuple(p.shape)} has moments {tuple(moment.shape)}")
+        state |= optimizer.state
+    # torch takes moments of any shape, and does without. A weight that never had a gradient has no
+    # moments; it is still as it was at the start.
+    for p, at_start in zip(model.parameters(), start):
+        shapes = [tuple(value.shape) for value in state.get(p, {}).values() if value.dim() > 0]
+        assert p.equal(at_start) and not shapes or shapes and set(shapes) == {tuple(p.shape)}, (
+            f"{folder}: a weight {tuple(p.shape)} has moments {shapes}")
     return checkpoint
