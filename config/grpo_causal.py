@@ -9,14 +9,14 @@ rewards = {'verify': 1.0}
 generator = 'config/networks/generator_equations.py'
 
 group_size = 8
-batch_size = 64
+batch_size = 256
 
 kl_beta = 0.0               # a verifier cannot be fooled
 entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 2e-3
 min_lr = 1e-4
-max_iters = 600
+max_iters = 150
 
 out_dir = 'out-causal'
-eval_interval = 300
+eval_interval = 15

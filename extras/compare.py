@@ -91,5 +91,6 @@ if __name__ == "__main__":
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
         show(ax, clock, variants, list(runs))
     ax.legend()
+    figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)
     print(f"\nwrote {folder}/compare.png")

@@ -56,6 +56,37 @@ f() { # what the loss is divided by, where lengths differ
     study f-think config/grpo_think.py --max_iters=60 --seeds=1,2,3,4,5 "${norms[@]}"
 }
 
-for name in ${*:-a b c d e f}; do
+g() { # more prompts a step: groups that teach nothing cost only their sampling
+    study g $long --seeds=1,2,3 p32=--batch_size=32 p64=--batch_size=64 p128=--batch_size=128
+}
+
+rate() { # experiment, steps between evaluations, learning rates
+    variants=()
+    for lr in "${@:3}"; do
+        variants+=("lr$lr=--learning_rate=$lr")
+    done
+    study "rates-$1" "config/grpo_$1.py" "--eval_interval=$2" --seeds=1,2 "${variants[@]}"
+}
+
+rates() { # three learning rates of every small experiment
+    python - <<'PYTHON'
+import json, random
+cases = random.Random(0).sample([(h, m) for h in range(1, 10) for m in range(60)], 300)
+with open('mine.jsonl', 'w') as file:
+    for h, m in cases:
+        print(json.dumps({'prompt': f'{h}h{m:02}m=', 'answer': str(60 * h + m)}), file=file)
+PYTHON
+    rate think 10 3e-4 1e-3 3e-3
+    rate config 25 1.3e-3 4e-3 1.2e-2
+    rate pairs 20 3e-4 1e-3 3e-3
+    rate causal 15 5e-4 2e-3 4e-3
+    rate alliteration 10 3e-4 1e-3 3e-3
+    rate labels 5 1.5e-4 5e-4 1.5e-3
+    rate passes 50 7e-4 2e-3 6e-3
+    rate composite 10 3e-4 1e-3 3e-3
+    rate docstrings 50 7e-4 2e-3 6e-3
+}
+
+for name in ${*:-a b c d e f g rates}; do
     $name
 done
