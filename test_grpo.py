@@ -534,7 +534,7 @@ STEPS = {
                      'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
     'causal': {**TWO, 'entropy_coef': 0.1},
     'causal, filtered': {**TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
-                         'inner_updates': 2, 'loss_norm': 'sequence', 'ratio_level': 'sequence'},
+                         'adv_norm': 'std', 'inner_updates': 2, 'loss_norm': 'sequence', 'ratio_level': 'sequence'},
     # without KL and entropy, groups of equal rewards are left out
     'dead groups': {**TWO, 'inner_updates': 2, 'top_k': 3},
     'dead groups, three passes': {'batch_size': 4, 'n_fill_steps': 3},

@@ -13,6 +13,7 @@ generator = 'config/networks/generator_completion.py'
 group_size = 8
 batch_size = 16
 
+adv_norm = 'std'
 kl_beta = 0.02
 entropy_coef = 0.0
 optimizer = 'muon'

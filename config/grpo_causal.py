@@ -11,6 +11,7 @@ generator = 'config/networks/generator_equations.py'
 group_size = 8
 batch_size = 256
 
+adv_norm = 'std'
 kl_beta = 0.0               # a verifier cannot be fooled
 entropy_coef = 0.0
 optimizer = 'muon'

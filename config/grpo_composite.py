@@ -19,6 +19,7 @@ judge = 'config/networks/judge_completion.py'
 group_size = 8
 batch_size = 16
 
+adv_norm = 'std'
 kl_beta = 0.02
 entropy_coef = 0.0
 optimizer = 'muon'

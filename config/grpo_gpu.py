@@ -16,6 +16,7 @@ batch_size = 16
 gradient_accumulation_steps = 8
 
 entropy_coef = 0.0
+adv_norm = 'std'
 kl_beta = 0.05
 optimizer = 'muon'
 learning_rate = 5e-4

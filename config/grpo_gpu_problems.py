@@ -25,6 +25,7 @@ group_size = 8
 batch_size = 2              # 16 completions at a time
 gradient_accumulation_steps = 8
 
+adv_norm = 'std'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'

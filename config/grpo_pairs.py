@@ -13,6 +13,7 @@ judge = 'config/networks/judge_pairs.py'     # if rewards has 'judge'
 group_size = 8
 batch_size = 32
 
+adv_norm = 'std'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'muon'

@@ -26,6 +26,7 @@ gradient_accumulation_steps = 2
 
 temperature = 0.7
 
+adv_norm = 'std'
 kl_beta = 0.0               # a verifier cannot be fooled, and a reference costs a forward pass
 entropy_coef = 0.0
 optimizer = 'adamw'

@@ -12,6 +12,7 @@ judge = 'config/networks/judge_prose.py'
 
 batch_size = 32
 entropy_coef = 0.0
+adv_norm = 'std'
 kl_beta = 0.05
 optimizer = 'muon'
 learning_rate = 2e-3

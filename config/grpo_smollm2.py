@@ -13,6 +13,7 @@ generator = 'out/smollm2'
 group_size = 8
 batch_size = 16
 
+adv_norm = 'std'
 kl_beta = 0.0               # a verifier cannot be fooled, and a reference costs a forward pass
 entropy_coef = 0.0
 optimizer = 'adamw'

@@ -13,6 +13,7 @@ generator = 'config/networks/generator_think.py'
 group_size = 8
 batch_size = 32
 
+adv_norm = 'std'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
