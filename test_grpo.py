@@ -121,8 +121,8 @@ def two_sequences():
     """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
     and has a distribution of its own."""
     return Rollout(None, torch.zeros(2, 4), None, None, torch.tensor([0, 1, 1, 1, 1]),
-                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(), torch.zeros(5),
-                   None)
+                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(),
+                   torch.zeros(5), None)
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
@@ -534,7 +534,8 @@ STEPS = {
                      'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
     'causal': {**TWO, 'entropy_coef': 0.1},
     'causal, filtered': {**TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
-                         'adv_norm': 'std', 'inner_updates': 2, 'loss_norm': 'sequence', 'ratio_level': 'sequence'},
+                         'adv_norm': 'std', 'inner_updates': 2, 'loss_norm': 'sequence',
+                         'ratio_level': 'sequence'},
     # without KL and entropy, groups of equal rewards are left out
     'dead groups': {**TWO, 'inner_updates': 2, 'top_k': 3},
     'dead groups, three passes': {'batch_size': 4, 'n_fill_steps': 3},
