@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
                     print_line, rank, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
-from judge import classify
+from judge import Scorer, classify
 from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, save_checkpoint,
                    update)
 from rollout import complete
@@ -225,11 +225,16 @@ if __name__ == "__main__":
     if against:
         _, filler_tok, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
-    train, held_out, _ = read_texts(dataset)
+    train, held_out, verify = read_texts(dataset)
     # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
     # that learns labels.
     causal = filler.causal if filler else kind != 'fill'
-    data = Dataset(train, held_out, tok, causal, **config)
+    blanks = blank_kind                         # of the prompts that a generator completes
+    if kind == 'causal' and blank_kind != 'marked':
+        blanks = 'suffix' if type(train[0]) is str else 'answer'
+    elif kind != 'fill':
+        verify = None
+    data = Dataset(train, held_out, tok, causal, **config | {'blank_kind': blanks})
     for record in data.records or [{}]:
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
@@ -255,10 +260,14 @@ if __name__ == "__main__":
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
                 held_out_loss = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
-            seconds_left = (time.time() - began) / step * (max_iters - step)
-            print_line(f'{path} step {step}', as_numbers({
-                'loss': loss.detach(), 'held-out loss': held_out_loss, 'gradient': grad_norm,
-                'seconds left': seconds_left}))
+            numbers = {'loss': loss.detach(), 'held-out loss': held_out_loss}
+            if verify:                          # where GRPO would start
+                r = complete(network, data.prompts('val', 2 * batch_size, 1, 0).to(torch_device))
+                scores = Scorer(verify=verify).score(['verify'], r)
+                numbers['held-out verify'] = scores['verify'].mean()
+            numbers['gradient'] = grad_norm
+            numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
+            print_line(f'{path} step {step}', as_numbers(numbers))
     # Another process may have made the same network in the meantime: the old one stays the old one.
     if os.path.exists(path) and changed_knobs(path, config):
         os.replace(path, f'{path}.old')

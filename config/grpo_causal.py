@@ -1,7 +1,7 @@
 # 12+35= -> 047, from left to right; the reward is the verifier; no KL
 # python train_grpo.py config/grpo_causal.py
 # verify: start 59.5 %, line to beat 93.8 %, policy 98.0 +- 0.5 %; seeds 1, 2, 3; 111 to 141 s of
-# steps on one core of an AMD EPYC that had other work, too
+# steps on one core (TODO_REMEASURE)
 
 blank_kind = 'answer'
 rewards = {'verify': 1.0}
@@ -12,7 +12,7 @@ group_size = 8
 batch_size = 256
 
 adv_norm = 'std'
-kl_beta = 0.0               # a verifier cannot be fooled
+kl_beta = 0.0               # an exact verifier leaves little to fool
 entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 2e-3

@@ -27,7 +27,7 @@ gradient_accumulation_steps = 2
 temperature = 0.7
 
 adv_norm = 'std'
-kl_beta = 0.0               # a verifier cannot be fooled, and a reference costs a forward pass
+kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
 entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 2e-5

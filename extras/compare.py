@@ -88,6 +88,8 @@ if __name__ == "__main__":
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
     figure = Figure(figsize=(10, 4), layout='constrained')
+    goal = json.loads(Path(next(iter(runs)), 'config.json').read_text())['goal']
+    figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
         show(ax, clock, variants, list(runs))
     ax.legend()

@@ -1,7 +1,9 @@
 """Draw the log of a run, or of several in one picture, as a PNG in the first run's folder.
 
     python -m extras.curves out-grpo                        # out-grpo/curves.png
-    python -m extras.curves out-grpo out-other              # out-grpo/compare.png"""
+    python -m extras.curves out-grpo out-other              # out-grpo/compare.png
+
+extras.compare draws several seeds of a variant as one line with a band."""
 import contextlib
 import json
 import os
@@ -15,8 +17,9 @@ try:
 except ImportError:
     fail("no picture without matplotlib: pip install matplotlib")
 
-TITLES = {'eval/reward': 'held-out reward', 'eval/verify': 'held-out verify',
-          'eval/tokens': 'held-out tokens per completion',
+TITLES = {'eval/reward': 'reward, held-out prompts',
+          'eval/verify': 'verify: share of held-out completions that are right',
+          'eval/tokens': 'tokens per held-out completion',
           'kl': 'KL to the reference, nats per token', 'entropy': 'entropy, nats per token'}
 
 
@@ -53,7 +56,7 @@ if __name__ == "__main__":
     figure = Figure(figsize=(10, 4.4), layout='constrained')
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
-                       label='line to beat: the reference with greedy decoding')
+                       label='line to beat: the start with greedy decoding')
     for i, (folder, lines) in enumerate(logs.items()):
         draw(axes[goal], lines, goal, f'C{i}', label=f'{folder}: samples')
         draw(axes[goal], lines, f'{goal}_greedy', f'C{i}:', label=f'{folder}: greedy')

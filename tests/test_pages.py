@@ -1,6 +1,7 @@
-"""The pages: every command names files and knobs that exist, links lead somewhere, the Python of
-the README runs."""
+"""The pages: every command names files and knobs that exist, links lead somewhere, their Python
+runs."""
 import re
+import textwrap
 
 import pytest
 
@@ -45,20 +46,24 @@ def test_links_lead_somewhere_and_named_files_exist(name):
     paths = re.findall(r'`((?:config|data|extras|tests)/\w+\.\w+)`', text)
     for path in [folder / target for target in targets] + [ROOT / path for path in paths]:
         assert path.exists(), path
+    for target, anchor in re.findall(r'\]\((?!http)([^)#]*)#([^)]+)\)', text):
+        text_of = (folder / target).read_text('utf-8') if target else text
+        headings = [re.sub(r'[^\w -]', '', heading).lower().replace(' ', '-')
+                    for heading in re.findall(r'(?m)^## (.+)', text_of)]
+        assert anchor in headings, anchor
     for function in re.findall(r'`(\w+)\(\)`|`(test_\w+)`', text):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
-def test_the_readme_shows_tiny_as_it_is():
-    text = page('README.md')
-    assert SOURCES['extras/tiny.py'].split('"""', 2)[2].strip() in text
+def test_the_readme_shows_the_loop_of_tiny_as_it_is():
+    loop, = re.findall(r'(?s)```python\n(.*?)```', page('README.md'))
+    assert SOURCES['extras/tiny.py'].endswith(textwrap.indent(loop, '    '))
 
 
-def test_the_python_of_the_readme_runs():
+def test_the_python_of_the_pages_runs():
     """A reward of your own, as a config file; and a step in a notebook."""
-    text = page('README.md')
-    reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", text)
-    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', text)
+    reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", page('README.md'))
+    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('config/README.md'))
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')
     succeeds(write('notebook.py', notebook))

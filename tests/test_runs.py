@@ -14,6 +14,7 @@ import torch
 import common
 import train_grpo
 from common import configure
+from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
 from model import load_checkpoint
@@ -189,6 +190,16 @@ def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
     fails('was not made by', 'pretrain.py', f'--out={path}')
 
 
+def test_pretraining_prints_which_share_of_the_samples_is_right():
+    text = succeeds('pretrain.py', 'config/networks/generator_think.py', '--max_iters=40',
+                    '--batch_size=64', '--out=a.pt')
+    generator, tok = load_network('a.pt')
+    data = Dataset(*read_texts('cups')[:2], tok, True, blank_kind='answer')
+    cases = complete(generator, data.prompts('val', 128, 1, 0)).cases()
+    n_right = sum(case['completion'][-1:] == follow(case['prompt'])[-1] for case in cases)
+    assert re.findall(r'held-out verify (\S+)', text)[-1] == f'{n_right / 128:.3f}' != '0.000'
+
+
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
     'generator_arithmetic --dataset=marked.jsonl --blank_kind=marked': 1.9,
     'generator_equations': 1.9,
@@ -204,6 +215,7 @@ def test_pretraining_learns(words):
                     '--batch_size=64', '--dtype=float32', *flags, '--out=a.pt')
     *_, loss = re.findall(r'held-out loss (\S+)', text)
     assert float(loss) < LEARNS[words]
+    assert ('held-out verify' in text) == recipe.startswith('generator')
     if recipe == 'judge_classifier':            # real text scores higher than filled text
         judge, tok = load_network('a.pt')
         prompts = Dataset(*read_texts('arithmetic')[:2], tok, False).prompts('val', 300, 1, 1)

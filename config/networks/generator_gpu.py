@@ -1,4 +1,5 @@
-# 30 million parameters that fill blanks of Shakespeare in GPT-2's byte pairs
+# fills blanks of Shakespeare in GPT-2's byte pairs: 5 million parameters in six layers, and 26
+# million in the tables of 50,257 byte pairs
 
 import torch
 
