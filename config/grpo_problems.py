@@ -22,7 +22,7 @@ generator = 'out/smollm2'
 
 group_size = 8
 batch_size = 4              # 9 GB of memory; 8 at a time need 12, 16 at a time 14
-gradient_accumulation_steps = 2
+gradient_accumulation_steps = 4
 
 temperature = 0.7
 
@@ -33,10 +33,10 @@ optimizer = 'adamw'
 learning_rate = 2e-5
 min_lr = 2e-6
 warmup_iters = 3
-max_iters = 40
+max_iters = 32
 compile = False
 
 out_dir = 'out-problems'
 log_interval = 1
-eval_interval = 10
+eval_interval = 8
 eval_prompts = 96
