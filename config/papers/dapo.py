@@ -1,5 +1,6 @@
 # DAPO, arXiv:2503.14476, 3.1 and 3.3: a higher upper clip, one mean over all tokens, no KL.
-# Not here: dynamic sampling and the soft penalty for overlong answers
+# Its filter of groups that teach nothing is built in, see STUDIES.md, g; instead of refilling them,
+# take more prompts. Instead of its penalty for overlong answers: 'tokens' or 'ended' as a reward
 adv_norm = 'std'
 loss_norm = 'token'
 clip_low, clip_high = 0.2, 0.28
