@@ -46,7 +46,8 @@ d() { # group size, for 256 completions a step
 e() { # the KL, with a judge that can be fooled
     study e config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3 \
         none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k2=--kl_beta=0.2 --kl_type=k2' \
-        'k3=--kl_beta=0.2 --kl_type=k3' 'target=--kl_beta=0.2 --target_kl=0.5' 'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
+        'k3=--kl_beta=0.2 --kl_type=k3' 'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
+        'target=--kl_beta=0.2 --target_kl=0.5' \
         "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
 }
 
