@@ -17,7 +17,7 @@ entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 2e-3
 min_lr = 1e-4
-max_iters = 150
+max_iters = 300
 
 out_dir = 'out-causal'
-eval_interval = 15
+eval_interval = 30
