@@ -160,13 +160,15 @@ class Scorer:
         if self.verify:
             known.append('verify')
         # A name that stands twice, or is that of another number, would hide one of the two.
-        names = known + [f'{name}_greedy' for name in known] + NUMBERS
+        # A function may be called `reward` if it is the sum.
+        reserved = NUMBERS[2:] if rewards == {'reward': 1.0} else NUMBERS
+        names = known + [f'{name}_greedy' for name in known] + reserved
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
         assert rewards and set(rewards) <= set(known) and len(names) == len(set(names)), (
             f"rewards = {rewards}: expected names among {known}, or of functions in a config file "
-            "on the command line, each with a name of its own")
+            f"on the command line, each with a name of its own, not in {reserved}")
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def names(self, rewards, has_answers=True):

@@ -123,7 +123,8 @@ def read_texts(dataset):
     known = set(map(repr, held_out))
     train = [text for text in train if repr(text) not in known]     # never trained on
     assert train and held_out, (
-        f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each")
+        f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
+        "a column `held_out` of true and false chooses them")
     if verify is None and type(train[0]) is str:
         verify = checker(train)
     return train, held_out, verify

@@ -4,6 +4,7 @@
 
 The last number that it writes is its answer. Held-out problems have names and pairs of numbers that
 no training problem has."""
+import math
 import random
 import re
 
@@ -45,6 +46,7 @@ def verify(completion, answer):
 
 
 def last_number(text):
-    """Return the last number of a text, without the commas of 1,000; None if there is none."""
+    """Return the last number of a text, without the commas of 1,000. If there is none: NaN, which
+    equals nothing."""
     numbers = re.findall(r'-?\d+(?:\.\d+)?', text.replace(',', ''))
-    return float(numbers[-1]) if numbers else None
+    return float(numbers[-1]) if numbers else math.nan

@@ -158,9 +158,11 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     assert Scorer().goal({'judge': 1.0}) == 'reward'
+    assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
             ({}, {}), ({'verify': 1.0}, {}), ({'kl': 1.0}, {'kl': right}), ({'kl': '1'}, {}),
             ({'kl': math.nan}, {}), ({'kl': 1.0}, {'reward': right}),
+            ({'reward': 0.5}, {'reward': right}),
             ({'kl': 1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):
             Scorer(functions=functions).goal(rewards)
