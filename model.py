@@ -175,7 +175,7 @@ class GPT(nn.Module):
             rotary = self.rotary[:, start:stop]                             # (2, L, D)
         else:
             x = x + self.position.weight[start:stop]
-        x = norm(x)                             # embeddings have size 1, as everywhere below
+        x = norm(x)                             # size 1, as what every layer reads
         for block in self.blocks:
             x = block(x, rotary, mask, cache)
         return norm(x)
@@ -324,8 +324,8 @@ def restore(folder, must_match, model, optimizers):
     for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
         optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})
         state |= optimizer.state
-    # torch takes moments of any shape, and does without. A weight that never had a gradient has no
-    # moments; it is still as it was at the start.
+    # load_state_dict() does not check that moments are there, and fit. Only a weight that never had
+    # a gradient may lack them; it is still as it was at the start.
     for p, at_start in zip(model.parameters(), start):
         shapes = [tuple(value.shape) for value in state.get(p, {}).values() if value.dim() > 0]
         assert p.equal(at_start) and not shapes or shapes and set(shapes) == {tuple(p.shape)}, (

@@ -129,11 +129,15 @@ def load_network(path, device='cpu'):
     return network.to(device), tok
 
 
-def open_networks(names, flags, device, may_train=True):
+def open_networks(names, dataset, blank_kind, device, may_train=True):
     """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
     a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
-    first, side by side; or refused, if may_train is False. flags: for recipes, which can set other
-    values. Of several ranks, the first makes the networks while the others wait."""
+    first, side by side; or refused, if may_train is False. dataset and marked blanks are for
+    recipes, which can set others. Of several ranks, the first makes the networks while the others
+    wait."""
+    flags = [f'--dataset={dataset}']
+    if blank_kind == 'marked':
+        flags.append('--blank_kind=marked')
     if rank() > 0:
         barrier()
     paths = []
@@ -147,7 +151,7 @@ def open_networks(names, flags, device, may_train=True):
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
                 if not may_train:
-                    fail(f"{path} is missing or out of date: a resumed run keeps dataset and networks")
+                    fail(f"{path} is missing or out of date: a resumed run keeps its networks")
                 if config['against']:           # a classifier waits for the network it learns from
                     for process in running:
                         process.wait()
@@ -223,16 +227,16 @@ if __name__ == "__main__":
 
     filler = None
     if against:
-        _, filler_tok, (filler,) = open_networks([against], [f'--dataset={dataset}'], torch_device)
+        _, filler_tok, (filler,) = open_networks([against], dataset, blank_kind, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     train, held_out, verify = read_texts(dataset)
     # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
     # that learns labels.
     causal = filler.causal if filler else kind != 'fill'
     blanks = blank_kind                         # of the prompts that a generator completes
-    if kind == 'causal' and blank_kind != 'marked':
+    if kind == 'causal' and blank_kind == 'random':
         blanks = 'suffix' if type(train[0]) is str else 'answer'
-    elif kind != 'fill':
+    if kind == 'classifier' or causal and blanks == 'marked':
         verify = None
     data = Dataset(train, held_out, tok, causal, **config | {'blank_kind': blanks})
     for record in data.records or [{}]:

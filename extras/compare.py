@@ -29,10 +29,13 @@ from extras.curves import Figure, read_log
 
 def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
-    done = Path(f'{path}.done')
-    if done.exists() and done.read_text() == str(words):
+    begun, done = Path(f'{path}.begun'), Path(f'{path}.done')
+    is_same = begun.exists() and begun.read_text() == str(words)
+    if is_same and done.exists():
         return
-    resume = os.path.exists(f'{path}/ckpt.pt') and not done.exists()
+    resume = is_same and os.path.exists(f'{path}/ckpt.pt')
+    done.unlink(missing_ok=True)
+    begun.write_text(str(words))
     words_of_run = [*words, f'--out_dir={path}', f'--resume={resume}']
     with open(f'{path}.txt', 'a') as file:
         code = subprocess.call([sys.executable, 'train_grpo.py', *words_of_run], stdout=file,
@@ -40,7 +43,7 @@ def train(path, words):
     if code != 0:
         *_, last = Path(f'{path}.txt').read_text().splitlines()
         fail(f"a run ended with code {code}, see {path}.txt: {last}")
-    done.write_text(str(words))
+    done.touch()
 
 
 def curve(path, clock):
