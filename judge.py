@@ -71,8 +71,8 @@ def distinct(scorer, r):
 
 
 def kl(scorer, r):
-    """log policy - log reference of the completion, in nats. Its weight is negative. Under top_k and
-    top_p it is as biased as the estimators of the KL."""
+    """log policy - log reference of the completion, in nats. Its weight is negative. It is biased
+    under top_k and top_p, as the estimators of the KL are."""
     # The KL itself is the mean of this over completions. A reward may be such a sample, because
     # GRPO only needs the mean of its gradient: see k1 in sampled_kl() in train_grpo.py.
     now = token_stats(r, r.model, scorer.reference, scorer.temperature)

@@ -124,8 +124,7 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     (U, k), and the kept set (U, V) bool, None without filters. greedy: take the likeliest id."""
     kept = None
     assert 0 < top_p <= 1 and temperature >= 1e-6, (
-        f"top_p = {top_p}, temperature = {temperature}: expected more than 0 and at most 1, and 1e-6 "
-        "or more")
+        f"expected 0 < top_p = {top_p} <= 1 and temperature = {temperature} >= 1e-6")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
