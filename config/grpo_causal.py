@@ -1,7 +1,7 @@
 # 12+35= -> 047, from left to right; the reward is the verifier; no KL
 # python train_grpo.py config/grpo_causal.py
-# verify: start 59.5 %, line to beat 93.8 %, policy 98.0 +- 0.5 %; seeds 1, 2, 3; 111 to 141 s of
-# steps on one core (TODO_REMEASURE)
+# verify: start 59.5 %, line to beat 93.8 %, policy 98.1, 98.4, 99.2 %; seeds 1, 2, 3; 60 s of one
+# core
 
 blank_kind = 'answer'
 rewards = {'verify': 1.0}

@@ -1,7 +1,7 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
-# failure: start 12.5 %, line to beat 13.3 %, policy 6.1 +- 0.4 %; seeds 1, 2, 3; 198 s
-# of steps on one core (TODO_REMEASURE)
+# failure: start 12.5 %, line to beat 13.3 %, policy 6.1 +- 0.4 %; seeds 1, 2, 3. Older
+# than the last changes of rounding
 
 from data.failures import fails
 
