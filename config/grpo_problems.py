@@ -1,7 +1,7 @@
 # a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
 # python train_grpo.py config/grpo_problems.py
-# verify: start 8.9 %, line to beat 6.2 %, policy 32.3 %, greedy 39.6 %; seed 1 alone. It learns too
-# slowly: a larger learning_rate is untried. 20 minutes of one core's time
+# verify: start 7.0 %, line to beat 7.3 %, policy 88.8, 86.5, 80.5 %; seeds 1, 2, 3. Completions that
+# stop by themselves: 14 % -> 100, 100, 97 %. 17 to 22 minutes of one core that had other work, too
 
 dataset = 'problems'
 blank_kind = 'answer'
