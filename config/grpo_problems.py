@@ -3,19 +3,12 @@
 # verify: start 7.0 %, line to beat 7.3 %, policy 88.8, 86.5, 80.5 %; seeds 1, 2, 3. Completions that
 # stop by themselves: 14 % -> 100, 100, 97 %. 17 to 22 minutes of one core that had other work, too
 
+from data.problems import verify as _verify
+
 dataset = 'problems'
 blank_kind = 'answer'
 chat_template = True
 max_new_tokens = 32         # many more than an answer needs; at the start it rambles
-
-from data.problems import verify as _verify
-
-
-def stops(completions, answer, ended):
-    """1 if the last number is right and the model has stopped by itself."""
-    return [float(end) * _verify(*texts) for end, *texts in zip(ended, completions, answer)]
-
-
 rewards = {'verify': 1.0, 'stops': 0.5}     # verify: the last number is right
 
 generator = 'out/smollm2'
@@ -40,3 +33,8 @@ out_dir = 'out-problems'
 log_interval = 1
 eval_interval = 8
 eval_prompts = 96
+
+
+def stops(completions, answer, ended):
+    """1 if the last number is right and the model has stopped by itself."""
+    return [float(end) * _verify(*texts) for end, *texts in zip(ended, completions, answer)]
