@@ -19,9 +19,7 @@ done
 rules=(std=--adv_norm=std none=--adv_norm=none batch=--adv_norm=batch)
 
 a() { # seven papers, one update a step
-    for lr in 1e-3 3e-4; do
-        study a-$lr $long --learning_rate=$lr --seeds=1,2,3,4,5 "${papers[@]}"
-    done
+    study a $long --seeds=1,2,3,4,5 "${papers[@]}"
 }
 
 b() { # sixteen updates a step
