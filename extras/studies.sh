@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # an hour and a half of one core; what is finished is not made again
+#     bash extras/studies.sh              # 90 minutes of one core; finished runs are kept
 #     bash extras/studies.sh c f
 set -euo pipefail
 cd "$(dirname "$0")/.."
