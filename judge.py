@@ -161,7 +161,9 @@ class Scorer:
             known.append('verify')
         # A name that stands twice, or is that of another number, would hide one of the two.
         # A function may be called `reward` if it is the sum.
-        reserved = NUMBERS[2:] if rewards == {'reward': 1.0} else NUMBERS
+        reserved = NUMBERS
+        if rewards == {'reward': 1.0}:
+            reserved = [name for name in NUMBERS if not name.startswith('reward')]
         names = known + [f'{name}_greedy' for name in known] + reserved
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (

@@ -29,7 +29,8 @@ from extras.curves import Figure, read_log
 
 def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
-    begun, done = Path(f'{path}.begun'), Path(f'{path}.done')
+    begun = Path(f'{path}.begun')
+    done = Path(f'{path}.done')
     is_same = begun.exists() and begun.read_text() == str(words)
     if is_same and done.exists():
         return
@@ -46,9 +47,14 @@ def train(path, words):
     done.touch()
 
 
+def goal_of(path):
+    """Return the name of the number that a run watches."""
+    return json.loads(Path(path, 'config.json').read_text())['goal']
+
+
 def curve(path, clock):
     """Return a run's evaluations (2, n): times by a clock, and values of the number it watches."""
-    name = 'eval/' + json.loads(Path(path, 'config.json').read_text())['goal']
+    name = f'eval/{goal_of(path)}'
     return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
 
 
@@ -59,9 +65,9 @@ def show(ax, clock, names, paths):
     times = np.linspace(0, min(c[0, -1] for c in curves), 101)
     values = np.array([np.interp(times, *c) for c in curves])
     values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
-    gap = values - values[0]
-    error = gap.std(1, ddof=1) / gap.shape[1] ** 0.5
-    table = zip(names, values.mean(1), values.std(1, ddof=1), gap.mean(1), error)
+    gaps = values - values[0]
+    errors = gaps.std(1, ddof=1) / gaps.shape[1] ** 0.5
+    table = zip(names, values.mean(1), values.std(1, ddof=1), gaps.mean(1), errors)
     print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first')
     for name, mean, std, gap, error in table:
         cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
@@ -73,9 +79,10 @@ def show(ax, clock, names, paths):
 
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C: the runs are saved and end, and so do we
-    i = [word[:8] for word in sys.argv + ['--seeds=']].index('--seeds=')
-    if len(sys.argv) < i + 2:
+    is_seeds = [word.startswith('--seeds=') for word in sys.argv]
+    if not any(is_seeds[2:-1]):                 # a folder comes before it, and a variant after it
         sys.exit(__doc__)
+    i = is_seeds.index(True)
     folder, *shared = sys.argv[1:i]
     seeds = sys.argv[i].removeprefix('--seeds=').split(',')
     variants = dict(word.split('=', 1) for word in sys.argv[i + 1:])
@@ -91,7 +98,7 @@ if __name__ == "__main__":
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
     figure = Figure(figsize=(10, 4), layout='constrained')
-    goal = json.loads(Path(next(iter(runs)), 'config.json').read_text())['goal']
+    goal = goal_of(next(iter(runs)))
     figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
         show(ax, clock, variants, list(runs))

@@ -11,7 +11,7 @@ study() { # folder, words of extras.compare
     python -m extras.compare "out-studies/$1" "${@:2}" | tee "out-studies/$1/table.txt"
 }
 
-long="config/grpo_cups20.py --max_iters=40"
+long="config/grpo_think.py config/grpo_cups20.py --max_iters=40"
 papers=()
 for paper in grpo dr_grpo dapo rloo gspo cispo maxrl; do
     papers+=("$paper=config/papers/$paper.py")

@@ -139,6 +139,7 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
 
 PRETRAINED = ('grpo_smollm2', 'grpo_problems', 'grpo_gpu_problems', 'grpo_antibodies',
               'grpo_antibodies_charge')
+AFTER = {'grpo_cups20': ['config/grpo_think.py'], 'grpo_repeats': ['config/grpo_config.py']}
 
 
 @pytest.mark.parametrize('name', [path.stem for path in sorted(ROOT.glob('config/grpo_*.py'))
@@ -148,11 +149,11 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     those of transformers see test_pretrained.py."""
     lines = [json.dumps({'prompt': f'{i}h{i}m=', 'answer': str(i % 3)}) for i in range(60)]
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
-    path = f'config/{name}.py'
-    config, _ = configure(vars(train_grpo).copy(), [path])
+    paths = [*AFTER.get(name, []), f'config/{name}.py']
+    config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
         make_network(pathlib.Path(config[knob]).stem, config['dataset'])
-    text = succeeds('train_grpo.py', path, '--max_iters=1', '--batch_size=2', '--group_size=4',
+    text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
                     '--device=cpu', '--compile=False', '--out_dir=run')
     assert 'mean_reward' in text and sys.executable not in text
