@@ -13,6 +13,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from common import BLANK, fail
 from data.dataset import Tokenizer
@@ -26,6 +27,8 @@ except ImportError:
 
 # letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
 # V ids of the tokenizer | U places where logits are asked for
+
+TOKENS_AT_ONCE = 2 ** 12    # that go through a network when it learns: 8 GB for SmolLM2-135M
 
 
 class PretrainedTokenizer(Tokenizer):
@@ -168,7 +171,20 @@ class Pretrained(nn.Module):
             return linear(x.to(linear.weight.dtype))[:, :self.tok.vocab_size]
 
     def forward(self, tokens, where, copies=1):
-        """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True."""
+        """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True.
+
+        A backward pass needs what each layer computed, about a megabyte a token. So of many tokens
+        only a part goes through the network at a time, and the backward pass makes it again."""
+        size = len(tokens)
+        while size > 1 and size * tokens.size(1) > TOKENS_AT_ONCE:
+            size = (size + 1) // 2
+        copies = math.gcd(copies, size)         # equal beginnings, also within a part
+        if size == len(tokens):
+            return self.forward_part(tokens, where, copies)
+        return torch.cat([checkpoint(self.forward_part, *part, copies, use_reentrant=False)
+                          for part in zip(tokens.split(size), where.split(size))])
+
+    def forward_part(self, tokens, where, copies):
         if not self.causal:
             inputs = F.pad(tokens.masked_fill(where, self.blank_id), (1, 0), value=self.bos_id)
             return self.features(inputs, F.pad(where, (1, 0)))

@@ -122,6 +122,31 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     assert draw(logp, u[:, None])[:, 0].equal(r.actions)        # it would sample the same
 
 
+@pytest.mark.parametrize('n_sequences, copies', [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize('kind', MODELS)
+def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
+        kind, n_sequences, copies, monkeypatch):
+    llama_norm = transformers.models.llama.modeling_llama.LlamaRMSNorm      # works in float32
+    monkeypatch.setattr(llama_norm, 'forward', lambda norm, x: nn.functional.rms_norm(
+        x, x.shape[-1:], norm.weight, norm.variance_epsilon))
+    model = pretrained.Pretrained(folder_of(kind)).double()
+    r = complete(model, toy_prompts(model), temperature=0.7)
+    sizes = []
+    model.network.get_input_embeddings().register_forward_hook(
+        lambda embed, inputs, x: sizes.append(len(inputs[0])))
+    results = []
+    for limit in (10 ** 9, n_sequences * r.states.size(1)):
+        monkeypatch.setattr(pretrained, 'TOKENS_AT_ONCE', limit)
+        del sizes[:]
+        x = r.features_of(model)
+        model.zero_grad()
+        model.logits(x).logsumexp(-1).sum().backward()
+        results.append((x, [p.grad for p in model.parameters()]))
+    close(*results, atol=1e-12, rtol=1e-12)
+    assert max(sizes) <= n_sequences
+    assert min(sizes) == n_sequences // copies or not model.causal      # prompts that are shared
+
+
 def test_the_output_layer_works_in_float32_under_bfloat16():
     """Otherwise log-probabilities would be rounded to 8 bits."""
     model = pretrained.Pretrained(folder_of('llama'))
