@@ -23,7 +23,7 @@ max_iters = 100
 
 out_dir = 'out-alliteration'
 log_interval = 5
-eval_interval = 50
+eval_interval = 20
 eval_prompts = 128
 
 def alliteration(prompts, completions):

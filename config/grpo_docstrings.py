@@ -21,4 +21,4 @@ max_iters = 700
 
 out_dir = 'out-docstrings'
 log_interval = 10
-eval_interval = 250
+eval_interval = 100

@@ -29,7 +29,7 @@ max_iters = 40
 
 out_dir = 'out-labels'
 log_interval = 5
-eval_interval = 20
+eval_interval = 10
 eval_prompts = 128
 
 def failure(prompts, completions):

@@ -16,5 +16,5 @@ min_lr = 1e-4
 max_iters = 600
 
 out_dir = 'out-passes'
-eval_interval = 300
+eval_interval = 100
 eval_prompts = 1000         # pass@4 is near 1, and 512 prompts would blur it

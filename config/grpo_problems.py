@@ -9,7 +9,7 @@ dataset = 'problems'
 blank_kind = 'answer'
 chat_template = True
 max_new_tokens = 32         # many more than an answer needs; at the start it rambles
-rewards = {'stops': 1.0}
+rewards = {'verify': 1.0, 'stops': 0.5}     # verify: the last number is right
 
 generator = 'out/smollm2'
 
@@ -36,5 +36,5 @@ eval_prompts = 96
 
 
 def stops(completions, answer, ended):
-    """1 if the last number is right, and the model stopped by itself."""
+    """1 if the last number is right and the model has stopped by itself."""
     return [float(end) * _verify(*texts) for end, *texts in zip(ended, completions, answer)]

@@ -20,6 +20,9 @@ rules=(std=--adv_norm=std none=--adv_norm=none batch=--adv_norm=batch)
 
 a() { # seven papers, one update a step
     study a $long --seeds=1,2,3,4,5 "${papers[@]}"
+    for lr in 3e-4 3e-3; do
+        study a-$lr $long --learning_rate=$lr --seeds=1,2,3 "${papers[@]}"
+    done
 }
 
 b() { # sixteen updates a step
