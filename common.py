@@ -15,6 +15,7 @@ import runpy
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -28,6 +29,24 @@ if not __debug__:
 def fail(message):
     """Exit with one line and code 1. For everyday mistakes, which need no traceback."""
     sys.exit(f"error: {message}")
+
+
+def show_error(kind, error, trace):
+    """The excepthook: a failed assert or file operation is one line, all else has its traceback."""
+    if issubclass(kind, (AssertionError, OSError)) and str(error):
+        *_, frame = traceback.extract_tb(trace)
+        print(f"error: {error} ({frame.filename}, line {frame.lineno})", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+@contextlib.contextmanager
+def reading(path):
+    """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        fail(f"{path} is damaged, or not what was expected: {e!r:.300}")
 
 
 def fail_unknown(message, name, known):
@@ -57,6 +76,7 @@ def configure(namespace, words):
     script's CHOICES {name: values}."""
     # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
     # unlike there, a typo in a config file is an error.
+    sys.excepthook = show_error
     defaults = knobs_of(namespace)
     functions = {}
     with contextlib.suppress(AttributeError):   # a notebook's console has any sign
@@ -65,7 +85,7 @@ def configure(namespace, words):
         if word in ('-h', '--help'):
             print_help(namespace)
         for name, value in read(word, knobs_of(namespace)).items():
-            if callable(value):
+            if callable(value) and name not in defaults:
                 functions[name] = value
                 continue
             if name not in defaults:
@@ -99,7 +119,7 @@ def read(word, knobs):
         if not is_flag:
             fail(f"{word}: expected --name=value without spaces, such as --seed=2")
         return {name: value}
-    if not os.path.isfile(word):
+    if not (word.endswith('.py') and os.path.isfile(word)):
         fail_unknown('there is no config file', word, glob.glob('config/*.py'))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     return {name: value for name, value in runpy.run_path(word, knobs).items()
@@ -156,6 +176,8 @@ def init_device(device, dtype):
         for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'):
             if name not in os.environ:
                 fail(f"several ranks are started by torchrun, which sets {name}, too")
+    if not 0 <= rank() < n_ranks():
+        fail(f"RANK = {rank()}: expected 0 to {n_ranks() - 1}, as WORLD_SIZE = {n_ranks()}")
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
@@ -311,10 +333,13 @@ class Log:
         # A resumed run goes on counting where its log ends.
         self.clocks = {'seconds': time.time, 'cpu_seconds': time.process_time}
         self.began = {name: clock() for name, clock in self.clocks.items()}
-        lines = [line for line in path.read_text().splitlines() if line.endswith('}')]
-        for line in lines[-1:]:
-            for name in self.clocks:
-                self.began[name] -= json.loads(line)[name]
+        with reading(path):
+            *lines, torn = path.read_text('utf-8').split('\n')
+            if torn:                            # the last line was never finished
+                print(file=self.file)
+            for line in lines[-1:]:
+                for name in self.clocks:
+                    self.began[name] -= json.loads(line)[name]
         self.samples = open(f'{folder}/samples.jsonl', 'a')
         config_path.write_text(json.dumps(config, indent=1))
         if wandb_project:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from common import fail, fail_unknown
 from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -92,7 +93,8 @@ BUILT_IN = {
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
 # names of other numbers in the log and in printed groups, which a reward may not have
-NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage']
+NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage', 'start',
+           'greedy', 'training', 'step', 'prompt', 'completion', 'lowest_reward']
 
 
 class RewardError(Exception):
@@ -124,11 +126,12 @@ class Scorer:
                 values = torch.as_tensor(self.compute(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,), (
-                    f"expected {N} numbers, not these {values.numel()}: {values.tolist()!r:.60}")
+                    f"expected {N} numbers, not shape {tuple(values.shape)}: "
+                    f"{values.tolist()!r:.60}")
                 bad = ~values.isfinite()
                 assert not bad.any(), (
                     f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
-            except Exception as e:              # a function of yours can raise anything
+            except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
         return scores
@@ -150,7 +153,10 @@ class Scorer:
         for column in cases()[0]:
             columns[PLURAL.get(column, column)] = [case[column] for case in cases()]
         function = self.functions[name]
-        return function(**{want: columns[want] for want in wanted(function, columns)})
+        values = function(**{want: columns[want] for want in wanted(function, columns)})
+        if type(values) is list:                # TRL's functions may return None: does not apply
+            values = [0.0 if value is None else value for value in values]
+        return values
 
     def goal(self, rewards):
         """Refuse rewards that do not exist. Return the name of the number that a run watches:
@@ -168,9 +174,15 @@ class Scorer:
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
-        assert rewards and set(rewards) <= set(known) and len(names) == len(set(names)), (
-            f"rewards = {rewards}: expected names among {known}, or of functions in a config file "
-            f"on the command line, each with a name of its own, not in {reserved}")
+            if name == 'verify' and not self.verify:
+                fail("the reward 'verify' needs a dataset with answers or a checker")
+            if name not in known:
+                fail_unknown("no built-in reward, and no function of a config file on the command "
+                             "line, is called", name, known)
+        taken = [name for name in names if names.count(name) > 1]
+        assert rewards and not taken, (
+            f"rewards = {rewards}: expected one or more, and no function called {taken or ''}: "
+            "other numbers have these names")
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def names(self, rewards, has_answers=True):
@@ -223,6 +235,12 @@ class Progress:
     step: int = 0               # of the last evaluation
     before: float = math.inf    # the goal at the evaluation before the last
     training: tuple = ()        # mean and standard error of the goal in the last training step
+
+    def is_of(self, rewards, at_start):
+        """Return whether the means of the first evaluation are of these rewards, and of the same
+        prompts: then they are equal, up to rounding on another machine."""
+        gaps = [abs(value - self.at_start.get(name, math.inf)) for name, value in at_start.items()]
+        return rewards == self.rewards and max(gaps) < 0.01
 
     def add(self, step, means, training=None):
         """Add an evaluation. training (P, k): the goal in the step before it."""

@@ -300,9 +300,10 @@ def load_checkpoint(path):
     save_pretrained of transformers wrote, one that names it."""
     if os.path.exists(f'{path}/ckpt.pt'):
         path = f'{path}/ckpt.pt'
-    elif os.path.exists(f'{path}/config.json'):
+    elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     try:
+        assert os.path.isfile(path)             # a device could be read without end
         # It is a zip file, with a checksum of each tensor, which torch does not compare.
         assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
-                    print_line, rank, use_threads)
+                    print_line, rank, reading, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
 from judge import Scorer, classify
 from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, save_checkpoint,
@@ -117,14 +117,17 @@ def load_network(path, device='cpu'):
         network = Pretrained(**args)
         tok = network.tok
     else:
-        # each layer has weights of its own: a wrong number would take all memory
-        assert args['n_layer'] <= len(checkpoint['model']), f"{path}: n_layer = {args['n_layer']}"
-        network = GPT(**args)
-        tok = Tokenizer(**checkpoint['vocabulary'])
+        with reading(path):
+            # wrong numbers would take all memory; each layer has weights of its own
+            assert args['n_layer'] <= len(checkpoint['model']) and args['block_size'] < 2 ** 16, (
+                f"{path}: n_layer = {args['n_layer']}, block_size = {args['block_size']}")
+            network = GPT(**args)
+            tok = Tokenizer(**checkpoint['vocabulary'])
     # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
     # brings its weights itself.
     if 'model' in checkpoint:
-        network.load_state_dict(checkpoint['model'])
+        with reading(path):
+            network.load_state_dict(checkpoint['model'])
     assert is_finite(network), f"{path} has weights that are not finite"
     return network.to(device), tok
 

@@ -46,7 +46,11 @@ class PretrainedTokenizer(Tokenizer):
 
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
-        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        unknown = self.tokenizer.unk_token_id
+        assert unknown is None or unknown not in ids, (
+            f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
+        return ids
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""

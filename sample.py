@@ -29,7 +29,9 @@ def open_run(path='out-grpo', *words):
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone needs no reward.
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
-    run_flags = [f'--{name}={value}' for name, value in knobs.items() if hasattr(grpo, name)]
+    # (A recipe is not taken from there, either: it is code. A run with networks names their files.)
+    run_flags = [f'--{name}={value}' for name, value in knobs.items()
+                 if hasattr(grpo, name) and not str(value).endswith('.py')]
     run = grpo.set_up([*run_flags, '--compile=False', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}

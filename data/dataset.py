@@ -106,6 +106,8 @@ def read_texts(dataset):
     verify = None
     if dataset in modules:
         module = importlib.import_module(f'data.{dataset}')
+        if not hasattr(module, 'texts'):
+            fail(f"dataset = {dataset}: data/{dataset}.py has no function texts()")
         train, held_out = module.texts()
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
@@ -120,14 +122,19 @@ def read_texts(dataset):
         fail(f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
     train = list(map(as_record, train))
     held_out = list(map(as_record, held_out))
-    known = set(map(repr, held_out))
-    train = [text for text in train if repr(text) not in known]     # never trained on
+    known = set(map(contents, held_out))
+    train = [text for text in train if contents(text) not in known]     # never trained on
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
-        "a column `held_out` of true and false chooses them")
+        "more paragraphs, or a column `held_out` of true and false, which chooses them")
     if verify is None and type(train[0]) is str:
         verify = checker(train)
     return train, held_out, verify
+
+
+def contents(text):
+    """Return a text, or prompt and answer of a record, by which it is known."""
+    return text if type(text) is str else (text['prompt'], text['answer'])
 
 
 def hold_out(texts):
@@ -137,8 +144,10 @@ def hold_out(texts):
     parts = ([], [])
     for text in texts:
         record = {'prompt': text} if type(text) is str else text
-        chosen = zlib.crc32(record['prompt'].encode()) % 10 == 0
-        parts[bool(record.get('held_out', chosen))].append(text)
+        chosen = record.get('held_out', zlib.crc32(record['prompt'].encode()) % 10 == 0)
+        if chosen not in (True, False):
+            fail(f"{record['line']}: held_out = {chosen!r}: expected true or false")
+        parts[chosen].append(text)
     return parts
 
 

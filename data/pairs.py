@@ -29,7 +29,7 @@ def read_records(path):
                 records.append(as_record({'line': place} | json.loads(line)))
         except Exception as e:
             fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
-                 f'prompt alone ({e!r:.80})')
+                 f'prompt alone ({e!r:.100})')
     # If some had no answer, to say nothing there would count as right.
     unanswered = [record['line'] for record in records if not record['answer']]
     if 0 < len(unanswered) < len(records):
@@ -44,6 +44,8 @@ def as_record(text):
     if type(text) is tuple:
         text = {'prompt': text[0], 'answer': text[1]}
     record = {'answer': ''} | text
+    taken = record.keys() & {'prompts', 'completion', 'completions', 'ended'}
+    assert not taken, f"{taken} cannot be columns: rewards get these from the run"
     (record['prompt'] + record['answer']).encode()          # raises if they are no text
     return record
 

@@ -5,9 +5,9 @@
 
 The folder comes first, then words that all variants share, then --seeds, then the variants, each
 with words of its own. A run is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There
-are as many at a time as cores, with one thread each. All variants of a seed see the same prompts.
-Finished runs are not made again and interrupted ones go on, so the same command can get more
-variants and seeds.
+are as many at a time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see
+the same prompts. Finished runs are not made again and interrupted ones go on, so the same command
+can get more variants and seeds.
 
 Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
 of the processor: mean +- standard deviation over seeds. The last column is the mean difference to
@@ -47,21 +47,23 @@ def train(path, words):
     done.touch()
 
 
-def goal_of(path):
-    """Return the name of the number that a run watches."""
-    return json.loads(Path(path, 'config.json').read_text())['goal']
+def goal_of(paths):
+    """Return the name of the number that all runs watch; if their rewards differ: verify."""
+    configs = [json.loads(Path(path, 'config.json').read_text()) for path in paths]
+    is_same = all(config['rewards'] == configs[0]['rewards'] for config in configs)
+    return configs[0]['goal'] if is_same else 'verify'
 
 
-def curve(path, clock):
-    """Return a run's evaluations (2, n): times by a clock, and values of the number it watches."""
-    name = f'eval/{goal_of(path)}'
+def curve(path, clock, goal):
+    """Return a run's evaluations (2, n): times by a clock, and values of a number."""
+    name = f'eval/{goal}'
     return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
 
 
-def show(ax, clock, names, paths):
+def show(ax, clock, goal, names, paths):
     """Print a table, and draw a picture. paths: of all seeds of the first variant, then of the
     second, ..."""
-    curves = [curve(path, clock) for path in paths]
+    curves = [curve(path, clock, goal) for path in paths]
     times = np.linspace(0, min(c[0, -1] for c in curves), 101)
     values = np.array([np.interp(times, *c) for c in curves])
     values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
@@ -85,23 +87,27 @@ if __name__ == "__main__":
     i = is_seeds.index(True)
     folder, *shared = sys.argv[1:i]
     seeds = sys.argv[i].removeprefix('--seeds=').split(',')
-    variants = dict(word.split('=', 1) for word in sys.argv[i + 1:])
+    words = sys.argv[i + 1:]
+    variants = dict(word.split('=', 1) for word in words if not word.startswith('-'))
+    if len(seeds) < 2 or len(variants) < len(words):
+        fail(f"expected two seeds or more, and variants NAME=WORDS, not {sys.argv[i:]}")
     runs = {}
     for name, words in variants.items():
         for seed in seeds:
             runs[f'{folder}/{name}-{seed}'] = [*shared, *words.split(), f'--seed={seed}']
     os.makedirs(folder, exist_ok=True)
+    n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(n_processes) as pool:
         for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
     figure = Figure(figsize=(10, 4), layout='constrained')
-    goal = goal_of(next(iter(runs)))
+    goal = goal_of(runs)
     figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
-        show(ax, clock, variants, list(runs))
+        show(ax, clock, goal, variants, list(runs))
     ax.legend()
     figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)

@@ -18,7 +18,7 @@ except ImportError:
     fail("no picture without matplotlib: pip install matplotlib")
 
 TITLES = {'eval/reward': 'reward, held-out prompts',
-          'eval/verify': 'verify: share of held-out completions that are right',
+          'eval/verify': 'right answers, held-out prompts',
           'eval/tokens': 'tokens per held-out completion',
           'kl': 'KL to the reference, nats per token', 'entropy': 'entropy, nats per token'}
 
@@ -53,6 +53,10 @@ if __name__ == "__main__":
     small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
     if not first.get('eval/ended'):             # blanks are filled: the number of tokens is given
         small.remove('eval/tokens')
+    if not any(line.get('kl') for line in logs[folders[0]]):    # there was no reference
+        small.remove('kl')
+    if config['goal'] == 'reward':              # a sum: each of its parts
+        small += [f'eval/{name}' for name in config['rewards'] if name != 'verify']
     figure = Figure(figsize=(10, 4.4), layout='constrained')
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
@@ -63,9 +67,9 @@ if __name__ == "__main__":
         for name in small:
             draw(axes[name], lines, name, f'C{i}')
     for name, ax in axes.items():
-        ax.set_title(TITLES[name], loc='left')
+        ax.set_title(TITLES.get(name, name.removeprefix('eval/')), loc='left')
     axes[goal].legend(frameon=False)
     figure.supxlabel('step')
     path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
     figure.savefig(path, dpi=130)
-    print(f"wrote {path}: {TITLES[goal]}, and more")
+    print(f"wrote {path}")

@@ -1,7 +1,7 @@
 """Draw pass@k, the share of held-out prompts of which at least one of k samples is right, for the
 start and the policy of one run or more: does GRPO find what the start could not sample?
 
-    python -m extras.passk out-think out-grpo               # assets/passk.png, and a table
+    python -m extras.passk out-think out-grpo               # out-think/passk.png, and a table
 
 64 samples of each prompt give an unbiased estimate for each k (arXiv:2107.03374, section 2.1)."""
 import sys
@@ -47,5 +47,5 @@ if __name__ == "__main__":
         ax.set_ylim(0, 1.02)
     axes[0].set_ylabel('pass@k: prompts with a right one')
     axes[0].legend(frameon=False, loc='lower right')
-    figure.savefig('assets/passk.png', dpi=130)
-    print("wrote assets/passk.png")
+    figure.savefig(f'{folders[0]}/passk.png', dpi=130)
+    print(f"wrote {folders[0]}/passk.png")

@@ -52,7 +52,7 @@ def test_the_value_of_a_flag_is_a_literal_or_text(flag):
 
 @pytest.mark.parametrize('line', [
     "group_size=2.0", "group_size=True", "group_size=-1", "resume=1", "rewards=3", "kl_beta='x'",
-    "kl_beta=-0.1", "kl_beta=1e999"])
+    "kl_beta=-0.1", "kl_beta=1e999", "kl_beta=print"])
 def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
     name, _ = line.split('=')
     for word in (write('mine.py', line), f'--{line}'):
@@ -61,7 +61,7 @@ def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
 
 @pytest.mark.parametrize('word, nearest', [
     ('--grup_size=3', 'group_size'), ('config/grpo_smok.py', 'grpo_smoke.py'),
-    ('--group_size', 'expected --name=value')])
+    ('--group_size', 'expected --name=value'), ('README.md', 'there is no config file')])
 def test_an_unknown_name_is_refused_and_a_better_word_suggested(word, nearest, monkeypatch):
     monkeypatch.chdir(ROOT)
     refused(nearest, configure, toy_knobs(), [word])
@@ -116,6 +116,27 @@ def test_python_must_not_drop_asserts():
     source = (ROOT / 'common.py').read_text('utf-8')
     with pytest.raises(SystemExit, match='python -O'):
         exec(compile(source, 'common.py', 'exec', optimize=1), {})
+
+
+def test_a_line_that_was_torn_by_a_kill_stays_alone():
+    Log('mine', {}).file.close()
+    write('mine/log.jsonl', '{"step": 0, "seconds": 50, "cpu_seconds": 5}\n{"step": 1, "seco')
+    log = Log('mine', {}, resume=True)
+    log.write(1, {})
+    log.file.close()
+    *_, torn, last = open('mine/log.jsonl').read().splitlines()
+    assert torn == '{"step": 1, "seco' and 50 <= json.loads(last)['seconds'] < 60
+    write('mine/log.jsonl', 'nonsense\n')
+    refused('mine/log.jsonl is damaged', Log, 'mine', {}, resume=True)
+
+
+def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsys):
+    for wrong, is_bug in (("assert 0, 'expected 2'", False), ("open('nowhere')", False),
+                          ('1 / 0', True), ('assert 0', True)):
+        with pytest.raises(Exception) as caught:
+            exec(wrong)
+        common.show_error(caught.type, caught.value, caught.tb)
+        assert ('Traceback' in capsys.readouterr().err) == is_bug
 
 
 def test_a_console_without_a_sign_shows_another_one(monkeypatch):

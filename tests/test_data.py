@@ -82,6 +82,15 @@ def test_a_tenth_of_the_prompts_is_held_out_and_equal_prompts_stay_together():
 def test_a_column_says_which_prompts_are_held_out():
     texts = [{'prompt': f'p{i}', 'held_out': i % 3 == 0} for i in range(99)]
     assert hold_out(texts) == ([text for text in texts if not text['held_out']], texts[::3])
+    texts = [{'prompt': '', 'held_out': 'no', 'line': 'mine, line 1'}]
+    refused("mine, line 1: held_out = 'no'", hold_out, texts)
+
+
+def test_what_is_held_out_is_not_trained_on_even_if_its_columns_differ():
+    lines = [json.dumps({'prompt': f'p{i % 30}', 'answer': '', 'level': i, 'held_out': i < 9})
+             for i in range(60)]
+    train, held_out, _ = read_texts.__wrapped__(write('twice.jsonl', '\n'.join(lines)))
+    assert sorted(len(part) for part in (train, held_out)) == [9, 42]
 
 
 def test_a_file_of_your_own_is_a_dataset():
@@ -108,7 +117,7 @@ def test_a_file_of_your_own_is_a_dataset():
 
 @pytest.mark.parametrize('line', [
     '{"answer": "b"}', '["a"]', '[' * 10 ** 5, '{"prompt": 3, "answer": 4}',
-    '{"prompt": "\\ud800"}', 'nonsense'])
+    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "ended": 1}'])
 def test_a_line_that_is_no_record_is_named(line):
     refused('mine.jsonl, line 2', read_records, write('mine.jsonl', '{"prompt": "a"}\n' + line))
 

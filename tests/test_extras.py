@@ -114,9 +114,12 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         started.append((path, words[-1]))
         at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8}[path[6:]]
         pathlib.Path(path).mkdir(exist_ok=True)
-        write(f'{path}/config.json', '{"goal": "verify"}')
+        # b has a second reward, so its reward is no measure for both
+        config = {'goal': 'reward', 'rewards': {'verify': 1.0} | {'x': 1.0} if 'b-' in path else {}}
+        write(f'{path}/config.json', json.dumps(config))
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
-            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100})
+            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100,
+             'eval/reward': 1.0})
             for step in (0, 100)))
         write(f'{path}/ckpt.pt', '')
         write(f'{path}.txt', 'its last line\n')
@@ -139,5 +142,8 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
         assert '0.150 +- 0.141' in table and '0.300 +- 0.283 +0.000 +- 0.000' in table
         assert '0.250 +- 0.212' in table and '0.500 +- 0.424 +0.200 +- 0.100' in table
-    compare(*words, 'a=--group_size=4')
+    compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
+    for mistake in (['--seeds=1', 'a='], ['--seeds=1,2', 'a=', 'a='], ['--seeds=1,2', '--x=3']):
+        with pytest.raises(SystemExit, match='expected two seeds'):
+            compare(*mistake)

@@ -1,6 +1,7 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; AUC; the verdict;
 printed groups."""
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from data.dataset import Dataset, Tokenizer
 from data.pairs import is_answer
 from judge import Progress, RewardError, Scorer, auc, judge_sequences
+from processes import refused
 from rollout import complete, show_groups
 from test_grpo import CAUSAL, close, tiny, toy_prompts
 from train_grpo import rollout
@@ -134,10 +136,11 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
 FAILURES = {
     'asks for colour: expected names among .*level': lambda completions, colour: [],
     'NoneType': lambda prompts: None,
-    '6 numbers, not these 5': lambda prompts: [1.0] * 5,
+    r'6 numbers, not shape \(5,\)': lambda prompts: [1.0] * 5,
     'ValueError': lambda prompts: ['a'] * 6,
     "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
     'ZeroDivisionError': lambda prompts: 1 / 0,
+    'SystemExit: done': lambda prompts: sys.exit('done'),
 }
 
 
@@ -153,6 +156,13 @@ def test_a_verifier_says_something_between_0_and_1(value, rollout_of_records):
         Scorer(verify=lambda completion: value).score(['verify'], rollout_of_records)
 
 
+def test_none_means_0_as_in_trl(rollout_of_records):
+    """There a reward that does not apply to a completion is None."""
+    scorer = Scorer(functions={'mine': lambda prompts: [None, 2.0, None, 1.0, 3.0, None]})
+    scores = scorer.score(['mine'], rollout_of_records)['mine']
+    assert scores.flatten().tolist() == [0, 2, 0, 1, 3, 0]
+
+
 def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     mine = {'mine': right}
     assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
@@ -160,12 +170,15 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
-            ({}, {}), ({'verify': 1.0}, {}), ({'kl': 1.0}, {'kl': right}), ({'kl': '1'}, {}),
+            ({}, {}), ({'kl': 1.0}, {'kl': right}), ({'kl': '1'}, {}),
+            ({'greedy': 1.0}, {'greedy': right}),
             ({'kl': math.nan}, {}), ({'kl': 1.0}, {'reward': right}),
             ({'reward': 0.5}, {'reward': right}),
             ({'kl': 1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):
             Scorer(functions=functions).goal(rewards)
+    refused('needs a dataset with answers', Scorer().goal, {'verify': 1.0})
+    refused("'fine'; similar names: ['mine']", Scorer(functions=mine).goal, {'fine': 1.0})
 
 
 # ---- words and numbers for people ----------------------------------------------------------------
@@ -192,6 +205,9 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
     progress.add(20, means, torch.full((64, 4), training))
     assert progress.verdict() == f'verify {now:.3f}: {words}'
     assert progress.best == max((0.3, 0), (before, 10), (now, 20))
+    assert progress.is_of({}, at_start | {'small': 0.401})      # rounding on another machine
+    assert not progress.is_of({}, at_start | {'small': 0.5})    # other prompts or functions
+    assert not progress.is_of({'small': 1.0}, at_start) and not progress.is_of({}, {'new': 0.3})
     at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding
     means['reward'] = 0.9
     assert Progress('reward', {'small': 1.0}, at_start, means, (0.9, 0)).verdict() == (

@@ -16,7 +16,7 @@ import pretrained
 from data.dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
 from pretrain import load_network
-from processes import REPOSITORY, at_step, run, succeeds, weights, write
+from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
 from rollout import complete, draw, log_probs
 
 close = torch.testing.assert_close
@@ -83,6 +83,9 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     assert tok.decode(ids) == '<u>12+7=19</s>\n' and ids.count(tok.eos) == 1
     chat = tok.tokenizer.convert_ids_to_tokens(tok.encode_chat('1+2='))
     assert chat == ['<u>', *'1+2=', '</s>', '<a>']
+    tok.tokenizer.unk_token = '7'
+    with pytest.raises(AssertionError, match='lacks a character'):
+        tok.encode('12+7')
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -214,6 +217,7 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
         nn.utils.parameters_to_vector(load_network(path)[0].parameters())
         for path in (folder, 'exported', 'whole')]
     assert again.equal(policy) and not again.equal(start)
+    fails('exported is there already', 'extras/export.py', 'whole', 'exported')
 
 
 @pytest.mark.parametrize('name', ['bert', 'bert, prompts alone'])

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sys
 import time
@@ -280,6 +281,10 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     saved = load_checkpoint('run')
     saved['progress']['best'] = (99.0, 0)
     torch.save(saved, 'run/ckpt.pt')
+    shutil.copytree('run', 'damaged')
+    torch.save(saved | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
+    fails('damaged is damaged, or not what was expected: TypeError',
+          *command(*mine, '--resume=True', '--max_iters=9', out='damaged'))
     train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
     saved = load_checkpoint('run')
     for optimizer in saved['optimizers']:
@@ -361,11 +366,13 @@ def test_a_knob_of_the_other_script_is_told():
     fails('is a knob of train_grpo.py', 'pretrain.py', 'config/grpo_think.py')
 
 
-@pytest.mark.parametrize('ranks', [{'RANK': '1'}, {'WORLD_SIZE': '2'}])
+@pytest.mark.parametrize('ranks', [
+    {'RANK': '1'}, {'WORLD_SIZE': '2'},
+    {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'}])
 def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
-    refused('torchrun', common.init_device, 'cpu', 'float32')
+    refused('RANK' if len(ranks) > 1 else 'torchrun', common.init_device, 'cpu', 'float32')
 
 
 @pytest.mark.parametrize('flags', MISTAKES)
@@ -424,5 +431,11 @@ def test_sample_runs_no_code_that_a_checkpoint_names():
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
     fails('charm', 'sample.py', 'run', '--num_samples=1')
+    forged = load_checkpoint('run')
+    forged['config']['generator'] = 'theirs.py'
+    forged['config']['rewards'] = {'distinct': 1.0}
+    os.mkdir('forged')
+    torch.save(forged, 'forged/ckpt.pt')
+    succeeds('sample.py', 'forged', '--num_samples=1')
     assert pathlib.Path('was-here').read_text() == 'x'
     assert 'charm 3.000' in succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
