@@ -540,6 +540,7 @@ STEPS = {
     'dead groups': {**TWO, 'inner_updates': 2, 'top_k': 3},
     'dead groups, three passes': {'batch_size': 4, 'n_fill_steps': 3},
     'dead groups, causal': {**TWO, 'top_p': 0.8, 'mini_batches': 2},
+    'dead groups, but a KL': {**TWO, 'inner_updates': 2},
 }
 
 
@@ -548,16 +549,19 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     """Plain gradient descent moves the weights by the gradient, so the weights show the gradient.
     Every update is divided once, whatever number of micro-steps it has."""
     causal = 'causal' in case
-    beta, kl_weight = (0.0, 0.0) if 'dead' in case else (0.3, -0.5)
+    beta = 0.0 if 'dead' in case and 'KL' not in case else 0.3
+    kl_weight = 0.0 if 'dead' in case else -0.5
     knobs(**STEPS[case], grad_clip=0.0, rewards={'letters': 1.0, 'kl': kl_weight})
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
-    prompts = toy_prompts(causal)
+    prompts = toy_prompts(causal, seed=8 if 'dead' in case and not causal else 1)
     _, scores, advantages, line = take_step(policy, toy_scorer(reference), [sgd], prompts,
                                             0.1, beta)
     assert ('dead' in case) == line['dead_groups'].bool()
+    if case == 'dead groups':                   # not dead is one with a completion at the mean
+        assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
 
     # Act and judge. The reward 'kl' is k1 of the whole completion, unfiltered.
     completions = slow_rollout(by_hand, prompts)                # 12: 4 prompts, 3 of each

@@ -25,11 +25,12 @@ a() { # seven papers, one update a step
     done
 }
 
-b() { # sixteen updates a step
+b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
     for lr in 1e-4 3e-4 1e-3; do
         study b-$lr $long --max_iters=12 --eval_interval=4 --learning_rate=$lr --min_lr=$lr \
             --batch_size=8 --gradient_accumulation_steps=4 --mini_batches=4 --inner_updates=4 \
-            --seeds=1,2,3 "${papers[@]}"
+            --seeds=1,2,3 "${papers[@]}" \
+            'gspo_wide=config/papers/gspo.py --clip_low=0.03 --clip_high=0.04'
     done
 }
 
@@ -39,15 +40,18 @@ c() { # what an advantage is divided by: with one reward, and with two
 }
 
 d() { # group size, for 256 completions a step
-    study d $long --seeds=1,2,3 'k8=--group_size=8 --batch_size=32' \
-        'k4=--group_size=4 --batch_size=64' 'k16=--group_size=16 --batch_size=16' \
-        'k64=--group_size=64 --batch_size=4'
+    for lr in 1e-3 3e-3; do
+        study d-$lr $long --learning_rate=$lr --seeds=1,2,3 'k8=--group_size=8 --batch_size=32' \
+            'k4=--group_size=4 --batch_size=64' 'k16=--group_size=16 --batch_size=16' \
+            'k64=--group_size=64 --batch_size=4'
+    done
 }
 
 e() { # the KL, with a judge that can be fooled
     study e config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3 \
         none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k2=--kl_beta=0.2 --kl_type=k2' \
-        'k3=--kl_beta=0.2 --kl_type=k3' 'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
+        'k3=--kl_beta=0.2 --kl_type=k3' 'k3_weak=--kl_beta=0.07 --kl_type=k3' \
+        'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
         'target=--kl_beta=0.2 --target_kl=0.5' \
         "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
 }
@@ -55,22 +59,40 @@ e() { # the KL, with a judge that can be fooled
 f() { # what the loss is divided by, where lengths differ
     norms=(token=--loss_norm=token sequence=--loss_norm=sequence constant=--loss_norm=constant)
     study f-cups20 $long --seeds=1,2,3,4,5 "${norms[@]}"
+    for lr in 3e-4 3e-3; do
+        study f-cups20-$lr $long --learning_rate=$lr --seeds=1,2,3 "${norms[@]}"
+    done
+    # the same, from a policy that thinks already
+    study f-late $long --generator=out-studies/f-cups20/token-1 --seeds=1,2,3 "${norms[@]}"
     study f-think config/grpo_think.py --max_iters=60 --seeds=1,2,3,4,5 "${norms[@]}"
 }
 
 g() { # more prompts a step: groups that teach nothing cost only their sampling
-    study g $long --seeds=1,2,3 p32=--batch_size=32 p64=--batch_size=64 p128=--batch_size=128
+    for lr in 1e-3 3e-3; do
+        study g-$lr $long --learning_rate=$lr --seeds=1,2,3 \
+            p32=--batch_size=32 p64=--batch_size=64 p128=--batch_size=128
+    done
 }
 
-rate() { # experiment, steps between evaluations, learning rates
-    variants=()
+rate() { # experiment, steps between evaluations, learning rates; seed 1
     for lr in "${@:3}"; do
-        variants+=("lr$lr=--learning_rate=$lr")
+        run=out-studies/rates-$1-$lr
+        [ -e "$run.txt" ] || python train_grpo.py "config/grpo_$1.py" "--eval_interval=$2" \
+            "--learning_rate=$lr" "--out_dir=$run" ${more[@]+"${more[@]}"} > "$run.part"
+        [ -e "$run.txt" ] || mv "$run.part" "$run.txt"
+        python - "$run" <<'PYTHON'
+import sys
+from extras.compare import curve, goal_of
+run = sys.argv[1]
+steps, values = curve(run, 'step', goal_of([run]))
+print(f"{run}: start {values[0]:.3f}, lowest {values.min():.3f} after {steps[values.argmin()]:.0f}, "
+      f"end {values[-1]:.3f}")
+PYTHON
     done
-    study "rates-$1" "config/grpo_$1.py" "--eval_interval=$2" --seeds=1,2 "${variants[@]}"
 }
 
 rates() { # three learning rates of every small experiment
+    mkdir -p out-studies
     python - <<'PYTHON'
 import json, random
 cases = random.Random(0).sample([(h, m) for h in range(1, 10) for m in range(60)], 300)
@@ -78,15 +100,18 @@ with open('mine.jsonl', 'w') as file:
     for h, m in cases:
         print(json.dumps({'prompt': f'{h}h{m:02}m=', 'answer': str(60 * h + m)}), file=file)
 PYTHON
+    more=()
     rate think 10 3e-4 1e-3 3e-3
+    rate think_cost 10 3e-4 1e-3 3e-3
     rate config 25 1.3e-3 4e-3 1.2e-2
-    rate pairs 20 3e-4 1e-3 3e-3
-    rate causal 15 5e-4 2e-3 4e-3
+    rate causal 15 7e-4 2e-3 6e-3
+    rate labels 5 1.7e-4 5e-4 1.5e-3
     rate alliteration 10 3e-4 1e-3 3e-3
-    rate labels 5 1.5e-4 5e-4 1.5e-3
     rate passes 50 7e-4 2e-3 6e-3
     rate composite 10 3e-4 1e-3 3e-3
     rate docstrings 50 7e-4 2e-3 6e-3
+    more=(--dataset=mine.jsonl)
+    rate pairs 20 3e-4 1e-3 3e-3
 }
 
 for name in ${*:-a b c d e f g rates}; do
