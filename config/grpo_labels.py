@@ -1,7 +1,7 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
-# failure: start 12.5 %, line to beat 13.3 %, policy 6.1 +- 0.4 %; seeds 1, 2, 3. Older
-# than the last changes of rounding
+# failure: start 17.0 %, line to beat 16.4 %, policy 1.6, 3.5, 3.3 %; seeds 1, 2, 3; 100 s of one
+# core, besides pretraining
 
 from data.failures import fails
 
