@@ -6,6 +6,8 @@ adv_norm = 'batch' is the same as 'std'.
 import copy
 import sys
 
+import torch
+
 import train_grpo as grpo
 from model import make_optimizers
 from rollout import show_groups, token_stats
@@ -30,13 +32,21 @@ if __name__ == "__main__":
         grpo.kl_beta)
 
     # The log-probability of each completion, before and after the update.
-    before, after = [r.sum(token_stats(r, network, None, grpo.temperature).logp.detach())[None]
-                     for network in (start, policy)]                        # (1, k) each
+    with torch.no_grad():
+        stats = [token_stats(r, network, None, grpo.temperature) for network in (start, policy)]
+    before, after = [r.sum(now.logp)[None] for now in stats]                # (1, k) each
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.prompts.k)
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")
+    n = int(r.lengths.argmax())
+    print(f"The tokens of {r.cases()[n]['completion']!r}, the first of the longest completions: "
+          "probability before and after the update, and entropy in nats before")
+    for m in (r.sequence_of == n).nonzero()[:, 0]:
+        values = [stats[0].logp[m].exp(), stats[1].logp[m].exp(), stats[0].entropy[m]]
+        print(f"{run.data.tok.decode([int(r.actions[m])])!r:7}",
+              *[f'{value:7.3f}' for value in values])
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{grpo.adv_norm}'\n")
     print(f"Each term is a sum over {len(r.actions)} sampled tokens, divided by "

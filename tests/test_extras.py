@@ -2,6 +2,7 @@
 and the pictures run."""
 import itertools
 import json
+import math
 import pathlib
 import re
 import runpy
@@ -30,6 +31,11 @@ def test_the_terms_of_one_group_add_up(flags):
     terms = re.findall(r'(?m)^(?:pg_loss|kl_penalty|entropy_bonus|loss) +(\S+)', text)
     *terms, loss = map(float, terms)
     assert len(terms) == 3 and loss == pytest.approx(sum(terms), abs=2e-5)
+    # the probabilities of the longest completion's tokens multiply to that of the completion
+    completion = re.search(r"The tokens of ('.*'), the first", text).group(1)
+    logs = [math.log(float(p)) for p in re.findall(r"(?m)^'.*' +(\S+) +\S+ +\S+$", text)]
+    logp = re.search(rf'(?m)^.* +(\S+) +\S+ +\S+   {re.escape(completion)}$', text).group(1)
+    assert sum(logs) == pytest.approx(float(logp), abs=0.05) and len(logs) > 1
 
 
 def test_the_benchmark_compares_with_the_usual_way():
