@@ -185,7 +185,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
 
 
 VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
-    (0.31, 0.31, 0.34): 'not better than at the start',
+    (0.325, 0.31, 0.34): 'not better than at the start',    # 2.5 of the errors of one of them
     (0.45, 0.44, 0.55): 'better than at the start, but not above the line to beat',
     (0.60, 0.59, 0.65): 'above the line to beat',
     (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
