@@ -34,7 +34,8 @@ def fail(message):
 def show_error(kind, error, trace):
     """The excepthook: a failed assert or file operation is one line, all else has its traceback."""
     if issubclass(kind, (AssertionError, OSError)) and str(error):
-        *_, frame = traceback.extract_tb(trace)
+        cause = error.__cause__ or error        # of a RewardError: what the user's function raised
+        *_, frame = traceback.extract_tb(cause.__traceback__)
         print(f"error: {error} ({frame.filename}, line {frame.lineno})", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
@@ -119,8 +120,10 @@ def read(word, knobs):
         if not is_flag:
             fail(f"{word}: expected --name=value without spaces, such as --seed=2")
         return {name: value}
-    if not (word.endswith('.py') and os.path.isfile(word)):
-        fail_unknown('there is no config file', word, glob.glob('config/*.py'))
+    if not os.path.isfile(word):
+        fail_unknown('there is no config file', word, glob.glob('config/**/*.py', recursive=True))
+    if not word.endswith('.py'):
+        fail(f"{word} is no config file; if it is data: --dataset={word}")
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     return {name: value for name, value in runpy.run_path(word, knobs).items()
             if name[0].islower() and not inspect.ismodule(value)}

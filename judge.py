@@ -97,7 +97,7 @@ NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', '
            'greedy', 'training', 'step', 'prompt', 'completion', 'lowest_reward']
 
 
-class RewardError(Exception):
+class RewardError(AssertionError):
     """Scorer.score() raises it for whatever a reward raises. The policy has not changed since its
     last step."""
 
@@ -281,11 +281,11 @@ class Progress:
         # Samples can be better than greedy decoding, and then they are the line.
         if now > max(start, self.at_start[f'{self.goal}_greedy']) + noise:
             words = "above the line to beat"
-        if now > self.before + noise:
+        if now > self.before + self.means['standard_error']:
             words += "; still rising: try a larger --max_iters"
         training, error = self.training or (start, 0.0)
         if training - start > 2 * max(0, now - start) + noise + 2 * error:
             words += "; it has memorised: training prompts gained twice as much as held-out ones"
         for name in self.parts():
-            words += f", {name} {self.at_start[name]:.3f} -> {self.means[name]:.3f}"
+            words += f" | {name} {self.at_start[name]:.3f} -> {self.means[name]:.3f}"
         return f"{self.goal} {now:.3f}: {words}"

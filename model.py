@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import fail
+from common import fail, fail_unknown
 
 # letters: N sequences | T tokens in a sequence, L of them in one pass | V base ids | C channels
 # H heads | D = C / H | U places where logits are asked for | B prompts
@@ -302,6 +302,8 @@ def load_checkpoint(path):
         path = f'{path}/ckpt.pt'
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+    if not os.path.exists(path):
+        fail_unknown('there is no run or checkpoint', path, os.listdir())
     try:
         assert os.path.isfile(path)             # a device could be read without end
         # It is a zip file, with a checksum of each tensor, which torch does not compare.

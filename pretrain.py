@@ -222,7 +222,7 @@ if __name__ == "__main__":
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
     if changed and os.path.exists(path):
-        print(f"{path} is made again, and kept as {path}.old; changed: {changed}")
+        print(f"{path} is made again, and kept as {path}.old; changed:", *changed)
     torch_device = init_device(device, dtype)
     parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK)):

@@ -1,7 +1,7 @@
-# the main job: blanks of equations, a likelihood judge
+# blanks of equations, a likelihood judge
 # python train_grpo.py config/grpo_config.py
 # verify: start 42.5 %, line to beat 44.1 %, policy 95.3 +- 0.6 %; seeds 1 to 5; 24 s of one
-# core, evaluations every 25 steps included
+# core
 
 dataset = 'arithmetic'
 rewards = {'judge': 1.0}

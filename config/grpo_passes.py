@@ -1,5 +1,5 @@
-# the main job in up to five passes, left to right: a blank sees what was filled before it, so
-# nothing has to commit to one answer
+# the equations of grpo_config in up to five passes, left to right: a blank sees what was filled
+# before it, so nothing has to commit to one answer
 # python train_grpo.py config/grpo_passes.py
 # verify: start 88.2 %, line to beat 93.5 %, policy 99.1, 99.2, 99.0 %; seeds 1, 2, 3;
 # 200 s of one core

@@ -7,7 +7,7 @@ The folder comes first, then words that all variants share, then --seeds, then t
 with words of its own. A run is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There
 are as many at a time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see
 the same prompts. Finished runs are not made again and interrupted ones go on, so the same command
-can get more variants and seeds.
+can get more variants and seeds; but all begin anew if a script has changed.
 
 Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
 of the processor: mean +- standard deviation over seeds. The last column is the mean difference to
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,12 +33,13 @@ def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
     begun = Path(f'{path}.begun')
     done = Path(f'{path}.done')
-    is_same = begun.exists() and begun.read_text() == str(words)
+    code = zlib.crc32(b''.join(script.read_bytes() for script in sorted(Path().glob('*.py'))))
+    is_same = begun.exists() and begun.read_text() == f'{words} {code}'
     if is_same and done.exists():
         return
     resume = is_same and os.path.exists(f'{path}/ckpt.pt')
     done.unlink(missing_ok=True)
-    begun.write_text(str(words))
+    begun.write_text(f'{words} {code}')
     words_of_run = [*words, f'--out_dir={path}', f'--resume={resume}']
     with open(f'{path}.txt', 'a') as file:
         code = subprocess.call([sys.executable, 'train_grpo.py', *words_of_run], stdout=file,
@@ -102,8 +104,8 @@ if __name__ == "__main__":
     seeds = sys.argv[i].removeprefix('--seeds=').split(',')
     words = sys.argv[i + 1:]
     variants = dict(word.split('=', 1) for word in words if not word.startswith('-'))
-    if len(seeds) < 2 or len(variants) < len(words):
-        fail(f"expected two seeds or more, and variants NAME=WORDS, not {sys.argv[i:]}")
+    if len(seeds) < 2 or len(variants) < len(words) or folder.endswith('.py'):
+        fail(f"expected FOLDER, two seeds or more, and variants NAME=WORDS, not {sys.argv[1:]}")
     runs = {}
     for name, words in variants.items():
         for seed in seeds:

@@ -61,7 +61,7 @@ def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
 
 @pytest.mark.parametrize('word, nearest', [
     ('--grup_size=3', 'group_size'), ('config/grpo_smok.py', 'grpo_smoke.py'),
-    ('--group_size', 'expected --name=value'), ('README.md', 'there is no config file')])
+    ('--group_size', 'expected --name=value'), ('README.md', '--dataset=README.md')])
 def test_an_unknown_name_is_refused_and_a_better_word_suggested(word, nearest, monkeypatch):
     monkeypatch.chdir(ROOT)
     refused(nearest, configure, toy_knobs(), [word])

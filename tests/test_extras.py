@@ -151,5 +151,5 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
     for mistake in (['--seeds=1', 'a='], ['--seeds=1,2', 'a=', 'a='], ['--seeds=1,2', '--x=3']):
-        with pytest.raises(SystemExit, match='expected two seeds'):
+        with pytest.raises(SystemExit, match='expected FOLDER, two seeds'):
             compare(*mistake)
