@@ -252,6 +252,10 @@ def print_line(label, numbers):
 # ---- signals, files ------------------------------------------------------------------------------
 
 
+class Stop(SystemExit):
+    """A signal ends the process."""
+
+
 class Signals:
     """Ctrl-C and SIGTERM end the process at once, without a traceback. After finish_step = True the
     first one only sets the exit code, so that the present step can end and be saved."""
@@ -259,8 +263,12 @@ class Signals:
     finish_step = False
 
     def __init__(self):
-        # Ctrl-C sends the first, a cluster that wants its machine back the second.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # Ctrl-C sends the first, a cluster that wants its machine back the second, a terminal that
+        # closes the third, unless nohup ignores it.
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             signal.signal(number, self.handle)
 
     def of_all_ranks(self, device):
@@ -270,7 +278,7 @@ class Signals:
     def handle(self, number, frame):
         self.code = 128 + number
         if not self.finish_step:
-            sys.exit(self.code)
+            raise Stop(self.code)
         signal.signal(number, signal.SIG_DFL)   # the next one of this kind ends the process
         os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
@@ -340,7 +348,7 @@ class Log:
             *lines, torn = path.read_text('utf-8').split('\n')
             if torn:                            # the last line was never finished
                 print(file=self.file)
-            for line in lines[-1:]:
+            for line in list(filter(None, lines))[-1:]:
                 for name in self.clocks:
                     self.began[name] -= json.loads(line)[name]
         self.samples = open(f'{folder}/samples.jsonl', 'a')

@@ -3,6 +3,7 @@ the course of a run.
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
+import copy
 import functools
 import inspect
 import math
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import fail, fail_unknown
+from common import Stop, fail, fail_unknown
 from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -131,6 +132,8 @@ class Scorer:
                 bad = ~values.isfinite()
                 assert not bad.any(), (
                     f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
+            except Stop:
+                raise
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
@@ -151,7 +154,8 @@ class Scorer:
         # a list for each column; TRL calls two of them `prompts` and `completions`
         columns = {}
         for column in cases()[0]:
-            columns[PLURAL.get(column, column)] = [case[column] for case in cases()]
+            # a copy, because a function may change what it gets
+            columns[PLURAL.get(column, column)] = [copy.deepcopy(case[column]) for case in cases()]
         function = self.functions[name]
         values = function(**{want: columns[want] for want in wanted(function, columns)})
         if type(values) is list:                # TRL's functions may return None: does not apply
@@ -180,9 +184,8 @@ class Scorer:
                 fail_unknown("no built-in reward, and no function of a config file on the command "
                              "line, is called", name, known)
         taken = [name for name in names if names.count(name) > 1]
-        assert rewards and not taken, (
-            f"rewards = {rewards}: expected one or more, and no function called {taken or ''}: "
-            "other numbers have these names")
+        assert rewards, "rewards = {}: expected one or more"
+        assert not taken, f"rewards: other numbers have the names of your functions {set(taken)}"
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def names(self, rewards, has_answers=True):

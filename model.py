@@ -309,7 +309,9 @@ def load_checkpoint(path):
         # It is a zip file, with a checksum of each tensor, which torch does not compare.
         assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
-        return torch.load(path, map_location='cpu', weights_only=True)
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        assert 'model_args' in checkpoint
+        return checkpoint
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
         fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")
 

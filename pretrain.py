@@ -119,8 +119,10 @@ def load_network(path, device='cpu'):
     else:
         with reading(path):
             # wrong numbers would take all memory; each layer has weights of its own
-            assert args['n_layer'] <= len(checkpoint['model']) and args['block_size'] < 2 ** 16, (
-                f"{path}: n_layer = {args['n_layer']}, block_size = {args['block_size']}")
+            weights = checkpoint['model']
+            is_possible = args['n_layer'] <= len(weights) and args['block_size'] < 2 ** 16
+            is_possible &= weights['embed.weight'].shape == (args['vocab_size'] + 3, args['n_embd'])
+            assert is_possible, f"{path}: its sizes are {args}"
             network = GPT(**args)
             tok = Tokenizer(**checkpoint['vocabulary'])
     # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
@@ -145,6 +147,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
         barrier()
     paths = []
     running = []
+    made = []
     for name in names:
         words = [*flags, name]                  # the recipe comes last, so it has the last word
         path = name
@@ -165,11 +168,15 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
                 process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
                 atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
                 running.append(process)
+                made.append((path, config))
         paths.append(path)
     # Wait for all of them. The message of one that fails stands above ours.
     for process in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
+    for path, config in made:
+        if changed_knobs(path, config):
+            fail(f"{path} has other texts: does texts() of the dataset return others at each call?")
     if rank() == 0:
         barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])

@@ -28,6 +28,8 @@ except ImportError:
 # letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
 # V ids of the tokenizer | U places where logits are asked for
 
+# a folder brings data, no code of its own, and nothing comes from the network
+DATA = {'trust_remote_code': False, 'local_files_only': True}
 TOKENS_AT_ONCE = 2 ** 12    # that go through a network when it learns: 8 GB for SmolLM2-135M
 
 
@@ -37,7 +39,7 @@ class PretrainedTokenizer(Tokenizer):
 
     def __init__(self, folder):
         self.vocabulary = folder
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
         self.vocab_size = len(self.tokenizer)
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
@@ -134,12 +136,12 @@ class Pretrained(nn.Module):
         super().__init__()
         self.args = {'folder': folder}
         self.tok = PretrainedTokenizer(folder)
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         self.causal = not config.architectures[0].endswith('MaskedLM')
         kind = transformers.AutoModelForMaskedLM
         if self.causal:
             kind = transformers.AutoModelForCausalLM
-        self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype()).eval()
+        self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype(), **DATA).eval()
         # logits() calls the output layer alone, so nothing may follow it.
         ids = torch.arange(9)[None]
         with torch.no_grad(), torch.autocast('cpu', enabled=False):

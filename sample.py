@@ -13,7 +13,7 @@ import copy
 import sys
 
 import train_grpo as grpo
-from common import configure, print_line
+from common import configure, print_line, reading
 from model import load_checkpoint
 from rollout import show_groups
 
@@ -39,7 +39,8 @@ def open_run(path='out-grpo', *words):
     if changed:
         print("made anew since this run, or changed by a flag:", *changed)
     policy = copy.deepcopy(run.policy)
-    policy.load_state_dict(checkpoint['model'])
+    with reading(path):
+        policy.load_state_dict(checkpoint['model'])
     # The Run's own policy has the weights of the start, unless that was made anew.
     networks = {} if 'generator' in changed else {'reference': run.policy}
     return run, networks | {'policy': policy}

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import common
 from data.dataset import Dataset, Tokenizer
 from data.pairs import is_answer
 from judge import Progress, RewardError, Scorer, auc, judge_sequences
@@ -156,6 +157,18 @@ def test_a_verifier_says_something_between_0_and_1(value, rollout_of_records):
         Scorer(verify=lambda completion: value).score(['verify'], rollout_of_records)
 
 
+def test_a_signal_is_no_failure_of_a_reward_and_a_reward_gets_copies(rollout_of_records):
+    def stop(prompts):
+        raise common.Stop(130)
+    with pytest.raises(common.Stop):
+        Scorer(functions={'mine': stop}).score(['mine'], rollout_of_records)
+    for record in rollout_of_records.prompts.data.records:
+        record['tests'] = [1]
+    scorer = Scorer(functions={'mine': lambda tests: [test.pop() for test in tests]})
+    for _ in range(2):
+        assert (scorer.score(['mine'], rollout_of_records)['mine'] == 1).all()
+
+
 def test_none_means_0_as_in_trl(rollout_of_records):
     """There a reward that does not apply to a completion is None."""
     scorer = Scorer(functions={'mine': lambda prompts: [None, 2.0, None, 1.0, 3.0, None]})
@@ -175,7 +188,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
             ({'kl': math.nan}, {}), ({'kl': 1.0}, {'reward': right}),
             ({'reward': 0.5}, {'reward': right}),
             ({'kl': 1.0}, {'kl_greedy': right})):
-        with pytest.raises(AssertionError, match='rewards'):
+        with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
             Scorer(functions=functions).goal(rewards)
     refused('needs a dataset with answers', Scorer().goal, {'verify': 1.0})
     refused("'fine'; similar names: ['mine']", Scorer(functions=mine).goal, {'fine': 1.0})
