@@ -228,7 +228,9 @@ if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
+    made_at = None
     if changed and os.path.exists(path):
+        made_at = os.path.getmtime(path)
         print(f"{path} is made again, and kept as {path}.old; changed:", *changed)
     torch_device = init_device(device, dtype)
     parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
@@ -283,6 +285,6 @@ if __name__ == "__main__":
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers(numbers))
     # Another process may have made the same network in the meantime: the old one stays the old one.
-    if os.path.exists(path) and changed_knobs(path, config):
+    if os.path.exists(path) and os.path.getmtime(path) == made_at:
         os.replace(path, f'{path}.old')
     save_checkpoint(path, network, tok.vocabulary, config)
