@@ -257,8 +257,8 @@ class Stop(SystemExit):
 
 
 class Signals:
-    """Ctrl-C and SIGTERM end the process at once, without a traceback. After finish_step = True the
-    first one only sets the exit code, so that the present step can end and be saved."""
+    """Ctrl-C, SIGTERM and SIGHUP end the process at once, without a traceback. After finish_step =
+    True the first one only sets the exit code, so that the present step can end and be saved."""
     code = 0
     finish_step = False
 

@@ -183,9 +183,10 @@ class Scorer:
             if name not in known:
                 fail_unknown("no built-in reward, and no function of a config file on the command "
                              "line, is called", name, known)
-        taken = [name for name in names if names.count(name) > 1]
+        repeated = [name for name in names if names.count(name) > 1]
         assert rewards, "rewards = {}: expected one or more"
-        assert not taken, f"rewards: other numbers have the names of your functions {set(taken)}"
+        assert not repeated, (
+            f"rewards: other numbers have the names of your functions {set(repeated)}")
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def names(self, rewards, has_answers=True):

@@ -146,8 +146,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     if rank() > 0:
         barrier()
     paths = []
-    running = []
-    made = []
+    running = []                                # processes, each with the path and knobs it makes
     for name in names:
         words = [*flags, name]                  # the recipe comes last, so it has the last word
         path = name
@@ -159,7 +158,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
                 if not may_train:
                     fail(f"{path} is missing or out of date: a resumed run keeps its networks")
                 if config['against']:           # a classifier waits for the network it learns from
-                    for process in running:
+                    for process, _, _ in running:
                         process.wait()
                 # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
                 # it is not a rank of this run.
@@ -167,14 +166,12 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
                 print0('$', *command)
                 process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
                 atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
-                running.append(process)
-                made.append((path, config))
+                running.append((process, path, config))
         paths.append(path)
     # Wait for all of them. The message of one that fails stands above ours.
-    for process in running:
+    for process, path, config in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
-    for path, config in made:
         if changed_knobs(path, config):
             fail(f"{path} has other texts: does texts() of the dataset return others at each call?")
     if rank() == 0:

@@ -28,7 +28,7 @@ except ImportError:
 # letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
 # V ids of the tokenizer | U places where logits are asked for
 
-# a folder brings data, no code of its own, and nothing comes from the network
+# A folder brings data: code of its own is not run, and nothing is downloaded.
 DATA = {'trust_remote_code': False, 'local_files_only': True}
 TOKENS_AT_ONCE = 2 ** 12    # that go through a network when it learns: 8 GB for SmolLM2-135M
 

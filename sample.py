@@ -29,7 +29,7 @@ def open_run(path='out-grpo', *words):
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone needs no reward.
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
-    # (A recipe is not taken from there, either: it is code. A run with networks names their files.)
+    # A recipe is not taken from there: it is code. (A run names the files of its networks.)
     run_flags = [f'--{name}={value}' for name, value in knobs.items()
                  if hasattr(grpo, name) and not str(value).endswith('.py')]
     run = grpo.set_up([*run_flags, '--compile=False', *words])

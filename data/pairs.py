@@ -44,8 +44,8 @@ def as_record(text):
     if type(text) is tuple:
         text = {'prompt': text[0], 'answer': text[1]}
     record = {'answer': ''} | text
-    taken = record.keys() & {'prompts', 'completion', 'completions', 'ended'}
-    assert not taken, f"{taken} cannot be columns: rewards get these from the run"
+    reserved = record.keys() & {'prompts', 'completion', 'completions', 'ended'}
+    assert not reserved, f"{reserved} cannot be columns: rewards get these from the run"
     (record['prompt'] + record['answer']).encode()          # raises if they are no text
     return record
 

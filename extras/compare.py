@@ -102,9 +102,9 @@ if __name__ == "__main__":
     i = is_seeds.index(True)
     folder, *shared = sys.argv[1:i]
     seeds = sys.argv[i].removeprefix('--seeds=').split(',')
-    words = sys.argv[i + 1:]
-    variants = dict(word.split('=', 1) for word in words if not word.startswith('-'))
-    if len(seeds) < 2 or len(variants) < len(words) or folder.endswith('.py'):
+    given = sys.argv[i + 1:]
+    variants = dict(word.split('=', 1) for word in given if not word.startswith('-'))
+    if len(seeds) < 2 or len(variants) < len(given) or folder.endswith('.py'):
         fail(f"expected FOLDER, two seeds or more, and variants NAME=WORDS, not {sys.argv[1:]}")
     runs = {}
     for name, words in variants.items():

@@ -256,7 +256,8 @@ def test_a_forged_checkpoint_nan_and_moments_of_another_shape_are_refused():
     torch.save(forged, 'a.pt')
     with pytest.raises(AssertionError, match="a.pt: its sizes are .*'n_layer': 1000000000"):
         pretrain.load_network('a.pt')
-    for wrong in ({'block_size': 10 ** 9}, {'vocab_size': 10 ** 9}, {'n_head': 0}, {'n_layer': 'x'}):
+    for wrong in ({'block_size': 10 ** 9}, {'vocab_size': 10 ** 9}, {'n_head': 0},
+                  {'n_layer': 'x'}):
         forged['model_args'] = gpt.args | wrong
         torch.save(forged, 'a.pt')
         with pytest.raises((AssertionError, SystemExit), match='a.pt'):
