@@ -9,6 +9,7 @@ recipes.
 """
 import atexit
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -225,10 +226,13 @@ if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
-    made_at = None
     if changed and os.path.exists(path):
-        made_at = os.path.getmtime(path)
-        print(f"{path} is made again, and kept as {path}.old; changed:", *changed)
+        made_at = time.localtime(os.path.getmtime(path))
+        old = f"{path}.{time.strftime('%Y-%m-%d-%H%M%S', made_at)}.old"
+        print(f"{path} is made again; the old one is kept as {old}; changed:", *changed)
+        # A copy under a name of its own, made now: whoever else makes this network keeps the same.
+        if not os.path.exists(old):
+            os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
     torch_device = init_device(device, dtype)
     parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
@@ -281,7 +285,4 @@ if __name__ == "__main__":
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers(numbers))
-    # Another process may have made the same network in the meantime: the old one stays the old one.
-    if os.path.exists(path) and os.path.getmtime(path) == made_at:
-        os.replace(path, f'{path}.old')
     save_checkpoint(path, network, tok.vocabulary, config)

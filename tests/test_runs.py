@@ -1,5 +1,6 @@
 """Runs: the same command gives the same run; resumed, killed, on two ranks; nothing is overwritten;
 errors end with a sentence."""
+import glob
 import json
 import os
 import pathlib
@@ -187,7 +188,13 @@ def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
     two = [Run('pretrain.py', recipe, '--n_embd=16') for _ in range(2)]
     codes, texts = zip(*[going.wait() for going in two])
     assert codes == (0, 0) and 'changed: n_embd' in ''.join(texts)
-    assert weights(f'{path}.old').equal(before) and len(weights(path)) < len(before)
+    second = weights(path)                      # the copies' names hold the time of their making
+    old = glob.glob(f'{path}.*.old')
+    assert len(old) == 1 and weights(old[0]).equal(before) and len(second) < len(before)
+    os.utime(path, (1, 1))
+    succeeds('pretrain.py', recipe, '--n_embd=24')
+    older, new = sorted(glob.glob(f'{path}.*.old'))
+    assert weights(older).equal(second) and weights(new).equal(before)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
     fails('was not made by', 'pretrain.py', f'--out={path}')
 
