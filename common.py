@@ -119,7 +119,7 @@ def read(word, knobs):
         name, is_flag, value = word.lstrip('-').partition('=')
         if not is_flag:
             fail(f"{word}: expected --name=value without spaces, such as --seed=2")
-        return {name: value}
+        return {name: os.path.expanduser(value)}            # ~/runs
     if not os.path.isfile(word):
         fail_unknown('there is no config file', word, glob.glob('config/**/*.py', recursive=True))
     if not word.endswith('.py'):
@@ -305,6 +305,15 @@ def write_line(file, values):
         fail(f"{file.name} cannot be written: {e}")
 
 
+def has_run(folder):
+    """Return whether a folder holds a run of ours. Exit if it holds something else."""
+    if not os.path.exists(folder) or os.path.isdir(folder) and not os.listdir(folder):
+        return False
+    if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):
+        fail(f"{folder} is no folder of a run; choose another --out_dir")
+    return True
+
+
 class Log:
     """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line. Of
     several ranks only the first writes.
@@ -322,11 +331,7 @@ class Log:
         if rank() > 0:
             return
         path = Path(folder, 'log.jsonl')
-        config_path = Path(folder, 'config.json')
-        # A folder with config.json and log.jsonl is a run of ours. Another folder is left alone.
-        if os.path.exists(folder) and (os.path.isfile(folder) or os.listdir(folder)) and not resume:
-            if not (config_path.exists() and path.exists()):
-                fail(f"{folder} is no folder of a run; choose another --out_dir")
+        if not resume and has_run(folder):
             real_folder = os.path.realpath(folder)
             for name in needed:                 # perhaps through a link
                 if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
@@ -352,7 +357,7 @@ class Log:
                 for name in self.clocks:
                     self.began[name] -= json.loads(line)[name]
         self.samples = open(f'{folder}/samples.jsonl', 'a')
-        config_path.write_text(json.dumps(config, indent=1))
+        Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
         if wandb_project:
             import wandb
             self.wandb = wandb.init(project=wandb_project, name=folder, config=config)

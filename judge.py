@@ -175,6 +175,7 @@ class Scorer:
         if rewards == {'reward': 1.0}:
             reserved = [name for name in NUMBERS if not name.startswith('reward')]
         names = known + [f'{name}_greedy' for name in known] + reserved
+        assert rewards, "rewards = {}: expected one or more"
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
@@ -184,7 +185,6 @@ class Scorer:
                 fail_unknown("no built-in reward, and no function of a config file on the command "
                              "line, is called", name, known)
         repeated = [name for name in names if names.count(name) > 1]
-        assert rewards, "rewards = {}: expected one or more"
         assert not repeated, (
             f"rewards: other numbers have the names of your functions {set(repeated)}")
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'

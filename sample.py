@@ -9,12 +9,12 @@ at a generator alone.
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
 one are not shown. The numbers at the end are those that the run itself prints."""
-import copy
 import sys
 
 import train_grpo as grpo
-from common import configure, print_line, reading
+from common import configure, print_line
 from model import load_checkpoint
+from pretrain import load_network
 from rollout import show_groups
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
@@ -30,20 +30,18 @@ def open_run(path='out-grpo', *words):
     # Its knobs become words of a command line. A generator alone needs no reward.
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
     # A recipe is not taken from there: it is code. (A run names the files of its networks.)
-    run_flags = [f'--{name}={value}' for name, value in knobs.items()
-                 if hasattr(grpo, name) and not str(value).endswith('.py')]
-    run = grpo.set_up([*run_flags, '--compile=False', *words])
+    flags = [f'--{name}={value}' for name, value in knobs.items()
+             if hasattr(grpo, name) and not str(value).endswith('.py')]
+    run = grpo.set_up([*flags, '--compile=False', '--out_dir=', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
     changed = dict(run.must_match.items() - checkpoint['must_match'].items())
     if changed:
         print("made anew since this run, or changed by a flag:", *changed)
-    policy = copy.deepcopy(run.policy)
-    with reading(path):
-        policy.load_state_dict(checkpoint['model'])
     # The Run's own policy has the weights of the start, unless that was made anew.
     networks = {} if 'generator' in changed else {'reference': run.policy}
-    return run, networks | {'policy': policy}
+    networks['policy'], _ = load_network(path, run.policy.device)
+    return run, networks
 
 
 if __name__ == "__main__":

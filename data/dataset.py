@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import BLANK, fail, fail_unknown, print0
+from common import BLANK, fail, fail_unknown, print0, reading
 from data.pairs import as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
 
@@ -108,27 +108,33 @@ def read_texts(dataset):
         module = importlib.import_module(f'data.{dataset}')
         if not hasattr(module, 'texts'):
             fail(f"dataset = {dataset}: data/{dataset}.py has no function texts()")
-        train, held_out = module.texts()
+        with reading(f'data/{dataset}.py, what texts() returns,'):
+            train, held_out = [list(map(as_record, texts)) for texts in module.texts()]
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
         fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_records(dataset))
-        if train and train[0]['answer']:        # then all have one
-            verify = is_answer
     elif dataset.endswith('.txt'):
         train, held_out = hold_out(paragraphs_of(dataset))
     else:
         fail(f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
-    train = list(map(as_record, train))
-    held_out = list(map(as_record, held_out))
     known = set(map(contents, held_out))
     train = [text for text in train if contents(text) not in known]     # never trained on
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more paragraphs, or a column `held_out` of true and false, which chooses them")
+    texts = train + held_out
+    assert len(set(map(type, texts))) == 1, f"{dataset} has both: strings and records with prompts"
     if verify is None and type(train[0]) is str:
         verify = checker(train)
+    elif verify is None and any(record['answer'] for record in texts):
+        # If some had no answer, to say nothing there would count as right.
+        for record in texts:
+            if not record['answer']:
+                fail(f"{record.get('line', record)} has no answer, and others have one: expected "
+                     "all or none")
+        verify = is_answer
     return train, held_out, verify
 
 

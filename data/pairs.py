@@ -30,10 +30,6 @@ def read_records(path):
         except Exception as e:
             fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
                  f'prompt alone ({e!r:.100})')
-    # If some had no answer, to say nothing there would count as right.
-    unanswered = [record['line'] for record in records if not record['answer']]
-    if 0 < len(unanswered) < len(records):
-        fail(f"{unanswered[0]} has no answer, and others have one: expected all or none")
     return records
 
 
@@ -41,8 +37,8 @@ def as_record(text):
     """Return the record of a pair (prompt, answer), or of a dict; a string stays as it is."""
     if type(text) is str:
         return text
-    if type(text) is tuple:
-        text = {'prompt': text[0], 'answer': text[1]}
+    if type(text) in (tuple, list):
+        text = dict(zip(('prompt', 'answer'), text, strict=True))
     record = {'answer': ''} | text
     reserved = record.keys() & {'prompts', 'completion', 'completions', 'ended'}
     assert not reserved, f"{reserved} cannot be columns: rewards get these from the run"

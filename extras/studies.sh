@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # 90 minutes of one core; finished runs are kept
+#     bash extras/studies.sh              # SOME hours of one core; finished runs are kept
 #     bash extras/studies.sh c f
+#
+# The last of them, `pretrained`, needs the two downloaded models of config/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,6 +39,13 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
 c() { # what an advantage is divided by: with one reward, and with two
     study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
     study c-two config/grpo_config.py config/grpo_repeats.py --seeds=1,2,3,4,5 "${rules[@]}"
+    for lr in 3e-4 3e-3; do
+        study c-one-$lr $long --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
+    done
+    for lr in 1.3e-3 1.2e-2; do
+        study c-two-$lr config/grpo_config.py config/grpo_repeats.py --learning_rate=$lr \
+            --seeds=1,2,3 "${rules[@]}"
+    done
 }
 
 d() { # group size, for 256 completions a step
@@ -48,11 +57,15 @@ d() { # group size, for 256 completions a step
 }
 
 e() { # the KL, with a judge that can be fooled
-    study e config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3 \
+    hacked="config/grpo_config.py --judge=config/networks/judge_classifier.py"
+    study e $hacked --seeds=1,2,3 \
         none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k2=--kl_beta=0.2 --kl_type=k2' \
         'k3=--kl_beta=0.2 --kl_type=k3' 'k3_weak=--kl_beta=0.07 --kl_type=k3' \
         'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
         'target=--kl_beta=0.2 --target_kl=0.5' \
+        "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
+    study e-1.3e-3 $hacked --learning_rate=1.3e-3 --seeds=1,2,3 \
+        none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k3=--kl_beta=0.2 --kl_type=k3' \
         "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
 }
 
@@ -110,10 +123,19 @@ PYTHON
     rate passes 50 7e-4 2e-3 6e-3
     rate composite 10 3e-4 1e-3 3e-3
     rate docstrings 50 7e-4 2e-3 6e-3
+    rate shakespeare 50 7e-4 2e-3 6e-3
     more=(--dataset=mine.jsonl)
     rate pairs 20 3e-4 1e-3 3e-3
 }
 
-for name in ${*:-a b c d e f g rates}; do
+pretrained() { # three learning rates of the models of others
+    mkdir -p out-studies
+    more=()
+    rate antibodies 5 3e-5 1e-4 3e-4
+    rate smollm2 15 7e-6 2e-5 6e-5
+    rate problems 8 1e-5 2e-5 4e-5
+}
+
+for name in ${*:-a b c d e f g rates pretrained}; do
     $name
 done

@@ -38,7 +38,8 @@ def test_files_and_flags_apply_in_the_order_given():
 
 
 FLAGS = {
-    '--dataset=a=b': 'a=b', '--dataset=7': '7', "--rewards={'x': 2}": {'x': 2},
+    '--dataset=a=b': 'a=b', '--dataset=7': '7', '--dataset=~/a': os.path.expanduser('~/a'),
+    "--rewards={'x': 2}": {'x': 2},
     '--resume=True': True, '--kl_beta=1e-5': 1e-5, '--kl_beta=3': 3.0,
 }
 
@@ -100,6 +101,7 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     for name in ('mine/best.pt', 'link.pt'):
         refused(f'{name} is in /', Log, os.path.abspath('mine'), {}, ['2', name])
     os.mkdir('theirs')
+    assert not common.has_run('theirs') and not common.has_run('nowhere')
     write('theirs/config.json', '{}')
     refused('theirs is no folder of a run', Log, 'theirs', {})
 

@@ -11,7 +11,7 @@ from common import BLANK
 from data import arithmetic, cups, failure_labels, failures, problems, prose, sums
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
-from data.pairs import as_record, read_records
+from data.pairs import as_record, is_answer, read_records
 from data.prose import paragraphs_of
 from processes import refused, write
 
@@ -251,6 +251,20 @@ def test_the_text_of_the_file_as_a_completion_is_the_right_answer(causal, blank_
     data = toy_data(('a=', 'bbbb'), causal=causal, blank_kind=blank_kind)
     _, completion, answer = text_of(data, data.prompts('val', 1, 1, 0))
     assert completion == answer
+
+
+def test_a_module_needs_only_texts(monkeypatch):
+    """Pairs without a verify() are right if they are the answer; what cannot be texts is named."""
+    train, held_out = [('a=', 'b')], [['a_', 'b']]
+    monkeypatch.setattr(problems, 'texts', lambda: (train, held_out))
+    monkeypatch.delattr(problems, 'verify')
+    assert read_texts.__wrapped__('problems')[2] is is_answer
+    for held_out, word in ((None, 'data/problems.py'), ([('a', 5)], 'data/problems.py'),
+                           ([('a', 'b', 'c')], 'data/problems.py'), ([('b', '')], 'no answer')):
+        refused(word, read_texts.__wrapped__, 'problems')
+    held_out = ['text']
+    with pytest.raises(AssertionError, match='problems has both'):
+        read_texts.__wrapped__('problems')
 
 
 # ---- corpora -------------------------------------------------------------------------------------

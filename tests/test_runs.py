@@ -368,6 +368,16 @@ def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
     assert 'step' not in text
 
 
+@pytest.mark.parametrize('flags', ['--top_p=95', '--temperature=0', '--out_dir=theirs'])
+def test_a_mistake_is_refused_before_networks_are_made(flags):
+    os.mkdir('theirs')
+    write('theirs/thesis.txt', '')
+    recipe = write('generator_never.py', 'max_iters = 1')
+    text = fails('theirs' if 'dir' in flags else flags[2:].replace('=', ' = '),
+                 *command(f'--generator={recipe}'), flags)
+    assert 'pretrain.py' not in text
+
+
 def test_a_knob_of_the_other_script_is_told():
     fails('is a knob of pretrain.py', 'train_grpo.py', write('recipe.py', "kind = 'causal'"))
     fails('is a knob of train_grpo.py', 'pretrain.py', 'config/grpo_think.py')
