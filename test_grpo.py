@@ -555,11 +555,14 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
+    asked = []                                  # how often the reference is
+    reference.register_forward_hook(lambda *_: asked.append(1))
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
     prompts = toy_prompts(causal, seed=8 if 'dead' in case and not causal else 1)
     _, scores, advantages, line = take_step(policy, toy_scorer(reference), [sgd], prompts,
                                             0.1, beta)
     assert ('dead' in case) == line['dead_groups'].bool()
+    assert 'dead' in case or len(asked) == train_grpo.gradient_accumulation_steps
     if case == 'dead groups':                   # not dead is one with a completion at the mean
         assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
 

@@ -103,6 +103,8 @@ def test_a_file_of_your_own_is_a_dataset():
     bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
     assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
     refused('line 3 has no answer', read_texts, write('some.jsonl', '\n'.join(lines[:2] + bare)))
+    for name in ('pairs.csv', 'pairs.json', 'pairs.JSONL'):
+        refused('FILE.jsonl', read_texts, write(name, lines[0]))
     pathlib.Path('latin.txt').write_bytes('caf\u00e9'.encode('latin-1'))
     for read in (read_records, paragraphs_of):
         refused('latin.txt', read, 'latin.txt')

@@ -7,7 +7,7 @@ import pytest
 
 from processes import ROOT, TOY, succeeds, write
 
-PAGES = ['README.md', 'config/README.md', 'data/README.md']
+PAGES = ['README.md', 'STUDIES.md', 'config/README.md', 'config/RESULTS.md', 'data/README.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
            for folder in ('', 'config/**', 'data', 'extras', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
