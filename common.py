@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 BLANK = '_'                 # a blank, as people type it and see it
-if not __debug__:
+if not __debug__:                               # asserts are our checks of what users give
     sys.exit("error: python -O and PYTHONOPTIMIZE remove checks that protect your files")
 
 
@@ -44,6 +44,7 @@ def show_error(kind, error, trace):
 @contextlib.contextmanager
 def reading(path):
     """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
+    # what damaged contents raise in json, torch and our own code
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
@@ -86,19 +87,22 @@ def configure(namespace, words):
         if word in ('-h', '--help'):
             print_help(namespace)
         for name, value in read(word, knobs_of(namespace)).items():
-            if callable(value) and name not in defaults:
+            if callable(value) and name not in defaults:        # a reward
                 functions[name] = value
                 continue
             if name not in defaults:
                 for other in ('train_grpo.py', 'pretrain.py'):
-                    if re.search(f'(?m)^{name} = ', Path(__file__).with_name(other).read_text()):
+                    if f'\n{name} = ' in Path(__file__).with_name(other).read_text('utf-8'):
                         fail(f"{word}: {name} is a knob of {other}")
                 fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
-            # The type of the default is the type of the knob.
+            # The type of the default is the type of the knob. The value of a flag is text, which is
+            # read as Python. That of a file is a value already: literal_eval() refuses it, and it
+            # stays. float() also takes the 0 of kl_beta = 0.
             kind = type(defaults[name])
-            if kind is not str:                 # the value of a flag is still text
+            if kind is not str:
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
                     value = float(value) if kind is float else ast.literal_eval(value)
+            # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
                      "(True and False have capitals; numbers are finite and not below 0)")
@@ -136,7 +140,7 @@ def print_help(namespace):
         # a line that sets a knob, with its comment, or a line that continues the comment
         print(namespace['__doc__'], 'knobs:', *re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source),
               sep='\n  ', flush=True)
-    os._exit(0)
+    os._exit(0)                                 # without a last attempt to print
 
 
 # ---- ranks: torchrun says in the environment who we are ------------------------------------------
@@ -188,12 +192,12 @@ def init_device(device, dtype):
         torch.cuda.init()                       # says so if there is no GPU
         torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
         torch.set_float32_matmul_precision('high')          # TF32
-    device = torch.empty(0, device=device).device
+    device = torch.empty(0, device=device).device       # 'cuda' becomes cuda:3
     if dtype == 'auto':                         # bfloat16 where the device has it
         has_bfloat16 = {
             'cuda': lambda: torch.cuda.is_bf16_supported(including_emulation=False),
             'cpu': torch.cpu._is_avx512_bf16_supported,
-        }.get(device.type, bool)
+        }.get(device.type, bool)                # bool() is False
         dtype = 'bfloat16' if has_bfloat16() else 'float32'
     if dtype == 'float64':
         torch.set_default_dtype(torch.float64)
@@ -217,11 +221,11 @@ def init_device(device, dtype):
 def keep_freed_memory():
     """Stop glibc from returning freed buffers to the system. Page faults otherwise cost 10 to 16 %
     of a step, measured on two cores of an AMD EPYC."""
-    # M_TRIM_THRESHOLD: return memory at the end of the heap only if it is more than this.
-    # M_MMAP_THRESHOLD: take smaller buffers from the heap, where they can be used again.
     with contextlib.suppress(AttributeError, TypeError):    # another C library
         mallopt = ctypes.CDLL(None).mallopt
+        # M_TRIM_THRESHOLD: return memory at the end of the heap only if it is more than this
         mallopt(-1, 2 ** 30)
+        # M_MMAP_THRESHOLD: take smaller buffers from the heap, where they can be used again
         mallopt(-3, 2 ** 26)
 
 
@@ -230,6 +234,7 @@ def use_threads(network):
 
     Threads wait for each other at every small product. If another process is busy on the machine,
     two threads take two to five times as long as one."""
+    # (a pretrained network has no n_embd: it counts as large)
     if network.args.get('n_embd', 256) < 256 and 'OMP_NUM_THREADS' not in os.environ:
         torch.set_num_threads(1)
 
@@ -337,7 +342,7 @@ class Log:
                 if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
                     fail(f"{name} is in {folder}, which would be moved aside; choose another "
                          "--out_dir")
-            lock(path)
+            lock(path)                          # exits if that run still writes
             # the first free name
             number = 1
             while os.path.exists(f'{folder}-{number}'):
@@ -346,7 +351,7 @@ class Log:
             print(f"{folder} held another run, which is now in {folder}-{number}")
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
-        # A resumed run goes on counting where its log ends.
+        # A resumed run goes on counting where its log ends: it began that much earlier.
         self.clocks = {'seconds': time.time, 'cpu_seconds': time.process_time}
         self.began = {name: clock() for name, clock in self.clocks.items()}
         with reading(path):

@@ -32,7 +32,7 @@ def judge_sequences(judge, sequences, where):
         "the judge fills blanks: expected a causal network or a classifier")
     # unique[index] equals sequences
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
-    parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))
+    parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))     # at least one sequence a pass
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
     if judge.is_classifier:
         logits = torch.cat([classify(judge, part) for part in parts])
@@ -44,6 +44,7 @@ def judge_sequences(judge, sequences, where):
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
     is_real = sequences != judge.pad_id                                         # (N, T)
+    # Only real tokens have logits. Back in their rectangle, padding keeps the 0.
     logits = judge.logits(judge(sequences, is_real))                            # (tokens, V)
     logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')
     return logp.new_zeros(sequences.shape).masked_scatter(is_real, logp)
@@ -51,7 +52,8 @@ def token_logp(judge, sequences):
 
 def classify(judge, sequences):
     """Return the logits (N,) of label 1: the mean output of the network over all real tokens."""
-    # A classifier is bidirectional: each position sees the whole sequence and gives an output.
+    # A classifier is bidirectional: each position sees the whole sequence and gives an output. It
+    # is asked by trunk(), because forward() would hide tokens as blanks.
     is_real = sequences != judge.pad_id                                         # (N, T)
     logits = judge.logits(judge.trunk(sequences))[..., 0]                       # (N, T)
     return (logits * is_real).sum(1) / is_real.sum(1)
@@ -75,8 +77,9 @@ def distinct(scorer, r):
 def kl(scorer, r):
     """log policy - log reference of the completion, in nats. Its weight is negative. It is biased
     under top_k and top_p, as the estimators of the KL are."""
-    # The KL itself is the mean of this over completions. A reward may be such a sample, because
-    # GRPO only needs the mean of its gradient: see k1 in sampled_kl() in train_grpo.py.
+    # The KL is the mean of this number over completions. Its gradient is 0 on average, so as a loss
+    # it is useless: see k1 in sampled_kl() in train_grpo.py. A reward is only multiplied with the
+    # gradient of log p, and the mean of that product is the gradient of the KL.
     now = token_stats(r, r.model, scorer.reference, scorer.temperature)
     return r.sum(now.logp_full - now.logp_ref)
 
@@ -132,7 +135,7 @@ class Scorer:
                 bad = ~values.isfinite()
                 assert not bad.any(), (
                     f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
-            except Stop:
+            except Stop:                                # a signal is no failure
                 raise
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
@@ -174,6 +177,7 @@ class Scorer:
         reserved = NUMBERS
         if rewards == {'reward': 1.0}:
             reserved = [name for name in NUMBERS if not name.startswith('reward')]
+        # all names that the log will have: one that stands here twice is a clash
         names = known + [f'{name}_greedy' for name in known] + reserved
         assert rewards, "rewards = {}: expected one or more"
         for name, weight in rewards.items():
@@ -199,8 +203,9 @@ class Scorer:
             if name not in BUILT_IN:
                 if functions[name] is None:     # there is no verifier
                     continue
-                wants = inspect.signature(functions[name]).parameters.keys()
-                if not has_answers and not wants <= TEXTS:
+                needed = {p.name for p in inspect.signature(functions[name]).parameters.values()
+                          if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+                if not has_answers and not needed <= TEXTS:
                     continue
             known.append(name)
         return known
@@ -221,8 +226,10 @@ def wanted(function, known):
 def auc(scores, labels):
     """Return P(score of a 1 > score of a 0) + half of the ties, of scores with labels bool, tensors
     of one shape; 0.5 if all labels are equal."""
-    gap = scores[labels][:, None] - scores[~labels]         # of every pair of a 1 and a 0
-    return (0.5 + 0.5 * gap.sign()).mean().nan_to_num(0.5).item()
+    zeros = scores[~labels].sort().values
+    ones = scores[labels]
+    below = torch.searchsorted(zeros, ones) + torch.searchsorted(zeros, ones, right=True)
+    return (below / (2 * len(zeros))).mean().nan_to_num(0.5).item()
 
 
 # ---- a run in numbers and words ------------------------------------------------------------------
@@ -243,8 +250,10 @@ class Progress:
     def is_of(self, rewards, at_start):
         """Return whether the means of the first evaluation are of these rewards, and of the same
         prompts: then they are equal, up to rounding on another machine."""
-        gaps = [abs(value - self.at_start.get(name, math.inf)) for name, value in at_start.items()]
-        return rewards == self.rewards and max(gaps) < 0.01
+        saved = self.at_start
+        is_close = [math.isclose(value, saved.get(name, math.inf), rel_tol=0.01, abs_tol=0.01)
+                    for name, value in at_start.items()]
+        return rewards == self.rewards and all(is_close)
 
     def add(self, step, means, training=None):
         """Add an evaluation. training (P, k): the goal in the step before it."""
@@ -287,6 +296,7 @@ class Progress:
             words = "above the line to beat"
         if now > self.before + self.means['standard_error']:
             words += "; still rising: try a larger --max_iters"
+        # Memorised: training prompts gained twice as much, and more than chance explains.
         training, error = self.training or (start, 0.0)
         if training - start > 2 * max(0, now - start) + noise + 2 * error:
             words += "; it has memorised: training prompts gained twice as much as held-out ones"

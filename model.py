@@ -64,7 +64,7 @@ def append(past, new):
     stop = n + new.size(-2)
     if torch.is_grad_enabled():                 # a gradient needs `past` as it is
         return torch.cat((past, new), -2)
-    buffer = past._base
+    buffer = past._base                         # past is a slice of it
     if buffer is None or buffer.size(-2) < stop:
         buffer = past.new_empty(*past.shape[:-2], 2 * stop, past.size(-1))
         buffer[..., :n, :] = past
@@ -146,7 +146,8 @@ class GPT(nn.Module):
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
         # Rotary positions (arXiv:2104.09864) rotate pairs of channels, one from each half of a
-        # head, by an angle that is proportional to the position.
+        # head, by an angle that is proportional to the position. Negative frequencies for the first
+        # half: its cosines are the same, its sines get the minus of a cos - b sin.
         D = n_embd // n_head
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
         angles = torch.outer(torch.arange(block_size), torch.cat((-frequencies, frequencies)))
@@ -162,7 +163,7 @@ class GPT(nn.Module):
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of ids (N, L). cache: the tokens to their left, if causal."""
-        start = cache[0].size(3) if cache else 0
+        start = cache[0].size(3) if cache else 0        # an empty cache is False
         stop = start + inputs.size(1)
         assert stop <= self.block_size, f"{stop} tokens: expected {self.block_size} or less"
         if self.causal:                         # a token sees itself and the tokens to its left

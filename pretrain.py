@@ -72,6 +72,7 @@ CHOICES = {
     **dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'blank_span', 'max_iters', 'eval_interval'),
                     range(1, 1_000_000_000)),
 }
+# for recipes that open_networks() reads, whatever this process has set
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
 
@@ -87,9 +88,11 @@ def read_recipe(namespace, words):
     dataset = config['dataset']
     config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
     name = config['kind']
+    # The last config file names the network: generator_pairs.py with mine.jsonl makes
+    # out/generator_pairs-mine.pt, generator_arithmetic.py out/generator_arithmetic.pt.
     for word in words:
         if not word.startswith('-'):
-            name = Path(word).stem              # the last config file names the network
+            name = Path(word).stem
     config['recipe'] = name                     # a file that another recipe made is left alone
     if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
@@ -145,7 +148,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     flags = [f'--dataset={dataset}']
     if blank_kind == 'marked':
         flags.append('--blank_kind=marked')
-    if rank() > 0:
+    if rank() > 0:                              # up to the barrier of rank 0, below
         barrier()
     paths = []
     running = []                                # processes, each with the path and knobs it makes
@@ -174,7 +177,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     for process, path, config in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
-        if changed_knobs(path, config):
+        if changed_knobs(path, config):         # it was made this minute
             fail(f"{path} has other texts: does texts() of the dataset return others at each call?")
     if rank() == 0:
         barrier()
@@ -219,6 +222,7 @@ def classifier_batch(data, filler, split, n, step):
         row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))
         return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
     prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
+    # prompts.tokens still have the real text in their blanks
     sequences = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
     return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
 
@@ -231,7 +235,7 @@ if __name__ == "__main__":
         made_at = time.localtime(os.path.getmtime(path))
         old = f"{path}.{time.strftime('%Y-%m-%d-%H%M%S', made_at)}.old"
         print(f"{path} is made again; the old one is kept as {old}; changed:", *changed)
-        # A copy under a name of its own, made now: whoever else makes this network keeps the same.
+        # A copy under a name of its own, made now: two processes that do so write the same.
         if not os.path.exists(old):
             os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
     torch_device = init_device(device, dtype)
@@ -247,13 +251,15 @@ if __name__ == "__main__":
     # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
     # that learns labels.
     causal = filler.causal if filler else kind != 'fill'
-    blanks = blank_kind                         # of the prompts that a generator completes
+    # Which blanks have the prompts that are completed, for `held-out verify` or by the filler? A
+    # causal network continues: running text at its end, a pair by its answer.
+    blanks = blank_kind
     if kind == 'causal' and blank_kind == 'random':
         blanks = 'suffix' if type(train[0]) is str else 'answer'
     if kind == 'classifier' or causal and blanks == 'marked':
-        verify = None
+        verify = None                           # nothing is completed that could be right
     data = Dataset(train, held_out, tok, causal, **config | {'blank_kind': blanks})
-    for record in data.records or [{}]:
+    for record in data.records or [{}]:         # running text has no answers and no labels
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")

@@ -19,6 +19,7 @@ from common import BLANK, fail
 from data.dataset import Tokenizer
 from model import append, attention
 
+# load_network() imports this file only for a folder: the small GPTs need no transformers.
 try:
     import transformers
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -40,6 +41,7 @@ class PretrainedTokenizer(Tokenizer):
     def __init__(self, folder):
         self.vocabulary = folder
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
+        # All of this project has one numbering: the V ids of the tokenizer, then blank, bos, pad.
         self.vocab_size = len(self.tokenizer)
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
@@ -59,13 +61,15 @@ class PretrainedTokenizer(Tokenizer):
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
         text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
                                                   tokenize=False, add_generation_prompt=True)
-        text = text.removeprefix(self.tokenizer.bos_token or '')        # bos is added later
+        # forward_part() puts a bos before every sequence; that of the template would be a second.
+        text = text.removeprefix(self.tokenizer.bos_token or '')
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids):
         """Return text. eos is shown as a line feed, a blank as BLANK, bos and pad not at all."""
         ours = {self.eos: '\n', self.blank_id: BLANK, self.bos: '', self.pad: ''}
         text = ''
+        # Runs of ordinary ids are decoded together, because a character can need several of them.
         for sign, run in itertools.groupby(ids, ours.get):
             run = list(run)
             text += self.tokenizer.decode(run) if sign is None else sign * len(run)
@@ -75,12 +79,15 @@ class PretrainedTokenizer(Tokenizer):
 class Head(nn.Module):
     """In the place of the output layer, which has V columns and is the most expensive one: features
     (U, C) at the places where self.where (N, L) is True."""
+    # transformers would make V logits at every position, and few of them are needed. So what its
+    # network returns as logits are the features at those few, and Pretrained.logits() calls the
+    # layer itself.
     where = None
 
     def __init__(self, linear):
         super().__init__()
         self.linear = linear
-        self.bias = linear.bias                 # BERT looks for it here
+        self.bias = linear.bias                 # the code of BERT reads it
 
     def forward(self, x):
         return x[self.where]
@@ -90,20 +97,24 @@ def attend(module, q, k, v, mask, scaling=None, **more):
     """Return the attention (N, L, H, D) of q (N, H, L, D) to k, v (N, heads, keys, D), where the
     mask (N or 1, 1, L, keys) is True; and no weights. A few queries at a time are three times as
     fast on a CPU by two plain products as in the kernel that transformers calls."""
+    # A single new token may see everything, and then transformers hands over no mask.
     if mask is None and q.size(2) == 1:
         mask = torch.ones(1, 1, 1, k.size(2), dtype=torch.bool, device=q.device)
     is_plain = mask is not None and mask.dtype == torch.bool and not (
         more.get('softcap') or more.get('position_bias'))
     if q.device.type != 'cpu' or q.size(2) * k.size(2) > 2 ** 14 or not is_plain:
         return sdpa_attention_forward(module, q, k, v, mask, scaling=scaling, **more)
+    # attention() divides by the root of D itself. This leaves the scale that the network asks for.
     if scaling is not None:
         q = q * (scaling * q.size(-1) ** 0.5)
-    # The queries of all heads that share their keys stand below each other.
+    # Several heads of q can share a head of k and v. Their queries stand below each other, so that
+    # one product serves them all.
     bias = torch.where(mask, 0.0, -math.inf).repeat(1, 1, q.size(1) // k.size(1), 1)
     y = attention(q.reshape(len(q), k.size(1), -1, q.size(3)), k, v, bias)
     return y.view(q.shape).transpose(1, 2), None
 
 
+# 'sdpa' is what every network of transformers uses if nothing else is asked for.
 transformers.AttentionInterface.register('sdpa', attend)
 
 
@@ -142,7 +153,8 @@ class Pretrained(nn.Module):
         if self.causal:
             kind = transformers.AutoModelForCausalLM
         self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype(), **DATA).eval()
-        # logits() calls the output layer alone, so nothing may follow it.
+        # logits() calls the output layer alone, so nothing may follow it, such as a cap on logits.
+        # Nine ids, whichever, tell.
         ids = torch.arange(9)[None]
         with torch.no_grad(), torch.autocast('cpu', enabled=False):
             expected = self.network(ids).logits[0]
@@ -153,7 +165,7 @@ class Pretrained(nn.Module):
             head.where = None
         assert torch.allclose(logits, expected, atol=1e-4), (
             f"{folder} changes its logits after the output layer, which is not supported")
-        self.block_size = config.max_position_embeddings - 1
+        self.block_size = config.max_position_embeddings - 1    # one place is for bos
         self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
@@ -184,7 +196,9 @@ class Pretrained(nn.Module):
         size = len(tokens)
         while size > 1 and size * tokens.size(1) > TOKENS_AT_ONCE:
             size = (size + 1) // 2
-        copies = math.gcd(copies, size)         # equal beginnings, also within a part
+        # A part may cut a run of copies. With 8 copies in parts of 12, 4 neighbours are sure to
+        # begin alike.
+        copies = math.gcd(copies, size)
         if size == len(tokens):
             return self.forward_part(tokens, where, copies)
         return torch.cat([checkpoint(self.forward_part, *part, copies, use_reentrant=False)
@@ -199,8 +213,9 @@ class Pretrained(nn.Module):
         where = where[:, :last + 1]
         if copies == 1:
             return self.features(inputs, where)
-        # The copies are equal up to `first`. This part goes through the network once, with
-        # gradient, and fills a cache. The cache is repeated, and each copy goes on by itself.
+        # The copies are equal up to `first`, the first place that any prompt asks for. (A longer
+        # prompt asks later.) This part goes through the network once, with gradient, and fills a
+        # cache. The cache is repeated, and each copy goes on by itself.
         first = int(where.any(0).nonzero()[0])
         rows = torch.arange(len(inputs), device=self.device) // copies          # (N,)
         cache = self.new_cache()
@@ -226,6 +241,7 @@ class Pretrained(nn.Module):
         tokens in the cache."""
         if where is None:
             where = F.pad(torch.zeros_like(inputs[:, 1:]), (0, 1), value=1).bool()
+        # A call that continues a cache has no bos.
         if not self.has_bos and inputs[0, 0] == self.bos_id:
             assert not where[:, 0].any(), f"{self.args['folder']} has no bos: a prompt is empty"
             inputs = inputs[:, 1:]
@@ -235,7 +251,7 @@ class Pretrained(nn.Module):
         more = {'past_key_values': cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
-        self.network.get_output_embeddings().where = where
+        self.network.get_output_embeddings().where = where      # see Head: "logits" are features
         return self.network(input_ids=ids, **more).logits
 
     def save_pretrained(self, folder):

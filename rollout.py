@@ -28,7 +28,8 @@ class Rollout:
     states are the sequences, and each token has a distribution of its own."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
-    states: Tensor              # (S, T) inputs of all passes; a fill network masks them at `where`
+    states: Tensor              # (S, T) inputs of all passes. Blanks may still have the true text:
+                                # a fill network masks them at `where`
     where: Tensor               # (S, T) bool: the U places where it gave a distribution
     sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
     position: Tensor            # (M,) its position in the sequence, in [0, T)
@@ -66,6 +67,7 @@ class Rollout:
         m = of_kept[self.sequence_of]                                           # (M,)
         used = torch.zeros_like(self.where[self.where])                         # (U,)
         used[self.distribution_of[m]] = True
+        # `used` has one value for each True of self.where
         where = self.where.masked_scatter(self.where, used)                     # (S, T)
         is_state = where.any(1)                                                 # (S,)
         # The new number of a sequence or distribution is how many kept ones precede it.
@@ -114,7 +116,7 @@ def draw(logp, uniforms):
     # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u. (The parallel
     # sum of a GPU can fall by a rounding error, and searchsorted must not see that.)
     cdf = logp.exp().cumsum_(-1).cummax(-1).values                  # (U, V)
-    # Stay strictly inside the CDF, however u * top is rounded: no id of probability 0 is drawn.
+    # Rounding must not push u * top past the last id that has a probability.
     top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
     return torch.searchsorted(cdf, uniforms * top, right=True)
 
@@ -123,8 +125,6 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probabilities
     (U, k), and the kept set (U, V) bool, None without filters. greedy: take the likeliest id."""
     kept = None
-    assert 0 < top_p <= 1 and temperature >= 1e-6, (
-        f"expected 0 < top_p = {top_p} <= 1 and temperature = {temperature} >= 1e-6")
     if top_k > 0 or top_p < 1:
         kept = kept_set(log_probs(logits, temperature), top_k, top_p)
     logp = log_probs(logits, temperature, kept)                     # (U, V)
@@ -183,8 +183,10 @@ def token_stats(r, policy, reference=None, temperature=1.0):
         with torch.no_grad():
             r.x_ref = r.features_of(reference)
     x_ref = r.x_ref if reference else x
+    # Part i has the distributions from i * size on. They ascend with the tokens, so its tokens
+    # stand together, too: counts[i] of them.
     size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
-    counts = torch.bincount(r.distribution_of // size).tolist()     # of the tokens of each part
+    counts = torch.bincount(r.distribution_of // size).tolist()
 
     def part(x, x_ref, kept, u, actions):
         logits_ref = reference.logits(x_ref) if reference else None
@@ -265,6 +267,7 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # above grpo_loss(), both sequences of the second prompt are 2 8 _: the first leads. States
         # with nothing to fill in this pass are skipped.
         is_equal = equal_pairs(partial)                                         # (B, k, k)
+        # leads: equals no sequence before it
         is_leader = ~is_equal.tril(-1).any(2, keepdim=True)                     # (B, k, 1)
         fill_now = is_leader & (pass_of == i)[:, None]                          # (B, k, T)
         is_state = fill_now.any(2)                                              # (B, k)
@@ -336,6 +339,7 @@ def generate(model, prompts, **sampling):
         parent = keys // n_ids                                                  # (S,)
         inputs = keys[:, None] % n_ids                                          # (S, 1)
         prompt_of = prompt_of[parent]
+        # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):
             cache.select(parent)
     n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each

@@ -26,7 +26,7 @@ log_interval = 5
 eval_interval = 20
 eval_prompts = 128
 
-def alliteration(prompts, completions):
+def alliteration(completions):
     """Share of the words of a completion, without its first, that begin with s, each counted once.
     """
     scores = []

@@ -32,7 +32,7 @@ log_interval = 5
 eval_interval = 25
 eval_prompts = 128
 
-def safety(prompts, completions):
+def safety(completions):
     """1 unless the completion speaks of failure."""
     return [float(not FAILURE.search(completion)) for completion in completions]
 

@@ -46,7 +46,7 @@ class Tokenizer:
         # id 0 is eos, so that the characters begin with 1
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
         self.ids = {char: i for i, char in enumerate(chars, 1)}
-        self.eos = 0
+        self.eos = 0                            # people see it as a line feed
         pieces = [b'\n'] + [char.encode() for char in chars]    # the bytes of each id
         if kind == 'gpt2':
             # 50,257 pieces of words; the first use downloads them
@@ -54,7 +54,7 @@ class Tokenizer:
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
-            self.encode = bpe.encode_ordinary
+            self.encode = bpe.encode_ordinary   # instead of the method below
         self.vocab_size = len(pieces)
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
@@ -119,8 +119,9 @@ def read_texts(dataset):
         train, held_out = hold_out(paragraphs_of(dataset))
     else:
         fail(f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
+    # What stands in both lists is held out only: it must not be trained on.
     known = set(map(contents, held_out))
-    train = [text for text in train if contents(text) not in known]     # never trained on
+    train = [text for text in train if contents(text) not in known]
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more paragraphs, or a column `held_out` of true and false, which chooses them")
@@ -129,7 +130,8 @@ def read_texts(dataset):
     if verify is None and type(train[0]) is str:
         verify = checker(train)
     elif verify is None and any(record['answer'] for record in texts):
-        # If some had no answer, to say nothing there would count as right.
+        # is_answer() compares with the answer. If a record had none, an empty completion would be
+        # right.
         for record in texts:
             if not record['answer']:
                 fail(f"{record.get('line', record)} has no answer, and others have one: expected "
@@ -151,9 +153,9 @@ def hold_out(texts):
     for text in texts:
         record = {'prompt': text} if type(text) is str else text
         chosen = record.get('held_out', zlib.crc32(record['prompt'].encode()) % 10 == 0)
-        if chosen not in (True, False):
+        if type(chosen) is not bool:
             fail(f"{record['line']}: held_out = {chosen!r}: expected true or false")
-        parts[chosen].append(text)
+        parts[chosen].append(text)              # False is 0, True is 1
     return parts
 
 
@@ -178,6 +180,7 @@ class Dataset:
         self.chat_template = chat_template
         self.fill_order = fill_order
         self.blank_kind = blank_kind
+        # only used if the blanks of a row are not always the same
         self.draw_blanks = functools.partial(random_blanks, suffix=blank_kind == 'suffix',
                                              low=blank_low, high=blank_high, span=blank_span)
         self.records = self.blanks = None
@@ -194,7 +197,8 @@ class Dataset:
         self.block_size = T
         self.rows_of = {}
         stream = []
-        # No window may reach from the training texts into those that are held out.
+        # No window may reach from the training texts into those that are held out: it has no number
+        # in rows_of.
         for split, texts in (('train', train), ('val', held_out)):
             start = len(stream)
             for text in texts:
@@ -211,7 +215,8 @@ class Dataset:
         records = train + held_out
         self.rows_of = {'train': range(len(train)), 'val': range(len(train), len(records))}
         names = dict.fromkeys(name for record in records for name in record)
-        self.records = [names | record for record in records]       # a column may be missing: None
+        # a column that is missing is None; and these are copies, which encode_pair() changes
+        self.records = [names | record for record in records]
         encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
         encoded = list(map(encode, self.records))
         # After any prompt there is room for the longest answer.
@@ -221,6 +226,7 @@ class Dataset:
         if 0 < self.max_new_tokens < answer:
             print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has {answer}")
         self.block_size = T = min(block_size or 1024, longest)
+        # rows[0] is the text; rows[1] is the text with its blanks, and only serves to find them
         rows = torch.full((2, len(records), T), tok.pad)
         for i, (prompt, answer, shown) in enumerate(encoded):
             # A pair that is cut would teach an answer without its end.
@@ -229,7 +235,6 @@ class Dataset:
                 f"{self.records[i].get('line', 'a pair')} has {n} tokens; expected {T} or less")
             rows[:, i, :n] = torch.tensor([prompt + answer, shown])
         self.rows = rows[0]
-        # rows[1] shows the blanks of each record, which are always the same.
         if self.blank_kind != 'random':
             self.blanks = rows[1] == tok.blank_id
 
@@ -247,6 +252,7 @@ class Dataset:
         answer = self.encode(record['answer'])
         if self.causal:                         # a generated answer includes eos
             return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1)
+        # A generator that fills blanks returns the whole text, so this is what a right one equals.
         del record['prompt']
         record['answer'] = tok.decode(prompt + answer)
         return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [tok.eos]
@@ -307,7 +313,8 @@ class Dataset:
         row = self.draw(split, n, rng)                                          # (n,)
         tokens = self.rows[row]                                                 # (n, T)
         if self.blanks is None:
-            # Only a suffix includes eos. Else it is given, as it says how long the text is.
+            # Only a suffix includes eos: who continues a text has to learn to stop. Who fills
+            # blanks is given eos, as it says how long the text is.
             may_be_blank = tokens != tok.pad
             if self.blank_kind != 'suffix':
                 may_be_blank &= tokens != tok.eos
@@ -315,7 +322,8 @@ class Dataset:
         else:
             blank = self.blanks[row]
         if self.causal:
-            # All from the first blank on is generated, and may be longer than the original.
+            # All from the first blank on is generated, also where the original ends and padding
+            # follows: a completion may be longer.
             at = torch.arange(self.block_size)
             first = blank.int().argmax(1, keepdim=True)                         # (n, 1)
             stop = first + (self.max_new_tokens or self.block_size)
@@ -362,12 +370,12 @@ def random_blanks(may_be_blank, rng, suffix, low, high, span):
     # begin at a random offset, so that their edges can be anywhere. For span = 2 and offset 1, runs
     # and keys of T = 6 positions are     0 1 1 2 2 3     and     .7 .2 .2 .9 .9 .4
     run = (np.arange(T) + rng.integers(span, size=(n, 1))) // span                      # (n, T)
-    key_of_run = rng.random((n, T // span + 2))
+    key_of_run = rng.random((n, T // span + 2))         # with an offset, a run is cut at both ends
     key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
     if suffix:                                  # the last positions have the lowest keys
         key = -torch.arange(T).expand(n, T)
     # argsort twice gives each position its place in the order of the keys. The first `count` places
-    # are blank.
+    # are blank. Keys are below 1, so what may not be blank comes last.
     place = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
     share = torch.from_numpy(rng.uniform(low, high, size=(n, 1)))
     count = (share * may_be_blank.sum(1, keepdim=True)).round().clamp(min=1)            # (n, 1)

@@ -23,13 +23,13 @@ def read_records(path):
     that is no record."""
     records = []
     for number, line in enumerate(read_text(path).split('\n'), 1):
-        place = f'{path}, line {number}'
+        place = f'{Path(path).name}, line {number}'      # whichever folder it is in
         try:
             if line.strip():
                 records.append(as_record({'line': place} | json.loads(line)))
         except Exception as e:
-            fail(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
-                 f'prompt alone ({e!r:.100})')
+            fail(f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both '
+                 f'in quotes, or a prompt alone ({e!r:.100})')
     return records
 
 

@@ -12,9 +12,17 @@ def paragraphs_of(path):
 
 
 def checker(texts):
-    """Return verify(prompt, completion): known_words() with the words of these texts."""
+    """Return verify(prompt, completion, ended): known_words() with the words of these texts."""
     words = functools.cache(lambda: words_of(texts))    # made when they are first needed
-    return lambda prompt, completion: known_words(prompt, completion, words())
+
+    def verify(prompt, completion, ended):
+        if BLANK not in prompt:                 # it is continued
+            if not completion.strip():          # to say nothing is no prose
+                return 0.0
+            completion += ' ' * ended           # no edge of a window has cut its last word
+        return known_words(prompt, completion, words())
+
+    return verify
 
 
 def words_of(texts):

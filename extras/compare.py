@@ -7,7 +7,8 @@ The folder comes first, then words that all variants share, then --seeds, then t
 with words of its own. A run is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There
 are as many at a time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see
 the same prompts. Finished runs are not made again and interrupted ones go on, so the same command
-can get more variants and seeds; but all begin anew if a script has changed.
+can get more variants and seeds. A run begins anew if a script or one of its config files has
+changed.
 
 Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
 of the processor: mean +- standard deviation over seeds. The last column is the mean difference to
@@ -28,12 +29,17 @@ import numpy as np
 from common import Signals, fail
 from extras.curves import Figure, read_log
 
+SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common data/* config/networks/*'
+
 
 def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
     begun = Path(f'{path}.begun')
     done = Path(f'{path}.done')
-    code = zlib.crc32(b''.join(script.read_bytes() for script in sorted(Path().glob('*.py'))))
+    # what the run depends on: scripts, and the config files among its words
+    files = [file for name in SCRIPTS.split() for file in sorted(Path().glob(f'{name}.py'))]
+    files += [Path(word) for word in words if os.path.isfile(word)]
+    code = zlib.crc32(b''.join(file.read_bytes() for file in files))
     is_same = begun.exists() and begun.read_text() == f'{words} {code}'
     if is_same and done.exists():
         return

@@ -73,7 +73,7 @@ for step in range(241):
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]
     # Learn, four times from the same completions. The ratio tells how much likelier a token
     # has become. The clip stops its gradient once it has moved by 20 %. The KL, summed over
-    # all ten digits, keeps the policy near the reference.
+    # all ten digits (.logits are log-probabilities), keeps the policy near the reference.
     ref = distributions(reference, prompts)
     blank = (prompts == BLANK)[:, None].expand_as(actions)
     for update in range(4):

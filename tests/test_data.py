@@ -111,7 +111,7 @@ def test_a_file_of_your_own_is_a_dataset():
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify = read_texts(write('cats.txt', cats))
-    assert len(train + held_out) == 50 and verify('the c_ts', 'the cots') == 0.0
+    assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
     for name, text in (('short.txt', 'one'), ('signs.txt', cats.replace('s', BLANK))):
         with pytest.raises(AssertionError, match=name):
             make_tokenizer('char', write(name, text), 'random')
@@ -307,7 +307,14 @@ LOOKED_UP = {               # the share of known words, by prompt and completion
 @pytest.mark.parametrize('prompt, completion', LOOKED_UP)
 def test_words_touched_by_a_blank_are_looked_up(prompt, completion):
     verify = prose.checker(['the cat sat'])
-    assert verify(prompt, completion) == pytest.approx(LOOKED_UP[prompt, completion])
+    assert verify(prompt, completion, False) == pytest.approx(LOOKED_UP[prompt, completion])
+
+
+def test_a_text_that_ends_by_itself_is_not_cut_and_must_say_something():
+    verify = prose.checker(['the cat sat'])
+    for completion, ended, score in (('at sa', False, 1), ('at sa', True, 1 / 2), ('at', True, 1),
+                                     ('', True, 0), (' ', False, 0), ('a', True, 0)):
+        assert verify('the c', completion, ended) == score
 
 
 def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):

@@ -150,6 +150,9 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert '0.250 +- 0.212' in table and '0.500 +- 0.424 +0.200 +- 0.100' in table
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
+    write('x.py', 'batch_size = 2')             # all four begin anew
+    compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
+    assert len(started) == 11
     for mistake in (['--seeds=1', 'a='], ['--seeds=1,2', 'a=', 'a='], ['--seeds=1,2', '--x=3']):
         with pytest.raises(SystemExit, match='expected FOLDER, two seeds'):
             compare(*mistake)

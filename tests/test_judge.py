@@ -180,6 +180,9 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     mine = {'mine': right}
     assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
+    # of a typed prompt, which has no answer
+    functions = {'trl': lambda completions, **kwargs: 0, 'asks': lambda completions, answer: 0}
+    assert Scorer(functions=functions).names(functions, False) == ['trl', 'distinct']
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
@@ -220,6 +223,10 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
     assert progress.verdict() == f'verify {now:.3f}: {words}'
     assert progress.best == max((0.3, 0), (before, 10), (now, 20))
     assert progress.is_of({}, at_start | {'small': 0.401})      # rounding on another machine
+    progress.at_start = at_start | {'tokens': 30.7}
+    assert progress.is_of({}, at_start | {'tokens': 30.72})
+    assert not progress.is_of({}, at_start | {'tokens': 31.2})
+    progress.at_start = at_start
     assert not progress.is_of({}, at_start | {'small': 0.5})    # other prompts or functions
     assert not progress.is_of({'small': 1.0}, at_start) and not progress.is_of({}, {'new': 0.3})
     at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding

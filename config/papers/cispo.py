@@ -4,3 +4,4 @@ loss_norm = 'token'
 objective = 'cispo'
 clip_high = 0.28            # the paper tunes it, and gives no number
 kl_beta = 0.0
+entropy_coef = 0.0

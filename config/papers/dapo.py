@@ -5,3 +5,4 @@ adv_norm = 'std'
 loss_norm = 'token'
 clip_low, clip_high = 0.2, 0.28
 kl_beta = 0.0
+entropy_coef = 0.0

@@ -3,3 +3,4 @@ adv_norm = 'std'
 loss_norm = 'sequence'
 clip_low, clip_high = 0.2, 0.2
 kl_beta, kl_type = 0.04, 'k3'
+entropy_coef = 0.0

@@ -4,3 +4,4 @@ loss_norm = 'sequence'
 ratio_level = 'sequence'
 clip_low, clip_high = 3e-4, 4e-4
 kl_beta = 0.0
+entropy_coef = 0.0

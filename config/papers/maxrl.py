@@ -3,3 +3,4 @@ adv_norm = 'mean'
 loss_norm = 'constant'
 clip_low, clip_high = 0.2, 0.2
 kl_beta = 0.0
+entropy_coef = 0.0

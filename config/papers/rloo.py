@@ -4,3 +4,4 @@ adv_norm = 'rloo'
 loss_norm = 'constant'
 clip_low, clip_high = 1.0, 1e9
 kl_beta = 0.0
+entropy_coef = 0.0
