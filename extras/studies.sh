@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # SOME hours of one core; finished runs are kept
+#     bash extras/studies.sh              # four hours of one core; finished runs are kept
 #     bash extras/studies.sh c f
 #
-# The last of them, `pretrained`, needs the two downloaded models of config/README.md.
+# The last of them, `pretrained`, needs the two models of the README ("Real models").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
