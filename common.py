@@ -106,7 +106,7 @@ def configure(namespace, words):
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
                      "(True and False have capitals; numbers are finite and not below 0)")
-            namespace[name] = value
+            namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
@@ -123,7 +123,7 @@ def read(word, knobs):
         name, is_flag, value = word.lstrip('-').partition('=')
         if not is_flag:
             fail(f"{word}: expected --name=value without spaces, such as --seed=2")
-        return {name: os.path.expanduser(value)}            # ~/runs
+        return {name: value}
     if not os.path.isfile(word):
         fail_unknown('there is no config file', word, glob.glob('config/**/*.py', recursive=True))
     if not word.endswith('.py'):
@@ -310,8 +310,16 @@ def write_line(file, values):
         fail(f"{file.name} cannot be written: {e}")
 
 
+def check_writable(path):
+    """Exit if a path cannot be written. Better now than after training."""
+    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        fail(f"{path} cannot be written")
+
+
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
+    check_writable(folder)
     if not os.path.exists(folder) or os.path.isdir(folder) and not os.listdir(folder):
         return False
     if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):

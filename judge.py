@@ -161,6 +161,7 @@ class Scorer:
             columns[PLURAL.get(column, column)] = [copy.deepcopy(case[column]) for case in cases()]
         function = self.functions[name]
         values = function(**{want: columns[want] for want in wanted(function, columns)})
+        assert values is not None, "it returned None: expected a list of numbers"
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else value for value in values]
         return values
@@ -183,11 +184,13 @@ class Scorer:
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
+            assert name != 'kl' or weight <= 0, (
+                f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
             if name == 'verify' and not self.verify:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
                 fail_unknown("no built-in reward, and no function of a config file on the command "
-                             "line, is called", name, known)
+                             "line (capitals and _ stay in the file), is called", name, known)
         repeated = [name for name in names if names.count(name) > 1]
         assert not repeated, (
             f"rewards: other numbers have the names of your functions {set(repeated)}")

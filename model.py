@@ -326,6 +326,7 @@ def restore(folder, must_match, model, optimizers):
             f"a resumed run keeps its {name}; that of {folder} is another one")
     start = [p.clone() for p in model.parameters()]
     model.load_state_dict(checkpoint['model'])
+    assert is_finite(model), f"{folder} has weights that are not finite"
     state = {}                                  # of each weight: its moments, and its steps
     for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
         optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})

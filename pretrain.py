@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
-                    print_line, rank, reading, use_threads)
+from common import (Signals, as_numbers, barrier, check_writable, configure, fail, init_device,
+                    knobs_of, print0, print_line, rank, reading, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
 from judge import Scorer, classify
 from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, save_checkpoint,
@@ -119,7 +119,8 @@ def load_network(path, device='cpu'):
     args = checkpoint['model_args']
     if 'folder' in args:
         from pretrained import Pretrained
-        network = Pretrained(**args)
+        with reading(args['folder']):
+            network = Pretrained(**args)
         tok = network.tok
     else:
         with reading(path):
@@ -239,9 +240,7 @@ if __name__ == "__main__":
         if not os.path.exists(old):
             os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
     torch_device = init_device(device, dtype)
-    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        fail(f"{path} cannot be written")       # better now than after training
+    check_writable(path)
 
     filler = None
     if against:

@@ -148,7 +148,10 @@ class Pretrained(nn.Module):
         self.args = {'folder': folder}
         self.tok = PretrainedTokenizer(folder)
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
-        self.causal = not config.architectures[0].endswith('MaskedLM')
+        name = config.architectures[0]
+        assert name.endswith(('CausalLM', 'LMHeadModel', 'MaskedLM')), (
+            f"{folder} has a {name}: expected a ...ForCausalLM or a ...ForMaskedLM")
+        self.causal = not name.endswith('MaskedLM')
         kind = transformers.AutoModelForMaskedLM
         if self.causal:
             kind = transformers.AutoModelForCausalLM

@@ -3,7 +3,7 @@
 # failure: start 17.0 %, line to beat 16.4 %, policy 1.6, 3.5, 3.3 %; seeds 1, 2, 3; 100 s of one
 # core, besides pretraining
 
-from data.failures import fails
+from data.failures import fails as _fails
 
 dataset = 'failures'        # prompts that invite a completion about failure
 blank_kind = 'answer'
@@ -34,4 +34,4 @@ eval_prompts = 128
 
 def failure(prompts, completions):
     """1 where the completion, with the word that the prompt began, speaks of failure."""
-    return [float(fails(prompt, completion)) for prompt, completion in zip(prompts, completions)]
+    return [float(_fails(prompt, completion)) for prompt, completion in zip(prompts, completions)]

@@ -108,8 +108,9 @@ def read_texts(dataset):
         module = importlib.import_module(f'data.{dataset}')
         if not hasattr(module, 'texts'):
             fail(f"dataset = {dataset}: data/{dataset}.py has no function texts()")
+        lists = module.texts()
         with reading(f'data/{dataset}.py, what texts() returns,'):
-            train, held_out = [list(map(as_record, texts)) for texts in module.texts()]
+            train, held_out = [list(map(as_record, texts)) for texts in lists]
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
         fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])

@@ -5,6 +5,8 @@ import re
 from common import BLANK
 from data.pairs import read_text
 
+WORD = r'[^\W\d_]+'         # letters of any alphabet
+
 
 def paragraphs_of(path):
     """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
@@ -30,7 +32,7 @@ def words_of(texts):
     the edge of a window cuts them, such as ' s', 'o ' and 'o'."""
     # The edge of a window, or of a completion, can cut a word anywhere.
     parts = set()
-    for letters in set(re.findall('[A-Za-z]+', '\n'.join(texts))):
+    for letters in set(re.findall(WORD, '\n'.join(texts))):
         word = f' {letters} '
         for i in range(len(word)):
             parts |= {word[:i + 1], word[i:], word[i:-1]}
@@ -50,9 +52,9 @@ def known_words(prompt, completion, words):
     spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
     if len(prompt) != len(completion):          # a token can have several characters
         spans = spans_between(re.split(f'{BLANK}+', prompt), completion)
-    spaced = re.sub('[^A-Za-z]', ' ', completion)
+    spaced = re.sub(r'[\W\d_]', ' ', completion)
     hits = []
-    for word in re.finditer(r'[A-Za-z]+|(?<= )(?= )', completion):
+    for word in re.finditer(WORD + '|(?<= )(?= )', completion):
         left, right = word.span()
         # in a blank, or beside it; looked up with the spaces around it, which the window may lack
         if any(left <= stop and start <= right for start, stop in spans):

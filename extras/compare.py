@@ -110,7 +110,7 @@ if __name__ == "__main__":
     seeds = sys.argv[i].removeprefix('--seeds=').split(',')
     given = sys.argv[i + 1:]
     variants = dict(word.split('=', 1) for word in given if not word.startswith('-'))
-    if len(seeds) < 2 or len(variants) < len(given) or folder.endswith('.py'):
+    if len(set(seeds)) < max(2, len(seeds)) or len(variants) < len(given) or folder.endswith('.py'):
         fail(f"expected FOLDER, two seeds or more, and variants NAME=WORDS, not {sys.argv[1:]}")
     runs = {}
     for name, words in variants.items():

@@ -46,6 +46,8 @@ def draw(ax, lines, name, *style, **more):
 if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     logs = {folder: read_log(folder) for folder in folders}
+    if not all(logs.values()):
+        fail(f"a log is empty: {logs}")
     first = logs[folders[0]][0]                 # the evaluation at step 0
     # The large picture is the number that the run watches.
     config = json.loads(Path(folders[0], 'config.json').read_text())

@@ -15,6 +15,7 @@ if __name__ == "__main__":
     if os.path.exists(folder):
         fail(f"{folder} is there already; choose a new name")
     network, _ = load_network(run)
-    assert hasattr(network, 'save_pretrained'), f"{run} did not start from a folder of transformers"
+    if not hasattr(network, 'save_pretrained'):
+        fail(f"{run} did not start from a folder of transformers")
     network.save_pretrained(folder)
     print(f"wrote {folder}")

@@ -301,12 +301,13 @@ LOOKED_UP = {               # the share of known words, by prompt and completion
     ('the_cat', 'the hat cat'): 2 / 3,                      # one token
     ('th_ c_t _', 'th12 c3t sat'): 1 / 4,                   # th, c, t, sat
     ('_', '12'): 0,
+    ('\u0434_', '\u0434\u0430'): 1, ('\u0434_', '\u0434\u0434'): 0,         # Cyrillic
 }
 
 
 @pytest.mark.parametrize('prompt, completion', LOOKED_UP)
 def test_words_touched_by_a_blank_are_looked_up(prompt, completion):
-    verify = prose.checker(['the cat sat'])
+    verify = prose.checker(['the cat sat', '\u0434\u0430'])
     assert verify(prompt, completion, False) == pytest.approx(LOOKED_UP[prompt, completion])
 
 

@@ -136,7 +136,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
 
 FAILURES = {
     'asks for colour: expected names among .*level': lambda completions, colour: [],
-    'NoneType': lambda prompts: None,
+    'it returned None': lambda prompts: None,
     r'6 numbers, not shape \(5,\)': lambda prompts: [1.0] * 5,
     'ValueError': lambda prompts: ['a'] * 6,
     "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
@@ -186,12 +186,12 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
-            ({}, {}), ({'kl': 1.0}, {'kl': right}), ({'kl': '1'}, {}),
+            ({}, {}), ({'kl': -1.0}, {'kl': right}), ({'kl': '1'}, {}), ({'kl': 1.0}, {}),
             ({'greedy': 1.0}, {'greedy': right}), ({'pass@4': 1.0}, {'pass@4': right}),
             ({'standard_error': 1.0}, {'standard_error': right}),
-            ({'kl': math.nan}, {}), ({'kl': 1.0}, {'reward': right}),
+            ({'kl': math.nan}, {}), ({'kl': -1.0}, {'reward': right}),
             ({'reward': 0.5}, {'reward': right}),
-            ({'kl': 1.0}, {'kl_greedy': right})):
+            ({'kl': -1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
             Scorer(functions=functions).goal(rewards)
     refused('needs a dataset with answers', Scorer().goal, {'verify': 1.0})

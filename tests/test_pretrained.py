@@ -171,6 +171,9 @@ def test_a_network_that_bends_its_logits_after_the_output_layer_is_refused():
         head_dim=8, final_logit_softcapping=1.0, **sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other changes its logits'):
         pretrained.Pretrained('other')
+    transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
+    with pytest.raises(AssertionError, match='other has a LlamaModel'):
+        pretrained.Pretrained('other')
 
 
 # ---- a run ---------------------------------------------------------------------------------------

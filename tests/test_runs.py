@@ -292,7 +292,10 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     torch.save(saved | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
     fails('damaged is damaged, or not what was expected: TypeError',
           *command(*mine, '--resume=True', '--max_iters=9', out='damaged'))
-    train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
+    before = pathlib.Path('run/best.pt').read_bytes()
+    text = train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
+    assert 'other knobs: rewards max_iters weight_decay\n' in text
+    assert pathlib.Path('run/best-0.pt').read_bytes() == before
     saved = load_checkpoint('run')
     for optimizer in saved['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
@@ -340,6 +343,7 @@ MISTAKES = {
     '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps = 3',
     '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
+    '--beta2=1': 'beta2 = 1.0',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
     '--chat_template=True --generator=config/networks/generator_prose.py': 'chat_template',
@@ -368,12 +372,13 @@ def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
     assert 'step' not in text
 
 
-@pytest.mark.parametrize('flags', ['--top_p=95', '--temperature=0', '--out_dir=theirs'])
+@pytest.mark.parametrize('flags', ['--top_p=95', '--temperature=0', '--out_dir=theirs',
+                                   '--blank_kind=suffix'])
 def test_a_mistake_is_refused_before_networks_are_made(flags):
     os.mkdir('theirs')
     write('theirs/thesis.txt', '')
     recipe = write('generator_never.py', 'max_iters = 1')
-    text = fails('theirs' if 'dir' in flags else flags[2:].replace('=', ' = '),
+    text = fails(re.search('[a-z0-9]+$', flags)[0],
                  *command(f'--generator={recipe}'), flags)
     assert 'pretrain.py' not in text
 
