@@ -190,7 +190,8 @@ class Scorer:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
                 fail_unknown("no built-in reward, and no function of a config file on the command "
-                             "line (capitals and _ stay in the file), is called", name, known)
+                             "line (add the file; names with capitals or _ stay in it), is called",
+                             name, known)
         repeated = [name for name in names if names.count(name) > 1]
         assert not repeated, (
             f"rewards: other numbers have the names of your functions {set(repeated)}")
@@ -249,6 +250,7 @@ class Progress:
     step: int = 0               # of the last evaluation
     before: float = math.inf    # the goal at the evaluation before the last
     training: tuple = ()        # mean and standard error of the goal in the last training step
+    lowest: tuple = (math.inf, 0)       # the smallest value of the goal, and its step
 
     def is_of(self, rewards, at_start):
         """Return whether the means of the first evaluation are of these rewards, and of the same
@@ -264,6 +266,7 @@ class Progress:
         self.before = self.means[self.goal]
         self.means = means
         self.best = max((means[self.goal], step), self.best)
+        self.lowest = min((means[self.goal], step), tuple(self.lowest))
         if training is not None:
             # Completions of a prompt are alike, so the prompts are what is counted.
             error = training.mean(1).std() / len(training) ** 0.5
@@ -291,13 +294,16 @@ class Progress:
         start = self.at_start[self.goal]
         # Start and end are both measured on finitely many prompts.
         noise = 2 * math.hypot(self.means['standard_error'], self.at_start['standard_error'])
-        words = "not better than at the start"
+        words = "not better than at the start (data/README.md: If it does not learn)"
         if now > start + noise:
             words = "better than at the start, but not above the line to beat"
         # Samples can be better than greedy decoding, and then they are the line.
         if now > max(start, self.at_start[f'{self.goal}_greedy']) + noise:
             words = "above the line to beat"
-        if now > self.before + self.means['standard_error']:
+        lowest, step = self.lowest
+        if lowest < start - noise:
+            words += f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate"
+        elif now > self.before + self.means['standard_error']:
             words += "; still rising: try a larger --max_iters"
         # Memorised: training prompts gained twice as much, and more than chance explains.
         training, error = self.training or (start, 0.0)

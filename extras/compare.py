@@ -69,9 +69,9 @@ def curve(path, clock, goal):
     return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
 
 
-def show(ax, clock, goal, names, paths):
+def show(ax, clock, goal, names, paths, limit):
     """Print a table, and draw a picture. paths: of all seeds of the first variant, then of the
-    second, ..."""
+    second, ... A difference of more than `limit` standard errors gets a star."""
     curves = [curve(path, clock, goal) for path in paths]
     times = np.linspace(0, min(c[0, -1] for c in curves), 101)
     values = np.array([np.interp(times, *c) for c in curves])
@@ -82,7 +82,8 @@ def show(ax, clock, goal, names, paths):
     print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first')
     for name, mean, std, gap, error in table:
         cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
-        print(f'{name:14}', *cells, f'{gap[-1]:+.3f} +- {error[-1]:.3f}')
+        star = ' *' if abs(gap[-1]) > limit * error[-1] else ''
+        print(f'{name:14}', *cells, f'{gap[-1]:+.4f} +- {error[-1]:.4f}{star}')
         ax.plot(times, mean, label=name)
         ax.fill_between(times, mean - std, mean + std, alpha=0.2)
     ax.set_xlabel(clock)
@@ -124,15 +125,16 @@ if __name__ == "__main__":
         for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
+    print(f"\n{' '.join(shared)}")
     figure = Figure(figsize=(10, 4), layout='constrained')
     goal = goal_of(runs)
     figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
-    for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
-        show(ax, clock, goal, variants, list(runs))
-    show_ends(goal, variants, list(runs))
     # Student's t: what a mean of so many differences must exceed at a level of 5 %
     limit = {2: 12.7, 3: 4.3, 4: 3.2}.get(len(seeds), 2.8)
-    print(f"\nwith {len(seeds)} seeds, a difference below {limit} standard errors is none")
+    for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
+        show(ax, clock, goal, variants, list(runs), limit)
+    show_ends(goal, variants, list(runs))
+    print(f"\n{folder}; * differs: with {len(seeds)} seeds, by more than {limit} standard errors")
     ax.legend()
     figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)

@@ -118,10 +118,11 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     def call(words, **_):
         path = words[-2].removeprefix('--out_dir=')
         started.append((path, words[-1]))
-        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8}[path[6:]]
+        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8, 'c-1': 0.2, 'c-2': 0.6}[
+            path[6:]]
         pathlib.Path(path).mkdir(exist_ok=True)
-        # b has a second reward, so its reward is no measure for both
-        config = {'goal': 'reward', 'rewards': {'verify': 1.0} | {'x': 1.0} if 'b-' in path else {}}
+        # b and c have a second reward, so their reward is no measure for all
+        config = {'goal': 'reward', 'rewards': {} if 'a-' in path else {'verify': 1.0, 'x': 1.0}}
         write(f'{path}/config.json', json.dumps(config))
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100,
@@ -146,13 +147,14 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
     step, seconds = text.split('cpu_seconds')
     for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
-        assert '0.150 +- 0.141' in table and '0.300 +- 0.283 +0.000 +- 0.000' in table
-        assert '0.250 +- 0.212' in table and '0.500 +- 0.424 +0.200 +- 0.100' in table
+        assert '0.150 +- 0.141' in table and '0.300 +- 0.283 +0.0000 +- 0.0000' in table
+        assert '0.250 +- 0.212' in table and '0.500 +- 0.424 +0.2000 +- 0.1000\n' in table
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
     write('x.py', 'batch_size = 2')             # all four begin anew
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert len(started) == 11
+    assert '+0.1000 +- 0.0000 *' in compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'c=')
     for mistake in (['--seeds=1', 'a='], ['--seeds=1,2', 'a=', 'a='], ['--seeds=1,2', '--x=3']):
         with pytest.raises(SystemExit, match='expected FOLDER, two seeds'):
             compare(*mistake)

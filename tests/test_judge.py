@@ -202,7 +202,10 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
 
 
 VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
-    (0.325, 0.32, 0.34): 'not better than at the start',    # 2.5 of the errors of one of them
+    # 2.5 of the errors of one of them
+    (0.325, 0.32, 0.34): 'not better than at the start (data/README.md: If it does not learn)',
+    (0.60, 0.20, 0.65): 'above the line to beat; it was 0.200 after step 10: try a smaller '
+                        '--learning_rate',
     (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',
     (0.60, 0.595, 0.65): 'above the line to beat',
     (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
@@ -232,7 +235,8 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
     at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding
     means['reward'] = 0.9
     assert Progress('reward', {'small': 1.0}, at_start, means, (0.9, 0)).verdict() == (
-        f'reward 0.900: not better than at the start | verify 0.300 -> {now:.3f} | '
+        'reward 0.900: not better than at the start (data/README.md: If it does not learn) | '
+        f'verify 0.300 -> {now:.3f} | '
         'small 0.400 -> 0.100')
 
 
