@@ -517,6 +517,8 @@ def toy_scorer(reference):
 #     (reward - mean reward of the others) * log p(token)  -  kl_beta * KL
 #
 # Every other case names the knobs that differ.
+# Words of a name are read by the test: 'causal', 'dead' (groups), 'KL'. A case with several updates
+# must clip something.
 FOUR = {'batch_size': 1, 'gradient_accumulation_steps': 4}
 TWO = {'batch_size': 2, 'gradient_accumulation_steps': 2}
 STEPS = {

@@ -32,20 +32,24 @@ from extras.curves import Figure, read_log
 SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common data/* config/networks/*'
 
 
+def made_from(words):
+    """Return a text that says what a run depends on: its words, and a checksum of the scripts and
+    of the config files among the words."""
+    files = [file for name in SCRIPTS.split() for file in sorted(Path().glob(f'{name}.py'))]
+    files += [Path(word) for word in words if os.path.isfile(word)]
+    return f"{words} {zlib.crc32(b''.join(file.read_bytes() for file in files))}"
+
+
 def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
     begun = Path(f'{path}.begun')
     done = Path(f'{path}.done')
-    # what the run depends on: scripts, and the config files among its words
-    files = [file for name in SCRIPTS.split() for file in sorted(Path().glob(f'{name}.py'))]
-    files += [Path(word) for word in words if os.path.isfile(word)]
-    code = zlib.crc32(b''.join(file.read_bytes() for file in files))
-    is_same = begun.exists() and begun.read_text() == f'{words} {code}'
+    is_same = begun.exists() and begun.read_text() == made_from(words)
     if is_same and done.exists():
         return
     resume = is_same and os.path.exists(f'{path}/ckpt.pt')
     done.unlink(missing_ok=True)
-    begun.write_text(f'{words} {code}')
+    begun.write_text(made_from(words))
     words_of_run = [*words, f'--out_dir={path}', f'--resume={resume}']
     with open(f'{path}.txt', 'a') as file:
         code = subprocess.call([sys.executable, 'train_grpo.py', *words_of_run], stdout=file,
@@ -77,28 +81,31 @@ def show(ax, clock, goal, names, paths, limit):
     values = np.array([np.interp(times, *c) for c in curves])
     values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
     gaps = values - values[0]
-    errors = gaps.std(1, ddof=1) / gaps.shape[1] ** 0.5
-    table = zip(names, values.mean(1), values.std(1, ddof=1), gaps.mean(1), errors)
-    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first')
-    for name, mean, std, gap, error in table:
+    # Scores are multiples of about 1 / 2048, so gaps can be equal by chance.
+    errors = np.maximum(gaps.std(1, ddof=1), 1 / 2048) / gaps.shape[1] ** 0.5
+    table = zip(names, values.mean(1), values.std(1, ddof=1), gaps, errors)
+    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first, and seed by seed')
+    for name, mean, std, by_seed, error in table:
         cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
-        star = ' *' if abs(gap[-1]) > limit * error[-1] else ''
-        print(f'{name:14}', *cells, f'{gap[-1]:+.4f} +- {error[-1]:.4f}{star}')
+        gap = by_seed[:, -1].mean()
+        star = '*' if abs(gap) > limit * error[-1] else ' '
+        print(f'{name:14}', *cells, f'{gap:+.3f} +- {error[-1]:.4f} {star}',
+              *[f'{at_end:+.3f}' for at_end in by_seed[:, -1]])
         ax.plot(times, mean, label=name)
         ax.fill_between(times, mean - std, mean + std, alpha=0.2)
     ax.set_xlabel(clock)
 
 
 def show_ends(goal, names, paths):
-    """Print a table of other numbers in the last evaluation, means over seeds."""
+    """Print a table of other numbers in the last evaluation."""
     columns = [f'{goal}_greedy', 'pass@4', 'tokens']
     print(f'\n{"at the end":14}', *[f'{column:^14}' for column in columns])
     n_seeds = len(paths) // len(names)
     for i, name in enumerate(names):
         last = [read_log(path)[-1] for path in paths[i * n_seeds:][:n_seeds]]
-        means = [np.mean([line.get(f'eval/{column}', np.nan) for line in last])
-                 for column in columns]
-        print(f'{name:14}', *[f'{mean:^14.3f}' for mean in means])
+        ends = [np.array([line.get(f'eval/{column}', np.nan) for line in last])
+                for column in columns]
+        print(f'{name:14}', *[f'{end.mean():.3f} +- {end.std(ddof=1):.3f}' for end in ends])
 
 
 if __name__ == "__main__":
@@ -113,10 +120,12 @@ if __name__ == "__main__":
     variants = dict(word.split('=', 1) for word in given if not word.startswith('-'))
     if len(set(seeds)) < max(2, len(seeds)) or len(variants) < len(given) or folder.endswith('.py'):
         fail(f"expected FOLDER, two seeds or more, and variants NAME=WORDS, not {sys.argv[1:]}")
+    # Seed by seed, so that all variants see the same load of the machine.
     runs = {}
-    for name, words in variants.items():
-        for seed in seeds:
+    for seed in seeds:
+        for name, words in variants.items():
             runs[f'{folder}/{name}-{seed}'] = [*shared, *words.split(), f'--seed={seed}']
+    paths = [f'{folder}/{name}-{seed}' for name in variants for seed in seeds]
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
@@ -125,16 +134,20 @@ if __name__ == "__main__":
         for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
+    for path, words in runs.items():
+        if Path(f'{path}.begun').read_text() != made_from(words):
+            fail(f"a script has changed since {path} began: start again, to make all runs anew")
     print(f"\n{' '.join(shared)}")
     figure = Figure(figsize=(10, 4), layout='constrained')
-    goal = goal_of(runs)
+    goal = goal_of(paths)
     figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
     # Student's t: what a mean of so many differences must exceed at a level of 5 %
     limit = {2: 12.7, 3: 4.3, 4: 3.2}.get(len(seeds), 2.8)
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
-        show(ax, clock, goal, variants, list(runs), limit)
-    show_ends(goal, variants, list(runs))
-    print(f"\n{folder}; * differs: with {len(seeds)} seeds, by more than {limit} standard errors")
+        show(ax, clock, goal, variants, paths, limit)
+    show_ends(goal, variants, paths)
+    print(f"\n*: with {len(seeds)} seeds, a difference of more than {limit} standard errors. Without "
+          "a star it may be noise. Two seeds are for trying out, three for a first look.")
     ax.legend()
     figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)

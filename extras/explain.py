@@ -35,6 +35,8 @@ if __name__ == "__main__":
     with torch.no_grad():
         stats = [token_stats(r, network, None, grpo.temperature) for network in (start, policy)]
     before, after = [r.sum(now.logp)[None] for now in stats]                # (1, k) each
+    if metrics['dead_groups'] == 1:
+        print("All rewards are equal, so nothing is learned from them: try another --seed")
     show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.prompts.k)
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
