@@ -84,7 +84,8 @@ def show(ax, clock, goal, names, paths, limit):
     # Scores are multiples of about 1 / 2048, so gaps can be equal by chance.
     errors = np.maximum(gaps.std(1, ddof=1), 1 / 2048) / gaps.shape[1] ** 0.5
     table = zip(names, values.mean(1), values.std(1, ddof=1), gaps, errors)
-    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]], 'minus the first, and seed by seed')
+    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]],
+          'minus the first, and seed by seed')
     for name, mean, std, by_seed, error in table:
         cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
         gap = by_seed[:, -1].mean()
@@ -146,8 +147,8 @@ if __name__ == "__main__":
     for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
         show(ax, clock, goal, variants, paths, limit)
     show_ends(goal, variants, paths)
-    print(f"\n*: with {len(seeds)} seeds, a difference of more than {limit} standard errors. Without "
-          "a star it may be noise. Two seeds are for trying out, three for a first look.")
+    print(f"\n*: with {len(seeds)} seeds, a difference of more than {limit} standard errors. "
+          "Without a star it may be noise. Two seeds are for trying out, three for a first look.")
     ax.legend()
     figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)
