@@ -44,10 +44,11 @@ def show_error(kind, error, trace):
 @contextlib.contextmanager
 def reading(path):
     """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
-    # what damaged contents raise in json, torch and our own code
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+    except (AssertionError, OSError):           # these are sentences already
+        raise
+    except Exception as e:                      # json, torch and safetensors raise a dozen kinds
         fail(f"{path} is damaged, or not what was expected: {e!r:.300}")
 
 
@@ -312,7 +313,8 @@ def write_line(file, values):
 
 def check_writable(path):
     """Exit if a path cannot be written. Better now than after training."""
-    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    parents = Path(path).absolute().parents
+    parent = next((parent for parent in parents if parent.exists()), Path('/'))
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
         fail(f"{path} cannot be written")
 
@@ -320,7 +322,7 @@ def check_writable(path):
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
     check_writable(folder)
-    if not os.path.exists(folder) or os.path.isdir(folder) and not os.listdir(folder):
+    if not os.path.lexists(folder) or os.path.isdir(folder) and not os.listdir(folder):
         return False
     if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):
         fail(f"{folder} is no folder of a run; choose another --out_dir")
@@ -366,7 +368,9 @@ class Log:
             *lines, torn = path.read_text('utf-8').split('\n')
             if torn:                            # the last line was never finished
                 print(file=self.file)
-            for line in list(filter(None, lines))[-1:]:
+            # a torn line of an earlier run begins with a bracket and does not end with one
+            whole = [line for line in lines if line and (line[0] != '{' or line[-1] == '}')]
+            for line in whole[-1:]:
                 for name in self.clocks:
                     self.began[name] -= json.loads(line)[name]
         self.samples = open(f'{folder}/samples.jsonl', 'a')

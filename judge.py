@@ -150,7 +150,7 @@ class Scorer:
             wants = wanted(self.verify, cases()[0])
             values = []
             for case in cases():
-                value = self.verify(**{want: case[want] for want in wants})
+                value = self.verify(**{want: copy.deepcopy(case[want]) for want in wants})
                 assert 0 <= value <= 1, f"{case['completion']!r:.60} got {value}, not 0 to 1"
                 values.append(value)
             return values
@@ -189,8 +189,8 @@ class Scorer:
             if name == 'verify' and not self.verify:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
-                fail_unknown("no built-in reward, and no function of a config file on the command "
-                             "line (add the file; names with capitals or _ stay in it), is called",
+                fail_unknown("no built-in reward is called so, and no function of the config files "
+                             "on the command line (names with capitals or _ stay in a file):",
                              name, known)
         repeated = [name for name in names if names.count(name) > 1]
         assert not repeated, (
@@ -303,7 +303,7 @@ class Progress:
         lowest, step = self.lowest
         if lowest < start - noise:
             words += f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate"
-        elif now > self.before + self.means['standard_error']:
+        elif now > max(self.before + self.means['standard_error'], start + noise):
             words += "; still rising: try a larger --max_iters"
         # Memorised: training prompts gained twice as much, and more than chance explains.
         training, error = self.training or (start, 0.0)

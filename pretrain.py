@@ -262,8 +262,11 @@ if __name__ == "__main__":
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")
-        assert kind != 'classifier' or against or 0 <= record.get('label', -1) <= 1, (
-            f"{dataset}: a classifier needs labels between 0 and 1, or a network `against` it")
+        label = record.get('label')
+        is_label = type(label) in (int, float) and 0 <= label <= 1
+        assert kind != 'classifier' or against or is_label, (
+            f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
+            "network `against` it")
 
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',

@@ -47,6 +47,7 @@ class PretrainedTokenizer(Tokenizer):
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
+        assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
 
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
@@ -166,6 +167,7 @@ class Pretrained(nn.Module):
             self.network.set_output_embeddings(head)
             logits = head.linear(self.network(ids).logits)
             head.where = None
+        assert expected.isfinite().all(), f"{folder} has weights that are not finite"
         assert torch.allclose(logits, expected, atol=1e-4), (
             f"{folder} changes its logits after the output layer, which is not supported")
         self.block_size = config.max_position_embeddings - 1    # one place is for bos

@@ -40,7 +40,10 @@ def open_run(path='out-grpo', *words):
         print("made anew since this run, or changed by a flag:", *changed)
     # The Run's own policy has the weights of the start, unless that was made anew.
     networks = {} if 'generator' in changed else {'reference': run.policy}
-    networks['policy'], _ = load_network(path, run.policy.device)
+    networks['policy'], tok = load_network(path, run.policy.device)
+    assert (tok.vocabulary == run.data.tok.vocabulary
+            and networks['policy'].block_size >= run.data.block_size), (
+        f"{path} had another vocabulary or shorter texts: its data or its generator have changed")
     return run, networks
 
 

@@ -125,7 +125,8 @@ def read_texts(dataset):
     train = [text for text in train if contents(text) not in known]
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
-        "more lines, or a column `held_out` of true and false, which chooses them")
+        "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
+        "true and false, which chooses them")
     texts = train + held_out
     assert len(set(map(type, texts))) == 1, f"{dataset} has both: strings and records with prompts"
     if verify is None and type(train[0]) is str:

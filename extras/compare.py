@@ -11,10 +11,11 @@ can get more variants and seeds. A run begins anew if a script or one of its con
 changed.
 
 Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
-of the processor: mean +- standard deviation over seeds. The last column is the mean difference to
-the first variant at the end, seed by seed, +- its standard error. Values between two evaluations
-are interpolated; the end is that of the run that ends first. A third table has greedy decoding,
-pass@4 and tokens at the end: a policy that only samples more sharply is equal there."""
+of the processor (evaluations and the load of the machine are in them): mean +- standard deviation
+over seeds. Values between two evaluations are interpolated; the end is that of the run that ends
+first. A third table has greedy decoding, pass@4 and tokens at the end: a policy that only samples
+more sharply is equal there. Then come the differences to the first variant, seed by seed, with the
+standard error of their mean. For those to another one, name it first: the runs are kept."""
 import json
 import os
 import subprocess
@@ -73,28 +74,35 @@ def curve(path, clock, goal):
     return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
 
 
-def show(ax, clock, goal, names, paths, limit):
+def show(ax, clock, goal, names, paths):
     """Print a table, and draw a picture. paths: of all seeds of the first variant, then of the
-    second, ... A difference of more than `limit` standard errors gets a star."""
+    second, ... Return the values (variants, seeds, 101) of all runs at equal times."""
     curves = [curve(path, clock, goal) for path in paths]
     times = np.linspace(0, min(c[0, -1] for c in curves), 101)
     values = np.array([np.interp(times, *c) for c in curves])
     values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
-    gaps = values - values[0]
-    # Scores are multiples of about 1 / 2048, so gaps can be equal by chance.
-    errors = np.maximum(gaps.std(1, ddof=1), 1 / 2048) / gaps.shape[1] ** 0.5
-    table = zip(names, values.mean(1), values.std(1, ddof=1), gaps, errors)
-    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]],
-          'minus the first, and seed by seed')
-    for name, mean, std, by_seed, error in table:
-        cells = [f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)]
-        gap = by_seed[:, -1].mean()
-        star = '*' if abs(gap) > limit * error[-1] else ' '
-        print(f'{name:14}', *cells, f'{gap:+.3f} +- {error[-1]:.4f} {star}',
-              *[f'{at_end:+.3f}' for at_end in by_seed[:, -1]])
+    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]])
+    for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
+        print(f'{name:14}', *[f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)])
         ax.plot(times, mean, label=name)
         ax.fill_between(times, mean - std, mean + std, alpha=0.2)
     ax.set_xlabel(clock)
+    return values
+
+
+def show_gaps(title, names, values):
+    """Print the differences of values (variants, seeds) to those of the first variant."""
+    n_seeds = values.shape[1]
+    # Student's t: what a mean of so many differences must exceed at a level of 5 %
+    limit = {2: 12.7, 3: 4.3, 4: 3.2}.get(n_seeds, 2.8)
+    first, *others = names
+    print(f'\n{title}, minus {first}; and seed by seed (*: more than {limit} standard errors)')
+    for name, gaps in zip(others, values[1:] - values[0]):
+        # Scores are multiples of about 1 / 2048, so gaps can be equal by chance.
+        error = max(gaps.std(ddof=1), 1 / 2048) / n_seeds ** 0.5
+        star = '*' if abs(gaps.mean()) > limit * error else ' '
+        by_seed = [f'{gap:+.3f}' for gap in gaps]
+        print(f'{name:14} {gaps.mean():+.3f} +- {error:.4f} {star}', *by_seed)
 
 
 def show_ends(goal, names, paths):
@@ -142,13 +150,13 @@ if __name__ == "__main__":
     figure = Figure(figsize=(10, 4), layout='constrained')
     goal = goal_of(paths)
     figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
-    # Student's t: what a mean of so many differences must exceed at a level of 5 %
-    limit = {2: 12.7, 3: 4.3, 4: 3.2}.get(len(seeds), 2.8)
-    for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
-        show(ax, clock, goal, variants, paths, limit)
+    steps_ax, ax = figure.subplots(1, 2, sharey=True)
+    values = show(steps_ax, 'step', goal, variants, paths)
+    show(ax, 'cpu_seconds', goal, variants, paths)
     show_ends(goal, variants, paths)
-    print(f"\n*: with {len(seeds)} seeds, a difference of more than {limit} standard errors. "
-          "Without a star it may be noise. Two seeds are for trying out, three for a first look.")
+    show_gaps('at the end', variants, values[:, :, -1])
+    show_gaps('mean over all steps', variants, values.mean(2))
+    print("Without a star it may be noise. Two seeds are for trying out, three for a first look.")
     ax.legend()
     figure.supylabel('held-out mean')
     figure.savefig(f'{folder}/compare.png', dpi=130)

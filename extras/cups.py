@@ -40,6 +40,8 @@ def play(network, run):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(__doc__)
     for path in sys.argv[1:]:
         run, networks = open_run(path, '--blank_kind=answer', "--rewards={'verify': 1.0}")
         for label, network in networks.items():
