@@ -50,6 +50,7 @@ blank_span = 1              # 'random': blanks are runs of so many positions
 batch_size = 256            # sequences per step
 max_iters = 1000            # optimizer steps
 eval_interval = 250         # steps between evaluations on held-out text
+stop_at = 0.0               # stop if an evaluation finds this share of right samples; 0: never
 optimizer = 'muon'          # 'muon': for hidden matrices, AdamW for the rest | 'adamw': for all
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50           # steps of linear warm-up
@@ -294,4 +295,6 @@ if __name__ == "__main__":
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers(numbers))
+            if numbers.get('held-out verify', 0) >= stop_at > 0:
+                break
     save_checkpoint(path, network, tok.vocabulary, config)

@@ -207,6 +207,10 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
     cases = complete(generator, data.prompts('val', 128, 1, 0)).cases()
     n_right = sum(case['completion'][-1:] == follow(case['prompt'])[-1] for case in cases)
     assert re.findall(r'held-out verify (\S+)', text)[-1] == f'{n_right / 128:.3f}' != '0.000'
+    text = succeeds('pretrain.py', 'config/networks/generator_think.py', '--max_iters=40',
+                    '--batch_size=64', '--out=b.pt', '--eval_interval=10', '--stop_at=0.2')
+    *before, last = map(float, re.findall(r'held-out verify (\S+)', text))
+    assert max(before) < 0.2 <= last and 'step 40' not in text
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
