@@ -207,12 +207,16 @@ class Scorer:
             if name not in BUILT_IN:
                 if functions[name] is None:     # there is no verifier
                     continue
-                needed = {p.name for p in inspect.signature(functions[name]).parameters.values()
-                          if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-                if not has_answers and not needed <= TEXTS:
+                if not has_answers and not TEXTS.issuperset(needed(functions[name])):
                     continue
             known.append(name)
         return known
+
+
+def needed(function):
+    """Return the names of the parameters without a default, **kwargs aside."""
+    return [p.name for p in inspect.signature(function).parameters.values()
+            if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 
 def wanted(function, known):
@@ -220,7 +224,7 @@ def wanted(function, known):
     or all that are known if it has **kwargs. A parameter without a default must be known."""
     parameters = inspect.signature(function).parameters.values()
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    missing = [p.name for p in named if p.name not in known and p.default is p.empty]
+    missing = [name for name in needed(function) if name not in known]
     assert not missing, f"it asks for {', '.join(missing)}: expected names among {', '.join(known)}"
     if len(named) < len(parameters):            # one of them was **kwargs
         return list(known)
