@@ -1,21 +1,22 @@
-"""Compare variants of a run over seeds: a table with error bars, and a picture.
+"""Compare variants of a run over seeds: tables with error bars, and a picture.
 
     python -m extras.compare study config/grpo_think.py --seeds=1,2,3 std=--adv_norm=std \
         'dapo=config/papers/dapo.py --clip_high=0.3'
 
-The folder comes first, then words that all variants share, then --seeds, then the variants, each
-with words of its own. A run is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There
-are as many at a time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see
-the same prompts. Finished runs are not made again and interrupted ones go on, so the same command
-can get more variants and seeds. A run begins anew if a script or one of its config files has
-changed.
+The folder comes first. A word NAME=WORDS is a variant, and all other words are for every run. What
+a run of a variant and a seed writes is in study/NAME-SEED, and what it prints in
+study/NAME-SEED.txt. There are as many runs at a time as cores, or OMP_NUM_THREADS, with one thread
+each. All variants of a seed see the same prompts. Finished runs are not made again and interrupted
+ones go on, so the same command can get more variants and seeds. After a change of a script, or of a
+config file among its words, a run begins anew.
 
-Tables and picture show the number that the runs watch, on held-out prompts, by step and by seconds
-of the processor (evaluations and the load of the machine are in them): mean +- standard deviation
-over seeds. Values between two evaluations are interpolated; the end is that of the run that ends
-first. A third table has greedy decoding, pass@4 and tokens at the end: a policy that only samples
-more sharply is equal there. Then come the differences to the first variant, seed by seed, with the
-standard error of their mean. For those to another one, name it first: the runs are kept."""
+Tables and picture show `verify` on held-out prompts, or another number with --goal=reward. It is
+shown by step and by seconds of the processor (evaluations and the load of the machine are in them):
+mean +- standard deviation over seeds. Values between two evaluations are interpolated, up to the
+end of the run that ends first. The last table has the differences to the first variant, seed by
+seed: their mean +- its standard error. For those to another variant, name it first: the runs are
+kept."""
+import argparse
 import json
 import os
 import subprocess
@@ -27,114 +28,91 @@ from pathlib import Path
 
 import numpy as np
 
-from common import Signals, fail
+from common import Signals, fail, show_error
 from extras.curves import Figure, read_log
 
-SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common data/* config/networks/*'
+# The standard error of a mean over so many seeds, times this, is what chance exceeds once in twenty
+# times (Student's t).
+NOISE = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8}
 
 
 def made_from(words):
     """Return a text that says what a run depends on: its words, and a checksum of the scripts and
     of the config files among the words."""
-    files = [file for name in SCRIPTS.split() for file in sorted(Path().glob(f'{name}.py'))]
-    files += [Path(word) for word in words if os.path.isfile(word)]
-    return f"{words} {zlib.crc32(b''.join(file.read_bytes() for file in files))}"
+    files = [word for word in words if os.path.isfile(word)]
+    for folder in ('.', 'data', 'config/networks'):
+        files += sorted(Path(folder).glob('*.py'))
+    return f"{words} {zlib.crc32(b''.join(Path(file).read_bytes() for file in files))}"
 
 
 def train(path, words):
     """Train to the end, in the folder path, unless it was done."""
-    begun = Path(f'{path}.begun')
-    done = Path(f'{path}.done')
-    is_same = begun.exists() and begun.read_text() == made_from(words)
-    if is_same and done.exists():
+    about = made_from(words)
+    state = Path(f'{path}.state')
+    before = state.read_text() if state.exists() else ''
+    if before == f'done {about}':
         return
-    resume = is_same and os.path.exists(f'{path}/ckpt.pt')
-    done.unlink(missing_ok=True)
-    begun.write_text(made_from(words))
-    words_of_run = [*words, f'--out_dir={path}', f'--resume={resume}']
+    resume = before == f'begun {about}' and os.path.exists(f'{path}/ckpt.pt')
+    state.write_text(f'begun {about}')
+    command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={path}', f'--resume={resume}']
     with open(f'{path}.txt', 'a') as file:
-        code = subprocess.call([sys.executable, 'train_grpo.py', *words_of_run], stdout=file,
-                               stderr=file)
+        code = subprocess.call(command, stdout=file, stderr=file)
     if code != 0:
         *_, last = Path(f'{path}.txt').read_text().splitlines()
         fail(f"a run ended with code {code}, see {path}.txt: {last}")
-    done.touch()
+    if made_from(words) != about:
+        fail(f"a script has changed while {path} was made: start again, to make all runs anew")
+    state.write_text(f'done {about}')
 
 
-def goal_of(paths):
-    """Return the name of the number that all runs watch; if their rewards differ: verify."""
-    configs = [json.loads(Path(path, 'config.json').read_text()) for path in paths]
-    is_same = all(config['rewards'] == configs[0]['rewards'] for config in configs)
-    return configs[0]['goal'] if is_same else 'verify'
+def show(title, columns, names, values, n=1):
+    """Print values (variants, seeds, columns): mean +- standard deviation over seeds / sqrt(n)."""
+    print(f'\n{title:12}', *[f'{column:>16}' for column in columns])
+    errors = values.std(1, ddof=1) / n ** 0.5
+    for name, *row in zip(names, values.mean(1), errors):
+        cells = [f'{mean:.3f} +- {error:.3f}' for mean, error in zip(*row)]
+        print(f'{name:12}', *[f'{cell:>16}' for cell in cells])
 
 
-def curve(path, clock, goal):
-    """Return a run's evaluations (2, n): times by a clock, and values of a number."""
-    name = f'eval/{goal}'
-    return np.array([(line[clock], line[name]) for line in read_log(path) if name in line]).T
-
-
-def show(ax, clock, goal, names, paths):
-    """Print a table, and draw a picture. paths: of all seeds of the first variant, then of the
-    second, ... Return the values (variants, seeds, 101) of all runs at equal times."""
-    curves = [curve(path, clock, goal) for path in paths]
-    times = np.linspace(0, min(c[0, -1] for c in curves), 101)
-    values = np.array([np.interp(times, *c) for c in curves])
-    values = values.reshape(len(names), -1, 101)                # (variants, seeds, times)
-    print(f'\n{clock:14}', *[f'{t:^14.4g}' for t in times[25::25]])
+def draw(ax, clock, goal, names, logs):
+    """Print a table by a clock, and draw a line with a band for each variant. logs[variant][seed]
+    is a list of evaluations."""
+    end = min(log[-1][clock] for group in logs for log in group)
+    times = np.linspace(0, end, 101)
+    values = np.array([[np.interp(times, [line[clock] for line in log],
+                                  [line[goal] for line in log]) for log in group]
+                       for group in logs])                          # (variants, seeds, 101)
+    show(clock, times[25::25].round(1), names, values[:, :, 25::25])
     for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
-        print(f'{name:14}', *[f'{mean[i]:.3f} +- {std[i]:.3f}' for i in range(25, 101, 25)])
         ax.plot(times, mean, label=name)
         ax.fill_between(times, mean - std, mean + std, alpha=0.2)
     ax.set_xlabel(clock)
-    return values
-
-
-def show_gaps(title, names, values):
-    """Print the differences of values (variants, seeds) to those of the first variant."""
-    n_seeds = values.shape[1]
-    # Student's t: what a mean of so many differences must exceed at a level of 5 %
-    limit = {2: 12.7, 3: 4.3, 4: 3.2}.get(n_seeds, 2.8)
-    first, *others = names
-    print(f'\n{title}, minus {first}; and seed by seed (*: more than {limit} standard errors)')
-    for name, gaps in zip(others, values[1:] - values[0]):
-        # Scores are multiples of about 1 / 2048, so gaps can be equal by chance.
-        error = max(gaps.std(ddof=1), 1 / 2048) / n_seeds ** 0.5
-        star = '*' if abs(gaps.mean()) > limit * error else ' '
-        by_seed = [f'{gap:+.3f}' for gap in gaps]
-        print(f'{name:14} {gaps.mean():+.3f} +- {error:.4f} {star}', *by_seed)
-
-
-def show_ends(goal, names, paths):
-    """Print a table of other numbers in the last evaluation."""
-    columns = [f'{goal}_greedy', 'pass@4', 'tokens']
-    print(f'\n{"at the end":14}', *[f'{column:^14}' for column in columns])
-    n_seeds = len(paths) // len(names)
-    for i, name in enumerate(names):
-        last = [read_log(path)[-1] for path in paths[i * n_seeds:][:n_seeds]]
-        ends = [np.array([line.get(f'eval/{column}', np.nan) for line in last])
-                for column in columns]
-        print(f'{name:14}', *[f'{end.mean():.3f} +- {end.std(ddof=1):.3f}' for end in ends])
 
 
 if __name__ == "__main__":
+    sys.excepthook = show_error
     Signals()                                   # Ctrl-C: the runs are saved and end, and so do we
-    is_seeds = [word.startswith('--seeds=') for word in sys.argv]
-    if not any(is_seeds[2:-1]):                 # a folder comes before it, and a variant after it
-        sys.exit(__doc__)
-    i = is_seeds.index(True)
-    folder, *shared = sys.argv[1:i]
-    seeds = sys.argv[i].removeprefix('--seeds=').split(',')
-    given = sys.argv[i + 1:]
-    variants = dict(word.split('=', 1) for word in given if not word.startswith('-'))
-    if len(set(seeds)) < max(2, len(seeds)) or len(variants) < len(given) or folder.endswith('.py'):
-        fail(f"expected FOLDER, two seeds or more, and variants NAME=WORDS, not {sys.argv[1:]}")
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder')
+    parser.add_argument('--seeds', default='1,2,3')
+    parser.add_argument('--goal', default='verify')
+    options, words = parser.parse_known_args()
+    folder = options.folder
+    seeds = options.seeds.split(',')
+    variants = {}
+    shared = []
+    for word in words:
+        name, is_variant, own = word.partition('=')
+        if is_variant and word[0] != '-':
+            variants[name] = own.split()
+        else:
+            shared.append(word)
+    if len(seeds) not in NOISE or not variants:
+        fail(f"expected FOLDER, two to five seeds, and variants NAME=WORDS, not {sys.argv[1:]}")
     # Seed by seed, so that all variants see the same load of the machine.
-    runs = {}
-    for seed in seeds:
-        for name, words in variants.items():
-            runs[f'{folder}/{name}-{seed}'] = [*shared, *words.split(), f'--seed={seed}']
-    paths = [f'{folder}/{name}-{seed}' for name in variants for seed in seeds]
+    runs = {f'{folder}/{name}-{seed}': [*shared, *own, f'--seed={seed}']
+            for seed in seeds for name, own in variants.items()}
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
@@ -143,21 +121,31 @@ if __name__ == "__main__":
         for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
             minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
-    for path, words in runs.items():
-        if Path(f'{path}.begun').read_text() != made_from(words):
-            fail(f"a script has changed since {path} began: start again, to make all runs anew")
-    print(f"\n{' '.join(shared)}")
+
+    goal = f'eval/{options.goal}'
+    logs = [[[line for line in read_log(f'{folder}/{name}-{seed}') if goal in line]
+             for seed in seeds] for name in variants]
+    if not logs[0][0]:
+        fail(f"log.jsonl has no {goal}: choose another --goal, such as reward")
+    print(f"\n{goal}: {' '.join(shared)}")
     figure = Figure(figsize=(10, 4), layout='constrained')
-    goal = goal_of(paths)
-    figure.suptitle(f'{goal} on held-out prompts: mean and standard deviation over seeds')
-    steps_ax, ax = figure.subplots(1, 2, sharey=True)
-    values = show(steps_ax, 'step', goal, variants, paths)
-    show(ax, 'cpu_seconds', goal, variants, paths)
-    show_ends(goal, variants, paths)
-    show_gaps('at the end', variants, values[:, :, -1])
-    show_gaps('mean over all steps', variants, values.mean(2))
-    print("Without a star it may be noise. Two seeds are for trying out, three for a first look.")
-    ax.legend()
-    figure.supylabel('held-out mean')
+    figure.suptitle(f'{goal}, held-out prompts: mean and standard deviation over seeds')
+    left, right = figure.subplots(1, 2, sharey=True)
+    draw(left, 'step', goal, variants, logs)
+    draw(right, 'cpu_seconds', goal, variants, logs)
+    right.legend()
     figure.savefig(f'{folder}/compare.png', dpi=130)
-    print(f"\nwrote {folder}/compare.png")
+
+    # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
+    # equal there. And the mean of the goal over all evaluations: who learns sooner?
+    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
+    ends = np.array([[[*[log[-1].get(name, np.nan) for name in names],
+                       np.mean([line[goal] for line in log])] for log in group]
+                     for group in logs])                            # (variants, seeds, 5)
+    columns = ['goal', 'greedy', 'pass@4', 'tokens', 'goal, all steps']
+    show('at the end', columns, variants, ends)
+    first, *others = variants
+    show(f'minus {first}', columns, others, (ends - ends[0])[1:], n=len(seeds))
+    print(f"A difference of more than {NOISE[len(seeds)]} of its standard errors is more than noise"
+          " (Student's t at 5 %, for one comparison). Three seeds are for a first look, five for a "
+          f"claim.\n\nwrote {folder}/compare.png")

@@ -38,13 +38,13 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
 
 c() { # what an advantage is divided by: with one reward, and with two
     study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
-    study c-two config/grpo_config.py config/grpo_repeats.py --seeds=1,2,3,4,5 "${rules[@]}"
+    two="config/grpo_config.py config/grpo_repeats.py --goal=reward"
+    study c-two $two --seeds=1,2,3,4,5 "${rules[@]}"
     for lr in 3e-4 3e-3; do
         study c-one-$lr $long --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
     done
     for lr in 1.3e-3 1.2e-2; do
-        study c-two-$lr config/grpo_config.py config/grpo_repeats.py --learning_rate=$lr \
-            --seeds=1,2,3 "${rules[@]}"
+        study c-two-$lr $two --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
     done
 }
 
@@ -94,12 +94,14 @@ rate() { # experiment, steps between evaluations, learning rates; seed 1
             "--learning_rate=$lr" "--out_dir=$run" ${more[@]+"${more[@]}"} > "$run.part"
         [ -e "$run.txt" ] || mv "$run.part" "$run.txt"
         python - "$run" <<'PYTHON'
-import sys
-from extras.compare import curve, goal_of
+import json, sys
+from extras.curves import read_log
 run = sys.argv[1]
-steps, values = curve(run, 'step', goal_of([run]))
-print(f"{run}: start {values[0]:.3f}, lowest {values.min():.3f} after {steps[values.argmin()]:.0f}, "
-      f"end {values[-1]:.3f}")
+goal = 'eval/' + json.load(open(f'{run}/config.json'))['goal']
+values = {line['step']: line[goal] for line in read_log(run) if goal in line}
+*_, end = values.values()
+lowest = min(values, key=values.get)
+print(f"{run}: start {values[0]:.3f}, lowest {values[lowest]:.3f} after {lowest}, end {end:.3f}")
 PYTHON
     done
 }

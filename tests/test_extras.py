@@ -121,15 +121,13 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8, 'c-1': 0.2, 'c-2': 0.6}[
             path[6:]]
         pathlib.Path(path).mkdir(exist_ok=True)
-        # b and c have a second reward, so their reward is no measure for all
-        config = {'goal': 'reward', 'rewards': {} if 'a-' in path else {'verify': 1.0, 'x': 1.0}}
-        write(f'{path}/config.json', json.dumps(config))
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100,
-             'eval/reward': 1.0})
-            for step in (0, 100)))
+             'eval/verify_greedy': 0.7}) for step in (0, 100)))
         write(f'{path}/ckpt.pt', '')
         write(f'{path}.txt', 'its last line\n')
+        if 'edit' in words:
+            write('x.py', f'batch_size = {len(started)}')
         return int(path in fails_at)
 
     def compare(*words):
@@ -145,19 +143,23 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     fails_at.clear()
     text = compare(*words)
     assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
-    step, seconds = text.split('cpu_seconds')
+    step, seconds, end, gap = re.split('cpu_seconds|at the end|minus a', text)
     for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
         assert '0.150 +- 0.141' in table and '0.250 +- 0.212' in table
         assert '0.300 +- 0.283\n' in table and '0.500 +- 0.424\n' in table
-    for gaps in ('+0.200 +- 0.1000   +0.100 +0.300\n', '+0.100 +- 0.0500   +0.050 +0.150\n'):
-        assert gaps in seconds
+    # the goal, greedy decoding, no pass@4, no tokens, and the mean of two evaluations
+    numbers = re.findall(r'(?m)^b.*', end + gap)
+    assert numbers[0].split()[1::3] == ['0.500', '0.700', 'nan', 'nan', '0.250']
+    assert '0.200 +- 0.100   0.000 +- 0.000 ' in numbers[1]
+    assert numbers[1].endswith('0.100 +- 0.050') and 'more than 12.7 of' in gap
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
     write('x.py', 'batch_size = 2')             # all four begin anew
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert len(started) == 11
-    text = compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'c=')
-    assert '+0.100 +- 0.0003 * +0.100 +0.100\n' in text
-    for mistake in (['--seeds=1', 'a='], ['--seeds=1,2', 'a=', 'a='], ['--seeds=1,2', '--x=3']):
-        with pytest.raises(SystemExit, match='expected FOLDER, two seeds'):
+    # a config file that changes during a run
+    with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
+        compare('x.py', '--seeds=1,2', 'c=edit')
+    for mistake in (['--seeds=1', 'a='], ['--seeds=1,2'], ['--goal=no', '--seeds=1,2', 'b=']):
+        with pytest.raises(SystemExit, match='two to five seeds|has no eval/no: choose'):
             compare(*mistake)
