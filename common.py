@@ -33,6 +33,8 @@ def fail(message):
 
 def show_error(kind, error, trace):
     """The excepthook: a failed assert or file operation is one line, all else has its traceback."""
+    if kind is BrokenPipeError:                 # the reader has seen enough, as in `... | head`
+        os._exit(1)
     if issubclass(kind, (AssertionError, OSError)) and str(error):
         cause = error.__cause__ or error        # of a RewardError: what the user's function raised
         *_, frame = traceback.extract_tb(cause.__traceback__)

@@ -1,6 +1,7 @@
 """Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
 Rollout keeps the completions and every token that was sampled on the way to them."""
 import collections
+import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -350,29 +351,32 @@ def generate(model, prompts, **sampling):
                    torch.stack(logp_at, 1)[n, t - first], kept)
 
 
-# ---- groups for people ---------------------------------------------------------------------------
+# ---- a group for people ----------------------------------------------------------------------------
 
 
-def show_groups(label, r, columns, n_groups=3, max_rows=6):
-    """Print the first groups of a Rollout: each prompt, and below it its different completions with
+def show_group(label, r, columns, max_rows=6):
+    """Print the first group of a Rollout: its prompt, and below it its different completions with
     their counts and their values in columns {name: (P, k)}, sorted by the first column. If there
-    are more than max_rows, only the best and the worst are shown. Return the completions of the
-    shown groups as dicts, for samples.jsonl."""
-    k = r.prompts.k
-    shown = []
-    for case, *values in zip(r.cases()[:n_groups * k], *map(torch.flatten, columns.values())):
-        numbers = dict(zip(columns, map(float, values)))
-        shown.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
-    for i in range(0, len(shown), k):
-        names = [f'{name:>12.12}' for name in columns]
-        print(label.ljust(9), *names, ' ', repr(shown[i]['prompt']))
-        # a row: the values, and last the completion
-        counts = collections.Counter(tuple(case.values())[1:] for case in shown[i:i + k])
-        rows = sorted(counts, reverse=True)
-        if len(rows) > max_rows:
-            del rows[max_rows // 2:-(max_rows // 2)]
-        for row in rows:
-            *numbers, completion = row
-            values = [f'{number:12.3f}' for number in numbers]
-            print(f'{counts[row]:7} x', *values, ' ', repr(completion))
-    return shown
+    are more than max_rows, only the best and the worst are shown. Return its completions as dicts,
+    for samples.jsonl."""
+    samples = []
+    for j, case in enumerate(r.cases()[:r.prompts.k]):
+        numbers = {name: values[0, j].item() for name, values in columns.items()}
+        samples.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
+    prompt = samples[0]['prompt']
+    counts = collections.Counter(tuple(sample.values())[1:] for sample in samples)
+    rows = sorted(counts, reverse=True)
+    # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
+    same = len(os.path.commonprefix([prompt] + [completion for *_, completion in rows])) - 10
+    if len(rows) > max_rows:
+        del rows[max_rows // 2:-(max_rows // 2)]
+
+    def short(text):
+        return repr(text if same <= 0 else '...' + text[same:])
+
+    print(label.ljust(9), *[f'{name:>12.12}' for name in columns], ' ', short(prompt))
+    for row in rows:
+        *numbers, completion = row
+        values = [f'{number:12.3f}' for number in numbers]
+        print(f'{counts[row]:7} x', *values, ' ', short(completion))
+    return samples

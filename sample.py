@@ -15,7 +15,7 @@ import train_grpo as grpo
 from common import configure, print_line
 from model import load_checkpoint
 from pretrain import load_network
-from rollout import show_groups
+from rollout import show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -24,7 +24,7 @@ num_samples = 10            # held-out prompts to show
 
 def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
-    reference and the policy of a run, or a generator alone. words: config files and flags, which
+    policy 'before' and 'after' the run, or a generator alone. words: config files and flags, which
     change knobs of the run."""
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone needs no reward.
@@ -39,11 +39,10 @@ def open_run(path='out-grpo', *words):
     if changed:
         print("made anew since this run, or changed by a flag:", *changed)
     # The Run's own policy has the weights of the start, unless that was made anew.
-    networks = {} if 'generator' in changed else {'reference': run.policy}
-    networks['policy'], tok = load_network(path, run.policy.device)
-    assert (tok.vocabulary == run.data.tok.vocabulary
-            and networks['policy'].block_size >= run.data.block_size), (
-        f"{path} had another vocabulary or shorter texts: its data or its generator have changed")
+    networks = {} if 'generator' in changed else {'before': run.policy}
+    networks['after'], tok = load_network(path, run.policy.device)
+    assert tok.vocabulary == run.data.tok.vocabulary, (
+        f"{path} had another vocabulary: its data or its generator have changed")
     return run, networks
 
 
@@ -58,15 +57,14 @@ if __name__ == "__main__":
     prompts = run.held_out[:num_samples]
     if prompt:
         prompts = grpo.get_prompts(run.data.typed_prompt(prompt), 0)[:1]
+    names = run.scorer.names(grpo.rewards, has_answers=not prompt)
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
             r = grpo.rollout(network, prompts[[b]])
-            show_groups(label, r, n_groups=1, columns=run.scorer.score(
-                run.scorer.names(grpo.rewards, not prompt), r))
+            show_group(label, r, run.scorer.score(names, r))
         print()
     if not prompt:
-        print("means over the held-out prompts; the greedy score of the reference is the line to "
-              "beat:")
+        print("means over the held-out prompts; the greedy score before is the line to beat:")
         for label, network in networks.items():
             print_line(label, grpo.evaluate(network, run.scorer, run.held_out, run.goal))

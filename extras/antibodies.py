@@ -40,7 +40,7 @@ def pseudo_likelihood(network, sequences, blank):
     return total / blank.sum(1)
 
 
-def measure(folder, names=('random', 'reference', 'policy')):
+def measure(folder, names=('random', 'before', 'after')):
     """Return {name: what is measured} of random loops, of the start's, and of those of the policy
     of a run: k for each held-out prompt. Only the first of them gets a likelihood, to save time."""
     run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
@@ -57,7 +57,7 @@ def measure(folder, names=('random', 'reference', 'policy')):
             ids = grpo.rollout(networks[name], prompts).sequences               # (N, T)
         loops = [CONFIG['_loop_of'](case['prompt'], case['completion'])
                  for case in run.data.cases_of(prompts, ids)]
-        likelihood = pseudo_likelihood(networks['reference'], ids[::k], prompts.blank)
+        likelihood = pseudo_likelihood(networks['before'], ids[::k], prompts.blank)
         differ = (ids[::k] != ids[1::k]).sum(1) / prompts.blank.sum(1)
         numbers = {'free of motifs': share('|'.join(MOTIFS.values()), loops, without=True),
                    'nats a letter': likelihood.mean().item(),
@@ -80,7 +80,7 @@ def share(pattern, loops, without=False):
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    names = ['random', 'reference', 'policy']   # the first two are the same in all runs
+    names = ['random', 'before', 'after']       # the first two are the same in all runs
     for folder in sys.argv[1:]:
         lines = read_log(folder)
         last = [line for line in lines if 'eval/free' in line][-1]
@@ -94,4 +94,4 @@ if __name__ == "__main__":
             print_line(name, about['numbers'])
             print_line('motifs', about['motifs'])
             print(' ' * 9, *about['loops'][:8])
-        names = ['policy']
+        names = ['after']

@@ -10,7 +10,7 @@ import torch
 
 import train_grpo as grpo
 from model import make_optimizers
-from rollout import show_groups, token_stats
+from rollout import show_group, token_stats
 
 TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1 before the update",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     before, after = [r.sum(now.logp)[None] for now in stats]                # (1, k) each
     if metrics['dead_groups'] == 1:
         print("All rewards are equal, so nothing is learned from them: try another --seed")
-    show_groups('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
+    show_group('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
                               'after': after, 'change': after - before}, max_rows=r.prompts.k)
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "

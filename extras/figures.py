@@ -67,8 +67,8 @@ def think(figure, folder, cost_folder):
     tokens_ax.set_ylabel('tokens per completion', color='C1')
     steps_ax.legend(frameon=False, loc='lower right')
     colors = iter(('C7', 'C2', 'C3'))           # others than those of the left panel
-    for name, labels in ((folder, {'reference': 'start', 'policy': 'after GRPO'}),
-                         (cost_folder, {'policy': 'after GRPO, each token costs'})):
+    for name, labels in ((folder, {'before': 'start', 'after': 'after GRPO'}),
+                         (cost_folder, {'after': 'after GRPO, each token costs'})):
         run, networks = open_run(name)
         for network, label in labels.items():
             r = grpo.rollout(networks[network], run.held_out)
@@ -93,9 +93,9 @@ def antibodies(figure, *folders):
     extras.antibodies has measured both."""
     motifs_ax, natural_ax = figure.subplots(1, 2)
     measured = [json.loads(pathlib.Path(folder, 'loops.json').read_text()) for folder in folders]
-    random, start, policy = measured[0].values()
-    motifs = list(policy['motifs'])
-    for shift, label, group in ((-0.2, 'start', start), (0.2, 'after GRPO', policy)):
+    random, start, after = measured[0].values()
+    motifs = list(after['motifs'])
+    for shift, label, group in ((-0.2, 'start', start), (0.2, 'after GRPO', after)):
         motifs_ax.barh([place + shift for place in range(len(motifs))],
                        group['motifs'].values(), 0.4, label=label)
     motifs_ax.set_yticks(range(len(motifs)), motifs)
@@ -105,7 +105,7 @@ def antibodies(figure, *folders):
     lines = {'random letters': random, 'start': start}
     for folder, run in zip(folders, measured):
         config = json.loads(pathlib.Path(folder, 'config.json').read_text())
-        lines[f"kl_beta = {config['kl_beta']}"] = run['policy']
+        lines[f"kl_beta = {config['kl_beta']}"] = run['after']
     for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
         edges = [x / 2 - 6 for x in range(13)]
         counts = [sum(edge <= value < edge + 0.5 for value in group['likelihood'])

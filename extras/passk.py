@@ -37,7 +37,7 @@ if __name__ == "__main__":
             n_right = (scores['verify'] == 1).sum(1).cpu()
             values = [pass_at(k, n_right) for k in KS]
             print(f'{folder}, {label}\n     ', *(f'{value:7.3f}' for value in values))
-            ax.plot(KS, values, 'o-', label={'reference': 'start'}.get(label, label))
+            ax.plot(KS, values, 'o-', label=label)
         ax.set_xscale('log')
         ax.set_xticks(KS, KS)
         ax.minorticks_off()

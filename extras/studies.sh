@@ -87,6 +87,13 @@ g() { # more prompts a step: groups that teach nothing cost only their sampling
     done
 }
 
+h() { # what samples: a colder or warmer policy, or its likeliest tokens
+    for lr in 3e-4 1e-3 3e-3; do
+        study h-$lr $long --learning_rate=$lr --seeds=1,2,3 plain= cold=--temperature=0.7 \
+            warm=--temperature=1.3 top_p=--top_p=0.9 top_k=--top_k=2
+    done
+}
+
 rate() { # experiment, steps between evaluations, learning rates; seed 1
     for lr in "${@:3}"; do
         run=out-studies/rates-$1-$lr
@@ -138,6 +145,6 @@ pretrained() { # three learning rates of the models of others
     rate problems 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g rates pretrained}; do
+for name in ${*:-a b c d e f g h rates pretrained}; do
     $name
 done

@@ -13,7 +13,7 @@ from data.dataset import Dataset, Tokenizer
 from data.pairs import is_answer
 from judge import Progress, RewardError, Scorer, auc, judge_sequences
 from processes import refused
-from rollout import complete, show_groups
+from rollout import complete, show_group
 from test_grpo import CAUSAL, close, tiny, toy_prompts
 from train_grpo import rollout
 
@@ -245,7 +245,7 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     completions = [case['completion'] for case in r.cases()[:30]]
     counts = [completions.count(text) for text in completions]
     score = torch.tensor(counts + 90 * [0]).view(4, 30)
-    shown = show_groups('here', r, {'score': score, 'other': 0 * score}, n_groups=1, max_rows=2)
+    shown = show_group('here', r, {'score': score, 'other': 0 * score}, max_rows=2)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(line[0]) for line in lines] == [max(counts), min(counts)]
     assert [(line['completion'], line['score']) for line in shown] == list(zip(completions, counts))

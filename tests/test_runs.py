@@ -422,15 +422,15 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = train('--temperature=0.7', '--top_k=3', '--rewards={"judge": 1.0, "verify": 0.5}')
     *_, last = read_log('run')
     assert re.search(r'\| training [01]\.\d', text)        # verify; the reward is negative
-    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 26
+    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 10
     sample = json.loads(open('run/samples.jsonl').readlines()[-1])
     step_2 = [line for line in read_log('run') if line['step'] == 2 and 'loss' in line]
     assert sample['lowest_reward'] == pytest.approx(step_2[0]['lowest_reward'])
     text = succeeds('sample.py', 'run', '--num_samples=2')
-    *_, policy = re.findall('(?m)^policy .*', text)
+    *_, after = re.findall('(?m)^after .*', text)
     for name in ('judge', 'verify', 'judge_greedy'):
-        assert f'| {name} {last["eval/" + name]:.3f}' in policy
-    assert len(re.findall('(?m)^(?:reference|policy) +verify +judge ', text)) == 4
+        assert f'| {name} {last["eval/" + name]:.3f}' in after
+    assert len(re.findall('(?m)^(?:before|after) +verify +judge ', text)) == 4
     assert text.count('\n\n') == 2 and '\n\n\n' not in text
     for words in ([EQUATIONS, '--prompt=12+35=', '--blank_kind=answer'],
                   ['out/generator_arithmetic.pt']):
@@ -446,8 +446,8 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
     saved = load_checkpoint(path)
     for is_anew in (False, True):
         text = succeeds('sample.py', 'run', '--prompt=1_+3_=__7')
-        assert "'1_+3_=__7'" in text and 'policy' in text
-        assert ('made anew since this run' in text) == is_anew == ('reference' not in text)
+        assert "'1_+3_=__7'" in text and 'after' in text
+        assert ('made anew since this run' in text) == is_anew == ('before' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
 
