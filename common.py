@@ -94,9 +94,6 @@ def configure(namespace, words):
                 functions[name] = value
                 continue
             if name not in defaults:
-                for other in ('train_grpo.py', 'pretrain.py'):
-                    if f'\n{name} = ' in Path(__file__).with_name(other).read_text('utf-8'):
-                        fail(f"{word}: {name} is a knob of {other}")
                 fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
             # The type of the default is the type of the knob. The value of a flag is text, which is
             # read as Python. That of a file is a value already: literal_eval() refuses it, and it
@@ -139,11 +136,10 @@ def read(word, knobs):
 def print_help(namespace):
     """Print the docstring of a script, and the lines that set its knobs; exit."""
     source = Path(namespace['__file__']).read_text('utf-8')
-    with contextlib.suppress(BrokenPipeError):  # --help | head
-        # a line that sets a knob, with its comment, or a line that continues the comment
-        print(namespace['__doc__'], 'knobs:', *re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source),
-              sep='\n  ', flush=True)
-    os._exit(0)                                 # without a last attempt to print
+    # a line that sets a knob, with its comment, or a line that continues the comment
+    lines = re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source)
+    print(namespace['__doc__'], 'knobs:', *lines, sep='\n  ', flush=True)
+    sys.exit()
 
 
 # ---- ranks: torchrun says in the environment who we are ------------------------------------------
@@ -265,18 +261,14 @@ class Stop(SystemExit):
 
 
 class Signals:
-    """Ctrl-C, SIGTERM and SIGHUP end the process at once, without a traceback. After finish_step =
-    True the first one only sets the exit code, so that the present step can end and be saved."""
+    """Ctrl-C, and the SIGTERM of a cluster that wants its machine back, end the process at once,
+    without a traceback. After finish_step = True the first one only sets the exit code, so that the
+    present step can end and be saved."""
     code = 0
     finish_step = False
 
     def __init__(self):
-        # Ctrl-C sends the first, a cluster that wants its machine back the second, a terminal that
-        # closes the third, unless nohup ignores it.
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.handle)
 
     def of_all_ranks(self, device):
@@ -366,15 +358,13 @@ class Log:
         # A resumed run goes on counting where its log ends: it began that much earlier.
         self.clocks = {'seconds': time.time, 'cpu_seconds': time.process_time}
         self.began = {name: clock() for name, clock in self.clocks.items()}
-        with reading(path):
-            *lines, torn = path.read_text('utf-8').split('\n')
-            if torn:                            # the last line was never finished
-                print(file=self.file)
-            # a torn line of an earlier run begins with a bracket and does not end with one
-            whole = [line for line in lines if line and (line[0] != '{' or line[-1] == '}')]
-            for line in whole[-1:]:
-                for name in self.clocks:
-                    self.began[name] -= json.loads(line)[name]
+        *lines, torn = path.read_text('utf-8').split('\n')
+        if torn:                                # the last line was never finished
+            print(file=self.file)
+        for line in lines:
+            with contextlib.suppress(ValueError):       # that of an earlier run was not, either
+                last = json.loads(line)
+                self.began = {name: clock() - last[name] for name, clock in self.clocks.items()}
         self.samples = open(f'{folder}/samples.jsonl', 'a')
         Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
         if wandb_project:

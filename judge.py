@@ -97,8 +97,8 @@ BUILT_IN = {
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
 # names of other numbers in the log and in printed groups, which a reward may not have
-NUMBERS = ['reward', 'reward_greedy', 'standard_error', 'pass@4', 'judge_auc', 'advantage', 'start',
-           'greedy', 'training', 'step', 'prompt', 'completion', 'lowest_reward']
+NUMBERS = ['reward', 'standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training', 'step',
+           'prompt', 'completion', 'lowest_reward']
 
 
 class RewardError(AssertionError):
@@ -173,13 +173,6 @@ class Scorer:
         known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
-        # A name that stands twice, or is that of another number, would hide one of the two.
-        # A function may be called `reward` if it is the sum.
-        reserved = NUMBERS
-        if rewards == {'reward': 1.0}:
-            reserved = [name for name in NUMBERS if not name.startswith('reward')]
-        # all names that the log will have: one that stands here twice is a clash
-        names = known + [f'{name}_greedy' for name in known] + reserved
         assert rewards, "rewards = {}: expected one or more"
         for name, weight in rewards.items():
             assert type(weight) in (int, float) and math.isfinite(weight), (
@@ -192,9 +185,12 @@ class Scorer:
                 fail_unknown("no built-in reward is called so, and no function of the config files "
                              "on the command line (names with capitals or _ stay in a file):",
                              name, known)
-        repeated = [name for name in names if names.count(name) > 1]
-        assert not repeated, (
-            f"rewards: other numbers have the names of your functions {set(repeated)}")
+        # In the log a function would hide the number that has its name. `reward` may be the sum.
+        names = {'verify', *BUILT_IN, *NUMBERS}
+        taken = {name for name in self.functions if name.removesuffix('_greedy') in names}
+        if rewards == {'reward': 1.0}:
+            taken -= {'reward'}
+        assert not taken, f"rewards: other numbers have the names of your functions {taken}"
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def names(self, rewards, has_answers=True):

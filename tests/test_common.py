@@ -128,8 +128,6 @@ def test_a_line_that_was_torn_by_a_kill_stays_alone():
     log.file.close()
     *_, torn, last = open('mine/log.jsonl').read().splitlines()
     assert torn == '{"step": 1, "seco' and 50 <= json.loads(last)['seconds'] < 60
-    write('mine/log.jsonl', 'nonsense\n')
-    refused('mine/log.jsonl is damaged', Log, 'mine', {}, resume=True)
 
 
 def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsys):

@@ -187,7 +187,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
             ({}, {}), ({'kl': -1.0}, {'kl': right}), ({'kl': '1'}, {}), ({'kl': 1.0}, {}),
-            ({'greedy': 1.0}, {'greedy': right}), ({'pass@4': 1.0}, {'pass@4': right}),
+            ({'greedy': 1.0}, {'greedy': right}),
             ({'standard_error': 1.0}, {'standard_error': right}),
             ({'kl': math.nan}, {}), ({'kl': -1.0}, {'reward': right}),
             ({'reward': 0.5}, {'reward': right}),

@@ -387,11 +387,6 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
     assert 'pretrain.py' not in text
 
 
-def test_a_knob_of_the_other_script_is_told():
-    fails('is a knob of pretrain.py', 'train_grpo.py', write('recipe.py', "kind = 'causal'"))
-    fails('is a knob of train_grpo.py', 'pretrain.py', 'config/grpo_think.py')
-
-
 @pytest.mark.parametrize('ranks', [
     {'RANK': '1'}, {'WORLD_SIZE': '2'},
     {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'}])
