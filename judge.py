@@ -81,7 +81,7 @@ def kl(scorer, r):
     # it is useless: see k1 in sampled_kl() in train_grpo.py. A reward is only multiplied with the
     # gradient of log p, and the mean of that product is the gradient of the KL.
     now = token_stats(r, r.model, scorer.reference, scorer.temperature)
-    return r.sum(now.logp_full - now.logp_ref)
+    return (now.logp_full - now.logp_ref).sum(1)
 
 
 # The rewards that need no function of yours: (a Scorer, a Rollout) -> N numbers.

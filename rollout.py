@@ -19,14 +19,29 @@ from model import first_true
 LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 
+# Here two prompts, 7 _ _ and 2 _ _, are filled k = 2 times, in two passes, the left blank first.
+# Sequences of a prompt that are in the same state use the same distributions: in the first pass all
+# do, in the second both sequences of the second prompt, because both took an 8. (A causal network
+# has a distribution of its own for each token that it learns from: there M = U.)
+#
+#     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4, numbers 0 to 3
+#
+#                        first pass      second pass
+#     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
+#     where                x       x         x       x       x   U = 5 distributions, 0 to 4
+#
+#     sequence_of        0 1 2 3         0 1 2 3                 M = 8 sampled tokens: the sequence,
+#     position           1 1 1 1         2 2 2 2                 the position in it,
+#     distribution_of    0 0 1 1         2 3 4 4                 and the distribution it was drawn from
+
+
 @dataclass
 class Rollout:
     """k completions of each of B prompts, and the M tokens that were sampled on the way to them.
 
     A sampled token is an id that one sequence took at one position, drawn from one of the U
-    distributions model(states, where). Sequences of a prompt that are in the same state use the
-    same distributions: there is a picture above grpo_loss() in train_grpo.py. In causal mode the
-    states are the sequences, and each token has a distribution of its own."""
+    distributions model(states, where): see the picture above. In causal mode the states are the
+    sequences, and each token has a distribution of its own."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
     states: Tensor              # (S, T) inputs of all passes. Blanks may still have the true text:
@@ -35,12 +50,11 @@ class Rollout:
     sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
     position: Tensor            # (M,) its position in the sequence, in [0, T)
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U), ascending
-    actions: Tensor             # (M,) the sampled id
     logp_sampled: Tensor        # (M,) its log-probability when it was sampled
     kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
     model: nn.Module | None = None      # the network that sampled
-    logp_old: Tensor | None = None      # (M,) its log-probability before the first update; None if
-                                # the step has a single update
+    logp_old: Tensor | None = None      # (N, T) that before the first update; None if the step has
+                                # a single update
     x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
 
     def features_of(self, model):
@@ -48,19 +62,30 @@ class Rollout:
         copies = self.prompts.k if model.causal else 1
         return model(self.states, self.where, copies)
 
-    def sum(self, values):
-        """Sum per-token values (M,) over each sequence: (N,)."""
-        return values.new_zeros(len(self.sequences)).index_add(0, self.sequence_of, values)
+    @property
+    def actions(self):
+        """The sampled ids (M,)."""
+        return self.sequences[self.sequence_of, self.position]
+
+    def table(self, values):
+        """Return values (M,) of the sampled tokens at their places: (N, T), 0 in all others."""
+        zeros = values.new_zeros(self.sequences.shape)
+        return zeros.index_put((self.sequence_of, self.position), values)
+
+    @property
+    def is_sampled(self):
+        """The places (N, T) that were sampled, bool."""
+        return self.table(torch.ones_like(self.position)).bool()
 
     @property
     def lengths(self):
         """The number of sampled tokens in each sequence (N,)."""
-        return self.sum(torch.ones_like(self.sequence_of))
+        return self.is_sampled.sum(1)
 
     @property
     def ended(self):
         """Whether eos was sampled in each sequence (N,), bool."""
-        return self.sum((self.actions == self.prompts.data.tok.eos).float()) > 0
+        return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
 
     def of_prompts(self, keep):
         """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
@@ -76,9 +101,8 @@ class Rollout:
         distribution = used.cumsum(0) - 1
         return Rollout(self.prompts[keep], self.sequences[of_kept], self.states[is_state],
                        where[is_state], sequence[self.sequence_of[m]], self.position[m],
-                       distribution[self.distribution_of[m]], self.actions[m],
-                       self.logp_sampled[m], None if self.kept is None else self.kept[used],
-                       self.model)
+                       distribution[self.distribution_of[m]], self.logp_sampled[m],
+                       None if self.kept is None else self.kept[used], self.model)
 
     def cases(self):
         """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
@@ -139,8 +163,8 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
 
 
 class TokenStats(NamedTuple):
-    """What a policy and a reference say of the M sampled tokens of a Rollout, (M,) each, in nats.
-    The distributions are at the temperature that samples."""
+    """What a policy and a reference say of the sampled tokens of a Rollout: (N, T) each, in nats, 0
+    where no token was sampled. The distributions are at the temperature that samples."""
     logp: Tensor        # log-probability under the distribution that sampled it: what was kept
     logp_full: Tensor   # log-probability, unfiltered
     logp_ref: Tensor    # the same of the reference
@@ -159,9 +183,9 @@ def exact_entropy(logp):
 
 
 def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
-    """Return TokenStats of the ids `actions` (M,), drawn from the distributions u (M,) of logits
-    (U, V). kept (U, V): what the filters left. logits_ref (U, V): None stands for the same logits,
-    to which the KL is 0."""
+    """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,), drawn from the
+    distributions u (M,) of logits (U, V). kept (U, V): what the filters left. logits_ref (U, V):
+    None stands for the same logits, to which the KL is 0."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
     logp = logp_full if kept is None else log_probs(logits, temperature, kept)
     logp_ref = logp_full.detach()
@@ -170,8 +194,7 @@ def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
     if logits_ref is not None:
         logp_ref = log_probs(logits_ref, temperature)
         kl = exact_kl(logp_full, logp_ref)
-    return TokenStats(logp[u, actions], logp_full[u, actions], logp_ref[u, actions], kl[u],
-                      entropy[u])
+    return logp[u, actions], logp_full[u, actions], logp_ref[u, actions], kl[u], entropy[u]
 
 
 def token_stats(r, policy, reference=None, temperature=1.0):
@@ -197,9 +220,11 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     parts = list(zip(x.split(size), x_ref.split(size), kept, r.distribution_of.split(counts),
                      r.actions.split(counts)))
     if len(parts) == 1:
-        return part(*parts[0])
-    parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
-    return TokenStats(*map(torch.cat, zip(*parts)))
+        stats = part(*parts[0])
+    else:
+        parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
+        stats = map(torch.cat, zip(*parts))
+    return TokenStats(*map(r.table, stats))
 
 
 # ---- three ways to complete a prompt -------------------------------------------------------------
@@ -240,8 +265,7 @@ def fill(model, prompts, **sampling):
     t = position[u]
     sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
     sequences[n, t] = ids.flatten()
-    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, ids.flatten(),
-                   logp.flatten(), kept)
+    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, logp.flatten(), kept)
 
 
 def fill_in_passes(model, prompts, n_fill_steps, **sampling):
@@ -265,7 +289,7 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     for i in range(n_fill_steps):
         # Sequences of a prompt that are in the same state use the same distributions, so only the
         # first of them, their leader, goes through the network. In the second pass of the picture
-        # above grpo_loss(), both sequences of the second prompt are 2 8 _: the first leads. States
+        # above Rollout, both sequences of the second prompt are 2 8 _: the first leads. States
         # with nothing to fill in this pass are skipped.
         is_equal = equal_pairs(partial)                                         # (B, k, k)
         # leads: equals no sequence before it
@@ -285,8 +309,7 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
         partial[b[u], j, t[u]] = ids[u, j]
-        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, ids[u, j],
-                       logp[u, j], kept))
+        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, logp[u, j], kept))
         n_distributions += len(ids)
     # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
     columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
@@ -347,8 +370,8 @@ def generate(model, prompts, **sampling):
     if kept is not None:
         kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
     return Rollout(prompts, sequences, sequences, sampled, n, t,
-                   torch.arange(len(n), device=model.device), sequences[n, t],
-                   torch.stack(logp_at, 1)[n, t - first], kept)
+                   torch.arange(len(n), device=model.device), torch.stack(logp_at, 1)[n, t - first],
+                   kept)
 
 
 # ---- a group for people ----------------------------------------------------------------------------

@@ -32,7 +32,8 @@ import train_grpo
 from data.dataset import Dataset, Prompts, Tokenizer
 from judge import Scorer, auc
 from model import GPT, make_optimizers
-from rollout import Rollout, draw, exact_kl, kept_set, log_probs, stats_of, token_stats
+from rollout import (Rollout, TokenStats, draw, exact_kl, kept_set, log_probs, stats_of,
+                     token_stats)
 from train_grpo import (adapted_kl_beta, dead_groups, evaluate, group_advantages, grpo_loss,
                         loss_divisor, rollout, sampled_kl, take_step)
 
@@ -114,21 +115,20 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
     n = torch.arange(len(ids))
-    return Rollout(None, ids, None, None, n, 0 * n, 0 * n, ids, torch.zeros(len(n)), None)
+    return Rollout(None, ids[:, None], None, None, n, 0 * n, 0 * n, torch.zeros(len(n)), None)
 
 
 def two_sequences():
     """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
     and has a distribution of its own."""
-    return Rollout(None, torch.zeros(2, 4), None, None, torch.tensor([0, 1, 1, 1, 1]),
-                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5).long(),
-                   torch.zeros(5), None)
+    return Rollout(None, torch.zeros(2, 4).long(), None, None, torch.tensor([0, 1, 1, 1, 1]),
+                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5), None)
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     """Return the summed loss of a Rollout by hand, whose distributions have logits z (U, V)."""
     stats = stats_of(z, z_ref, r.kept, r.distribution_of, r.actions, train_grpo.temperature)
-    return grpo_loss(stats, r, advantages, logp_old, beta)
+    return grpo_loss(TokenStats(*map(r.table, stats)), r, advantages, logp_old, beta)
 
 
 Token = collections.namedtuple('Token', 'state t id kept logp')
@@ -273,7 +273,7 @@ def expected_step(z, reward_of, k, rule, sampler=None, is_corrected=False):
     chance = logp[groups].sum(1, keepdim=True).exp()                            # (G, 1)
     advantages = group_advantages(reward_of(groups), rule, eps=0.0) * chance
     z = z[None].clone().requires_grad_()
-    logp_old = logp[groups].flatten() if is_corrected else None
+    logp_old = logp[groups].view(-1, 1) if is_corrected else None
     terms, _ = loss_of(z, rollout_of(groups.flatten()), advantages, logp_old)
     return -torch.autograd.grad(terms['loss'] / k, z)[0][0]
 
@@ -393,7 +393,7 @@ def test_ppo_clips_the_gradient_of_a_token_that_moved_too_far_but_not_on_its_way
                                      ('cispo', min(ratio, 1.2), ratio > 1.2)):
         knobs(objective=objective)
         terms, sums = loss_of(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
-                              torch.tensor([0.2]).log())
+                              torch.tensor([[0.2]]).log())
         close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
         assert sums['clip_frac'] == count
         # k3 of log-probabilities 0, when it was sampled, and log 0.2, in the pass that learns
@@ -407,7 +407,8 @@ def test_with_the_ratio_of_a_sequence_all_its_tokens_share_one_weight(level, kno
     knobs(ratio_level=level, clip_low=1e9, clip_high=1e9)
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
     log_ratio = torch.randn(5)
-    terms, _ = loss_of(z, two_sequences(), torch.ones(1, 2), -math.log(3) - log_ratio)
+    r = two_sequences()
+    terms, _ = loss_of(z, r, torch.ones(1, 2), r.table(-math.log(3) - log_ratio))
     push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
     if level == 'sequence':
         log_ratio[1:] = log_ratio[1:].mean()
@@ -611,9 +612,10 @@ def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
         parts = token_stats(r, policy, reference, 0.7)
     assert saved and (torch.float64, 2, 5) not in saved
     close(parts, whole, atol=1e-12)
-    direction = randn(5, len(r.actions))
-    close(*[gradient(sum(d @ values for d, values in zip(direction, stats) if values.requires_grad),
-                     policy) for stats in (parts, whole)], atol=1e-12)
+    direction = randn(5, *r.sequences.shape)
+    close(*[gradient(sum((d * values).sum() for d, values in zip(direction, stats)
+                         if values.requires_grad), policy)
+            for stats in (parts, whole)], atol=1e-12)
 
 
 # ---- passes: a blank sees what earlier passes filled ---------------------------------------------
@@ -669,7 +671,8 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
     assert sorted(places) == sorted(slow)       # each sampled token once
     if 'greedy' not in case:
         logp = token_stats(r, policy, None, train_grpo.temperature).logp
-        close(logp, torch.stack([slow[place] for place in places]))
+        close(logp[r.is_sampled], torch.stack([slow[place] for place in sorted(places)]))
+        assert not logp[~r.is_sampled].any()
     if not causal:                              # completions in the same state share a distribution
         assert r.where.sum() < len(places)
 
@@ -690,7 +693,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
     reference = tiny(V=2, T=3, seed=1)
     outcomes, logp, groups, chance, r = everything(policy, order)
     now = token_stats(r, policy, reference)
-    close(r.sum(now.logp), logp[groups].flatten())
+    close(now.logp.sum(1), logp[groups].flatten())
     close(chance.sum().item(), 1.0)
     k1 = torch.stack([sum(c.logp - slow_logp(reference, c)[c.id] for c in tokens)
                       for _, tokens in outcomes]).detach()                      # (8,)
@@ -700,7 +703,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
         whole = gradient(logp.exp() @ reward, policy)
         close(gradient(-terms['loss'] / 2, policy), whole)
 
-    closed = chance.flatten()[r.sequence_of // 2] @ now.kl / 2
+    closed = chance.flatten() @ now.kl.sum(1).view(-1, 2).mean(1)
     close(closed, logp.exp() @ k1)
     missing = (whole + gradient(closed, policy)).norm() / whole.norm()
     assert missing < 1e-9 if n == 1 else missing > 1e-3

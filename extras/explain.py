@@ -34,7 +34,7 @@ if __name__ == "__main__":
     # The log-probability of each completion, before and after the update.
     with torch.no_grad():
         stats = [token_stats(r, network, None, grpo.temperature) for network in (start, policy)]
-    before, after = [r.sum(now.logp)[None] for now in stats]                # (1, k) each
+    before, after = [now.logp.sum(1)[None] for now in stats]                # (1, k) each
     if metrics['dead_groups'] == 1:
         print("All rewards are equal, so nothing is learned from them: try another --seed")
     show_group('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
@@ -45,9 +45,9 @@ if __name__ == "__main__":
     n = int(r.lengths.argmax())
     print(f"The tokens of {r.cases()[n]['completion']!r}, the first of the longest completions: "
           "probability before and after the update, and entropy in nats before")
-    for m in (r.sequence_of == n).nonzero()[:, 0]:
-        values = [stats[0].logp[m].exp(), stats[1].logp[m].exp(), stats[0].entropy[m]]
-        print(f"{run.data.tok.decode([int(r.actions[m])])!r:7}",
+    for t in r.is_sampled[n].nonzero()[:, 0]:
+        values = [stats[0].logp[n, t].exp(), stats[1].logp[n, t].exp(), stats[0].entropy[n, t]]
+        print(f"{run.data.tok.decode([int(r.sequences[n, t])])!r:7}",
               *[f'{value:7.3f}' for value in values])
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{grpo.adv_norm}'\n")
