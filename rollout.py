@@ -51,7 +51,7 @@ class Rollout:
     position: Tensor            # (M,) its position in the sequence, in [0, T)
     distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U), ascending
     logp_sampled: Tensor        # (M,) its log-probability when it was sampled
-    kept: Tensor | None         # (U, V) bool: what top-k and top-p kept; None: everything
+    kept: Tensor                # (U, V) bool: what top-k and top-p kept; (U, 1) without a filter
     model: nn.Module | None = None      # the network that sampled
     logp_old: Tensor | None = None      # (N, T) that before the first update; None if the step has
                                 # a single update
@@ -102,7 +102,7 @@ class Rollout:
         return Rollout(self.prompts[keep], self.sequences[of_kept], self.states[is_state],
                        where[is_state], sequence[self.sequence_of[m]], self.position[m],
                        distribution[self.distribution_of[m]], self.logp_sampled[m],
-                       None if self.kept is None else self.kept[used], self.model)
+                       self.kept[used], self.model)
 
     def cases(self):
         """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
@@ -148,14 +148,18 @@ def draw(logp, uniforms):
 
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probabilities
-    (U, k), and the kept set (U, V) bool, None without filters. greedy: take the likeliest id."""
-    kept = None
+    (U, k), and the kept set (U, V) bool, or (U, 1) without a filter. greedy: take the likeliest id.
+    """
+    logp = log_probs(logits, temperature)                           # (U, V)
+    kept = torch.ones_like(logp[:, :1], dtype=torch.bool)           # all ids
     if top_k > 0 or top_p < 1:
-        kept = kept_set(log_probs(logits, temperature), top_k, top_p)
-    logp = log_probs(logits, temperature, kept)                     # (U, V)
+        kept = kept_set(logp, top_k, top_p)
+        logp = log_probs(logits, temperature, kept)
     assert logp.isfinite().all(), (
         "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
-    ids = logits.argmax(-1, keepdim=True).expand_as(uniforms) if greedy else draw(logp, uniforms)
+    ids = draw(logp, uniforms)                                      # (U, k)
+    if greedy:
+        ids = logits.argmax(-1, keepdim=True).expand_as(uniforms)
     return ids, logp.gather(1, ids), kept
 
 
@@ -184,10 +188,12 @@ def exact_entropy(logp):
 
 def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
     """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,), drawn from the
-    distributions u (M,) of logits (U, V). kept (U, V): what the filters left. logits_ref (U, V):
-    None stands for the same logits, to which the KL is 0."""
+    distributions u (M,) of logits (U, V). kept: what the filters left. logits_ref (U, V): None
+    stands for the same logits, to which the KL is 0."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
-    logp = logp_full if kept is None else log_probs(logits, temperature, kept)
+    logp = logp_full
+    if kept.size(1) > 1:                        # a filter
+        logp = log_probs(logits, temperature, kept)
     logp_ref = logp_full.detach()
     entropy = exact_entropy(logp_full)
     kl = torch.zeros_like(entropy)
@@ -216,9 +222,8 @@ def token_stats(r, policy, reference=None, temperature=1.0):
         logits_ref = reference.logits(x_ref) if reference else None
         return stats_of(policy.logits(x), logits_ref, kept, u % size, actions, temperature)
 
-    kept = [None] * len(counts) if r.kept is None else r.kept.split(size)
-    parts = list(zip(x.split(size), x_ref.split(size), kept, r.distribution_of.split(counts),
-                     r.actions.split(counts)))
+    parts = list(zip(x.split(size), x_ref.split(size), r.kept.split(size),
+                     r.distribution_of.split(counts), r.actions.split(counts)))
     if len(parts) == 1:
         stats = part(*parts[0])
     else:
@@ -309,11 +314,11 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
         partial[b[u], j, t[u]] = ids[u, j]
-        passes.append((states, where, b[u] * k + j, t[u], n_distributions + u, logp[u, j], kept))
+        n = b[u] * k + j
+        passes.append((states, where, n, t[u], n_distributions + u, logp[u, j], kept))
         n_distributions += len(ids)
     # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
-    columns = [None if values[0] is None else torch.cat(values) for values in zip(*passes)]
-    return Rollout(prompts, partial.flatten(0, 1), *columns)
+    return Rollout(prompts, partial.flatten(0, 1), *map(torch.cat, zip(*passes)))
 
 
 def equal_pairs(groups):
@@ -334,7 +339,7 @@ def generate(model, prompts, **sampling):
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
     logp_at = []                                # of each position (N,)
-    kept_at = []                                # and (N, V), or None
+    kept_at = []                                # and (N, V), or (N, 1)
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
@@ -347,7 +352,7 @@ def generate(model, prompts, **sampling):
         logits = model.next_logits(inputs, cache)                               # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
         logp_at.append(logp[state_of, completion])
-        kept_at.append(None if kept is None else kept[state_of])
+        kept_at.append(kept[state_of])
         is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
         sequences[is_sampled, column] = ids[state_of, completion][is_sampled]
         last = sequences[:, column]                                             # (N,)
@@ -367,11 +372,9 @@ def generate(model, prompts, **sampling):
         if not parent.equal(torch.arange(len(logits), device=model.device)):
             cache.select(parent)
     n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
-    if kept is not None:
-        kept = torch.stack(kept_at, 1)[n, t - first]                            # (M, V)
     return Rollout(prompts, sequences, sequences, sampled, n, t,
                    torch.arange(len(n), device=model.device), torch.stack(logp_at, 1)[n, t - first],
-                   kept)
+                   torch.stack(kept_at, 1)[n, t - first])
 
 
 # ---- a group for people ----------------------------------------------------------------------------
@@ -388,15 +391,16 @@ def show_group(label, r, columns, max_rows=6):
         samples.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
     prompt = samples[0]['prompt']
     counts = collections.Counter(tuple(sample.values())[1:] for sample in samples)
-    rows = sorted(counts, reverse=True)
+    rows = sorted(counts, reverse=True)         # numbers, and last the completion
     # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
-    same = len(os.path.commonprefix([prompt] + [completion for *_, completion in rows])) - 10
-    if len(rows) > max_rows:
-        del rows[max_rows // 2:-(max_rows // 2)]
+    texts = [prompt] + [row[-1] for row in rows]
+    same = len(os.path.commonprefix(texts)) - 10
 
     def short(text):
         return repr(text if same <= 0 else '...' + text[same:])
 
+    if len(rows) > max_rows:
+        del rows[max_rows // 2:-(max_rows // 2)]
     print(label.ljust(9), *[f'{name:>12.12}' for name in columns], ' ', short(prompt))
     for row in rows:
         *numbers, completion = row

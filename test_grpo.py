@@ -115,14 +115,15 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
     n = torch.arange(len(ids))
-    return Rollout(None, ids[:, None], None, None, n, 0 * n, 0 * n, torch.zeros(len(n)), None)
+    return Rollout(None, ids[:, None], None, None, n, 0 * n, 0 * n, torch.zeros(len(n)),
+                   torch.ones(len(n), 1))
 
 
 def two_sequences():
     """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
     and has a distribution of its own."""
     return Rollout(None, torch.zeros(2, 4).long(), None, None, torch.tensor([0, 1, 1, 1, 1]),
-                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5), None)
+                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5), torch.ones(5, 1))
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
