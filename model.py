@@ -96,10 +96,10 @@ class Block(nn.Module):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
         q, k, v = qkv                                               # (N, H, L, D) each
         if rotary is not None:
-            # Halves a, b of a head become a cos - b sin, b cos + a sin. The first half of the
-            # table `sin` is negative.
+            # Halves a, b of a head become a cos - b sin, b cos + a sin.
             cos, sin = rotary                                       # (L, D) each
-            q, k = (qkv[:2] * cos + qkv[:2].roll(v.size(-1) // 2, -1) * sin).to(v.dtype)
+            a, b = qkv[:2].chunk(2, -1)                             # of q and of k
+            q, k = (qkv[:2] * cos + torch.cat((-b, a), -1) * sin).to(v.dtype)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         y = attention(q, k, v, mask)                                # (N, H, L, D)
@@ -114,19 +114,7 @@ class GPT(nn.Module):
     ids only, so nothing has to forbid the others. positions: 'rotary', for running text |
     'learned', for sequences with columns. n_outputs: 1 for a classifier; 0: V.
 
-    Another network can take the place of this one. GRPO needs of it:
-      model(tokens, where, copies) -> features (U, C), and model.logits(features) -> float32 logits
-          (U, V), which score tokens[n, t] at the U places where `where` (N, T) is True, sequence by
-          sequence. A fill network must not see the tokens there; a causal one may see only what
-          stands to their left. copies: sequences come in runs of `copies`, equal up to their first
-          True; this part may be computed once.
-      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
-          sequence), and args (plain values, for checkpoints)
-      hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'
-    and, if it is causal, to generate token by token:
-      cache = model.new_cache(), with cache.select(rows)
-      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, L), which
-          continue those in the cache and are appended to it."""
+    Another network can take its place: class Pretrained in pretrained.py says what is needed."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
                  n_outputs=0):
@@ -146,11 +134,10 @@ class GPT(nn.Module):
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
         # Rotary positions (arXiv:2104.09864) rotate pairs of channels, one from each half of a
-        # head, by an angle that is proportional to the position. Negative frequencies for the first
-        # half: its cosines are the same, its sines get the minus of a cos - b sin.
+        # head, by an angle that is proportional to the position.
         D = n_embd // n_head
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
-        angles = torch.outer(torch.arange(block_size), torch.cat((-frequencies, frequencies)))
+        angles = torch.outer(torch.arange(block_size), torch.cat((frequencies, frequencies)))
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
 
     @property

@@ -140,7 +140,20 @@ class Cache(transformers.Cache):
 
 
 class Pretrained(nn.Module):
-    """A network of transformers in the place of a GPT, whose docstring says what is needed."""
+    """A network of transformers in the place of a GPT. GRPO needs of a network:
+
+      model(tokens, where, copies) -> features (U, C), and model.logits(features) -> float32 logits
+          (U, V), which score tokens[n, t] at the U places where `where` (N, T) is True, sequence by
+          sequence. A fill network must not see the tokens there; a causal one may see only what
+          stands to their left. copies: sequences come in runs of `copies`, equal up to their first
+          True; this part may be computed once.
+      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
+          sequence), and args (plain values, for checkpoints)
+      hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw', and not here
+    and, if it is causal, to generate token by token:
+      cache = model.new_cache(), with cache.select(rows)
+      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, L), which
+          continue those in the cache and are appended to it."""
     new_cache = Cache
     is_classifier = False
 

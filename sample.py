@@ -28,10 +28,11 @@ def open_run(path='out-grpo', *words):
     change knobs of the run."""
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone needs no reward.
-    knobs = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
+    saved = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
     # A recipe is not taken from there: it is code. (A run names the files of its networks.)
-    flags = [f'--{name}={value}' for name, value in knobs.items()
-             if hasattr(grpo, name) and not str(value).endswith('.py')]
+    flags = [f'--{name}={value}' for name, value in saved.items()
+             if name in grpo.DEFAULTS and not str(value).endswith('.py')]
+    # No folder, because nothing is written.
     run = grpo.set_up([*flags, '--compile=False', '--out_dir=', *words])
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
@@ -56,7 +57,7 @@ if __name__ == "__main__":
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
     if prompt:
-        prompts = grpo.get_prompts(run.data.typed_prompt(prompt), 0)[:1]
+        prompts = run.data.typed_prompt(prompt).prompts('train', 1, grpo.group_size, grpo.seed)
     names = run.scorer.names(grpo.rewards, has_answers=not prompt)
     for b in range(len(prompts)):
         for label, network in networks.items():
@@ -65,6 +66,8 @@ if __name__ == "__main__":
             show_group(label, r, run.scorer.score(names, r))
         print()
     if not prompt:
-        print("means over the held-out prompts; the greedy score before is the line to beat:")
-        for label, network in networks.items():
-            print_line(label, grpo.evaluate(network, run.scorer, run.held_out, run.goal))
+        print("means over the held-out prompts; the greedy score before is the line to beat")
+        means = {label: grpo.evaluate(network, run.scorer, run.held_out, run.goal)
+                 for label, network in networks.items()}
+        for name in list(means.values())[-1]:
+            print_line(f'{name:18}', {label: means[label][name] for label in networks})

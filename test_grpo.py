@@ -129,7 +129,8 @@ def two_sequences():
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     """Return the summed loss of a Rollout by hand, whose distributions have logits z (U, V)."""
     stats = stats_of(z, z_ref, r.kept, r.distribution_of, r.actions, train_grpo.temperature)
-    return grpo_loss(TokenStats(*map(r.table, stats)), r, advantages, logp_old, beta)
+    r.logp_old = logp_old
+    return grpo_loss(TokenStats(*map(r.table, stats)), r, advantages, beta)
 
 
 Token = collections.namedtuple('Token', 'state t id kept logp')
@@ -700,7 +701,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
                       for _, tokens in outcomes]).detach()                      # (8,)
     for reward in (randn(8), -k1):
         advantages = group_advantages(reward[groups], 'rloo') * chance
-        terms, _ = grpo_loss(now, r, advantages, None, 0.0)
+        terms, _ = grpo_loss(now, r, advantages, 0.0)
         whole = gradient(logp.exp() @ reward, policy)
         close(gradient(-terms['loss'] / 2, policy), whole)
 

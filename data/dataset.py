@@ -199,8 +199,8 @@ class Dataset:
         self.block_size = T
         self.rows_of = {}
         stream = []
-        # No window may reach from the training texts into those that are held out: it has no number
-        # in rows_of.
+        # Windows that begin in the training texts and end in those that are held out belong to no
+        # split.
         for split, texts in (('train', train), ('val', held_out)):
             start = len(stream)
             for text in texts:
@@ -228,17 +228,17 @@ class Dataset:
         if 0 < self.max_new_tokens < answer:
             print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has {answer}")
         self.block_size = T = min(block_size or 1024, longest)
-        # rows[0] is the text; rows[1] is the text with its blanks, and only serves to find them
-        rows = torch.full((2, len(records), T), tok.pad)
+        self.rows = torch.full((len(records), T), tok.pad)
+        blanks = torch.zeros(len(records), T, dtype=torch.bool)
         for i, (prompt, answer, shown) in enumerate(encoded):
             # A pair that is cut would teach an answer without its end.
             n = len(shown)
             assert n <= T, (
                 f"{self.records[i].get('line', 'a pair')} has {n} tokens; expected {T} or less")
-            rows[:, i, :n] = torch.tensor([prompt + answer, shown])
-        self.rows = rows[0]
+            self.rows[i, :n] = torch.tensor(prompt + answer)
+            blanks[i, :n] = torch.tensor(shown) == tok.blank_id
         if self.blank_kind != 'random':
-            self.blanks = rows[1] == tok.blank_id
+            self.blanks = blanks
 
     def encode_pair(self, record):
         """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the

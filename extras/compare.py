@@ -1,23 +1,22 @@
-"""Compare variants of a run over seeds: tables with error bars, and a picture.
+"""Compare variants of a run over seeds and learning rates: tables with error bars, and a picture.
 
-    python -m extras.compare study config/grpo_think.py --seeds=1,2,3 std=--adv_norm=std \
-        'dapo=config/papers/dapo.py --clip_high=0.3'
+    python -m extras.compare study config/grpo_think.py --seeds=1,2,3 --rates=3e-4,1e-3,3e-3 \
+        std=--adv_norm=std 'dapo=config/papers/dapo.py --clip_high=0.3'
 
 The folder comes first. A word NAME=WORDS is a variant, and all other words are for every run. What
-a run of a variant and a seed writes is in study/NAME-SEED, and what it prints in
-study/NAME-SEED.txt. There are as many runs at a time as cores, or OMP_NUM_THREADS, with one thread
-each. All variants of a seed see the same prompts. Finished runs are not made again and interrupted
-ones go on, so the same command can get more variants and seeds. After a change of a script, or of a
-config file among its words, a run begins anew.
+a run writes is in study/NAME-RATE-SEED, and what it prints in study/NAME-RATE-SEED.txt; without
+--rates in study/NAME-SEED. There are as many runs at a time as cores, or OMP_NUM_THREADS, with one
+thread each. All variants of a seed see the same prompts. Finished runs are not made again and
+interrupted ones go on, so the same command can get more variants, seeds and rates. After a change
+of a script, or of a config file among its words, a run begins anew.
 
-Tables and picture show `verify` on held-out prompts, or another number with --goal=reward. It is
-shown by step and by seconds of the processor (evaluations and the load of the machine are in them):
-mean +- standard deviation over seeds. Values between two evaluations are interpolated, up to the
-end of the run that ends first. The last table has the differences to the first variant, seed by
-seed: their mean +- its standard error. For those to another variant, name it first: the runs are
-kept."""
+Tables and picture show the share of right answers to held-out prompts, or another number of
+log.jsonl, such as --goal=eval/reward or --goal=clip_frac: mean +- standard deviation over seeds.
+Values between two lines of the log are interpolated, up to the end of the run that ends first. The
+differences are those to the first variant at the same rate, seed by seed: their mean +- its
+standard error. For those to another variant, name it first: the runs are kept. Seconds are those of
+the processor; evaluations, and the load of the machine, are in them."""
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -31,8 +30,7 @@ import numpy as np
 from common import Signals, fail, show_error
 from extras.curves import Figure, read_log
 
-# The standard error of a mean over so many seeds, times this, is what chance exceeds once in twenty
-# times (Student's t).
+# Student's t: chance exceeds so many standard errors of a mean over so many seeds once in twenty.
 NOISE = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8}
 
 
@@ -45,13 +43,14 @@ def made_from(words):
     return f"{words} {zlib.crc32(b''.join(Path(file).read_bytes() for file in files))}"
 
 
-def train(path, words):
-    """Train to the end, in the folder path, unless it was done."""
+def train(run):
+    """Train to the end, in the folder path, unless it was done. Return whether it was."""
+    path, words = run
     about = made_from(words)
     state = Path(f'{path}.state')
     before = state.read_text() if state.exists() else ''
     if before == f'done {about}':
-        return
+        return True
     resume = before == f'begun {about}' and os.path.exists(f'{path}/ckpt.pt')
     state.write_text(f'begun {about}')
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={path}', f'--resume={resume}']
@@ -63,20 +62,24 @@ def train(path, words):
     if made_from(words) != about:
         fail(f"a script has changed while {path} was made: start again, to make all runs anew")
     state.write_text(f'done {about}')
+    return False
 
 
-def show(title, columns, names, values, n=1):
-    """Print values (variants, seeds, columns): mean +- standard deviation over seeds / sqrt(n)."""
-    print(f'\n{title:12}', *[f'{column:>16}' for column in columns])
+def show(title, columns, names, values, n=1, noise=np.nan):
+    """Print values (variants, seeds, columns): mean +- standard deviation over seeds / sqrt(n); and
+    a star if the mean is more than `noise` of these."""
+    print(f'\n{title:16}', *[f'{column:>17}' for column in columns])
+    means = values.mean(1)
     errors = values.std(1, ddof=1) / n ** 0.5
-    for name, *row in zip(names, values.mean(1), errors):
-        cells = [f'{mean:.3f} +- {error:.3f}' for mean, error in zip(*row)]
-        print(f'{name:12}', *[f'{cell:>16}' for cell in cells])
+    stars = np.where(abs(means) > noise * errors, '*', ' ')
+    for name, *row in zip(names, means, errors, stars):
+        cells = [f'{mean:.3f} +- {error:.3f}{star}' for mean, error, star in zip(*row)]
+        print(f'{name:16}', *[f'{cell:>17}' for cell in cells])
 
 
 def draw(ax, clock, goal, names, logs):
     """Print a table by a clock, and draw a line with a band for each variant. logs[variant][seed]
-    is a list of evaluations."""
+    is a list of lines."""
     end = min(log[-1][clock] for group in logs for log in group)
     times = np.linspace(0, end, 101)
     values = np.array([[np.interp(times, [line[clock] for line in log],
@@ -96,20 +99,25 @@ if __name__ == "__main__":
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('folder')
     parser.add_argument('--seeds', default='1,2,3')
-    parser.add_argument('--goal', default='verify')
+    parser.add_argument('--rates')
+    parser.add_argument('--goal', default='eval/verify')
     options, words = parser.parse_known_args()
     folder = options.folder
     seeds = options.seeds.split(',')
-    variants = {}
+    given = {}
     shared = []
     for word in words:
         name, is_variant, own = word.partition('=')
         if is_variant and word[0] != '-':
-            variants[name] = own.split()
+            given[name] = own.split()
         else:
             shared.append(word)
-    if len(seeds) not in NOISE or not variants:
+    if len(seeds) not in NOISE or not given:
         fail(f"expected FOLDER, two to five seeds, and variants NAME=WORDS, not {sys.argv[1:]}")
+    variants = given
+    if options.rates:
+        variants = {f'{name}-{rate}': [*own, f'--learning_rate={rate}']
+                    for rate in options.rates.split(',') for name, own in given.items()}
     # Seed by seed, so that all variants see the same load of the machine.
     runs = {f'{folder}/{name}-{seed}': [*shared, *own, f'--seed={seed}']
             for seed in seeds for name, own in variants.items()}
@@ -117,35 +125,40 @@ if __name__ == "__main__":
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
+    n_made = 0
     with ThreadPoolExecutor(n_processes) as pool:
-        for done, _ in enumerate(pool.map(train, runs, runs.values()), 1):
-            minutes = (time.time() - began) / 60 * (len(runs) / done - 1)
+        for done, was_done in enumerate(pool.map(train, runs.items()), 1):
+            n_made += not was_done
+            minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - done)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
 
-    goal = f'eval/{options.goal}'
+    goal = options.goal
     logs = [[[line for line in read_log(f'{folder}/{name}-{seed}') if goal in line]
              for seed in seeds] for name in variants]
     if not logs[0][0]:
-        fail(f"log.jsonl has no {goal}: choose another --goal, such as reward")
+        fail(f"log.jsonl has no {goal}: choose another --goal, such as eval/reward")
     print(f"\n{goal}: {' '.join(shared)}")
     figure = Figure(figsize=(10, 4), layout='constrained')
-    figure.suptitle(f'{goal}, held-out prompts: mean and standard deviation over seeds')
+    figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     left, right = figure.subplots(1, 2, sharey=True)
-    draw(left, 'step', goal, variants, logs)
     draw(right, 'cpu_seconds', goal, variants, logs)
+    draw(left, 'step', goal, variants, logs)
     right.legend()
-    figure.savefig(f'{folder}/compare.png', dpi=130)
 
     # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
-    # equal there. And the mean of the goal over all evaluations: who learns sooner?
-    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
+    # equal there. And the mean of the curve: who learns sooner?
+    names = [goal, 'eval/verify_greedy', 'eval/pass@4', 'eval/tokens']
     ends = np.array([[[*[log[-1].get(name, np.nan) for name in names],
                        np.mean([line[goal] for line in log])] for log in group]
                      for group in logs])                            # (variants, seeds, 5)
-    columns = ['goal', 'greedy', 'pass@4', 'tokens', 'goal, all steps']
+    columns = ['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve']
     show('at the end', columns, variants, ends)
-    first, *others = variants
-    show(f'minus {first}', columns, others, (ends - ends[0])[1:], n=len(seeds))
-    print(f"A difference of more than {NOISE[len(seeds)]} of its standard errors is more than noise"
-          " (Student's t at 5 %, for one comparison). Three seeds are for a first look, five for a "
-          f"claim.\n\nwrote {folder}/compare.png")
+    first, *_ = given
+    at_rates = ends.reshape(-1, len(given), *ends.shape[1:])        # (rates, variants, seeds, 5)
+    gaps = (at_rates - at_rates[:, :1]).reshape(ends.shape)
+    noise = NOISE[len(seeds)]
+    show(f'minus {first}', columns, variants, gaps, len(seeds), noise)
+    path = f"{folder}/{goal.removeprefix('eval/')}.png"
+    figure.savefig(path, dpi=130)
+    print(f"* more than {noise} standard errors, of which chance makes one in twenty. Three seeds "
+          f"are for a first look, five for a claim.\n\nwrote {path}")

@@ -21,8 +21,8 @@ def make_prompts(n, held_out=False):
     sequences = torch.cat([digits, total // 10, total % 10], dim=1)
     two = torch.rand(n, 4).argsort(1)[:, :2]
     prompts = sequences.scatter(1, two, BLANK)
-    chosen = (prompts.sum(1) % 10 == 0) == held_out
-    return prompts[chosen], sequences[chosen]
+    is_held_out = prompts.sum(1) % 10 == 0
+    return prompts[is_held_out == held_out], sequences[is_held_out == held_out]
 
 def verify(prompts, actions):
     sequences = torch.where(prompts == BLANK, actions, prompts)

@@ -110,7 +110,8 @@ def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_righ
 
 
 def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
-    """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4."""
+    """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4; at a second
+    rate by 1.0 and 1.0."""
     pytest.importorskip('matplotlib')
     started = []
     fails_at = ['study/b-2']
@@ -118,8 +119,10 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     def call(words, **_):
         path = words[-2].removeprefix('--out_dir=')
         started.append((path, words[-1]))
-        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8, 'c-1': 0.2, 'c-2': 0.6}[
-            path[6:]]
+        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8, 'c-1': 0.2, 'c-2': 0.6}.get(
+            path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
+        if '--learning_rate=9e-3' in words:
+            at = float('b-' in path)
         pathlib.Path(path).mkdir(exist_ok=True)
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100,
@@ -135,6 +138,11 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         runpy.run_module('extras.compare', run_name='__main__')
         return capsys.readouterr().out
 
+    def row(name, text):
+        """Return the cells of the last table's row of a variant, such as 0.1 +- 0.0 and 0.2* +- 0.0."""
+        *_, line = re.findall(f'(?m)^{name} .*', text)
+        return re.findall(r'(\S+ \+- [^ *]+\*?)', line)
+
     monkeypatch.setattr('common.Signals', lambda: None)
     monkeypatch.setattr('subprocess.call', call)
     words = ['x.py', '--seeds=1,2', 'a=--group_size=2', 'b=']
@@ -143,23 +151,25 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     fails_at.clear()
     text = compare(*words)
     assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
-    step, seconds, end, gap = re.split('cpu_seconds|at the end|minus a', text)
+    seconds, step, end, gap = re.split('step  |at the end|minus a', text)
     for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
-        assert '0.150 +- 0.141' in table and '0.250 +- 0.212' in table
-        assert '0.300 +- 0.283\n' in table and '0.500 +- 0.424\n' in table
+        assert row('a', table)[1::2] == ['0.150 +- 0.141', '0.300 +- 0.283']
+        assert row('b', table)[1::2] == ['0.250 +- 0.212', '0.500 +- 0.424']
     # the goal, greedy decoding, no pass@4, no tokens, and the mean of two evaluations
-    numbers = re.findall(r'(?m)^b.*', end + gap)
-    assert numbers[0].split()[1::3] == ['0.500', '0.700', 'nan', 'nan', '0.250']
-    assert '0.200 +- 0.100   0.000 +- 0.000 ' in numbers[1]
-    assert numbers[1].endswith('0.100 +- 0.050') and 'more than 12.7 of' in gap
+    assert [cell.split()[0] for cell in row('b', end)] == ['0.500', '0.700', 'nan', 'nan', '0.250']
+    assert row('b', gap)[::4] == ['0.200 +- 0.100', '0.100 +- 0.050']
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
     write('x.py', 'batch_size = 2')             # all four begin anew
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert len(started) == 11
+    # at each rate minus the first variant of that rate; equal gaps are more than noise
+    gap = compare('x.py', '--seeds=1,2', '--rates=1e-3,9e-3', 'a=', 'b=')
+    assert row('b-1e-3', gap)[0] == '0.200 +- 0.100'
+    assert row('b-9e-3', gap)[::4] == ['1.000 +- 0.000*', '0.500 +- 0.000*']
     # a config file that changes during a run
     with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
         compare('x.py', '--seeds=1,2', 'c=edit')
     for mistake in (['--seeds=1', 'a='], ['--seeds=1,2'], ['--goal=no', '--seeds=1,2', 'b=']):
-        with pytest.raises(SystemExit, match='two to five seeds|has no eval/no: choose'):
+        with pytest.raises(SystemExit, match='two to five seeds|has no no: choose'):
             compare(*mistake)
