@@ -107,14 +107,55 @@ class Block(nn.Module):
         return x + self.down(self.up(norm(x)).relu_())
 
 
-class GPT(nn.Module):
+class Network(nn.Module):
+    """What GRPO asks of a network. A GPT is one, and so is a Pretrained of pretrained.py. They have
+      trunk(inputs, cache) -> features (N, L, C) of ids (N, L), and logits(features) -> float32
+          logits (..., V). A position of a causal network sees what stands to its left, which may be
+          in the cache, and is appended to it. bos is its first input.
+      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
+          sequence), and args (plain values, for checkpoints)
+      hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'"""
+    new_cache = KVCache
+
+    def forward(self, tokens, where, copies=1):
+        """Return features (U, C), which score tokens[n, t] of tokens (N, T) at the U places where
+        `where` (N, T) is True, sequence by sequence: what fills a blank there, or follows the
+        tokens to the left. copies: sequences come in runs of `copies` that are equal up to their
+        first True; this part goes through a causal network once."""
+        if not self.causal:
+            return self.trunk(tokens.masked_fill(where, self.blank_id))[where]
+        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
+        if copies == 1:
+            return self.trunk(inputs)[where]
+        # What the copies share goes through the network with gradient, and fills a cache. The cache
+        # is repeated, and each copy goes on alone. Nothing is asked before the last shared place.
+        n_shared = first_true(where) + 1        # bos, and the shared ids
+        cache = self.new_cache()
+        rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
+        x = self.trunk(inputs[::copies, :n_shared], cache)[:, -1:].index_select(0, rows)
+        if n_shared < inputs.size(1):
+            cache.select(rows)
+            x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)  # (N, T - n_shared + 1, C)
+        return x[where[:, n_shared - 1:]]
+
+    def next_logits(self, tokens, cache):
+        """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
+        """
+        return self.logits(self.trunk(tokens, cache)[:, -1])
+
+
+@torch.compiler.disable
+def first_true(where):
+    """Return the number of the first column of where (N, T) that has a True in any row."""
+    return int(where.any(0).nonzero()[0])
+
+
+class GPT(Network):
     """Pre-norm transformer without biases, bidirectional or causal.
 
     It reads V base ids, blank_id = V, bos = V + 1 and pad = V + 2. Its output is over the V base
     ids only, so nothing has to forbid the others. positions: 'rotary', for running text |
-    'learned', for sequences with columns. n_outputs: 1 for a classifier; 0: V.
-
-    Another network can take its place: class Pretrained in pretrained.py says what is needed."""
+    'learned', for sequences with columns. n_outputs: 1 for a classifier; 0: V."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
                  n_outputs=0):
@@ -168,42 +209,10 @@ class GPT(nn.Module):
             x = block(x, rotary, mask, cache)
         return norm(x)
 
-    def forward(self, tokens, where, copies=1):
-        """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True."""
-        if self.causal:                         # bos, and all tokens but the last
-            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)
-        else:
-            inputs = tokens.masked_fill(where, self.blank_id)
-        if copies == 1:
-            return self.trunk(inputs)[where]
-        # Each `copies` neighbouring sequences begin with the same ids. These go through the network
-        # once, with gradient, and fill a cache. The cache is repeated, and each copy goes on alone.
-        n_shared = first_true(where) + 1        # bos, and the shared ids
-        cache = KVCache()
-        shared = self.trunk(inputs[::copies, :n_shared], cache)             # (B, n_shared, C)
-        rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
-        cache.select(rows)
-        rest = self.trunk(inputs[:, n_shared:], cache)                      # (N, T - n_shared, C)
-        return torch.cat((shared.index_select(0, rows), rest), 1)[where]
-
     def logits(self, x):
         """Return logits (..., V) of features (..., C), float32 like them, even under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             return self.head(x)
-
-    new_cache = KVCache
-
-    def next_logits(self, tokens, cache):
-        """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
-        """
-        return self.logits(self.trunk(tokens, cache)[:, -1])
-
-
-@torch.compiler.disable
-def first_true(where):
-    """Return the number of the first column of where (N, T) that has a True in any row."""
-    return int(where.any(0).nonzero()[0])
-
 
 # ---- optimizers ----------------------------------------------------------------------------------
 

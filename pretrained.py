@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from common import BLANK, fail
 from data.dataset import Tokenizer
-from model import append, attention
+from model import Network, append, attention
 
 # load_network() imports this file only for a folder: the small GPTs need no transformers.
 try:
@@ -62,7 +62,7 @@ class PretrainedTokenizer(Tokenizer):
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
         text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
                                                   tokenize=False, add_generation_prompt=True)
-        # forward_part() puts a bos before every sequence; that of the template would be a second.
+        # Network puts a bos before every sequence; that of the template would be a second.
         text = text.removeprefix(self.tokenizer.bos_token or '')
         return self.tokenizer.encode(text, add_special_tokens=False)
 
@@ -78,12 +78,9 @@ class PretrainedTokenizer(Tokenizer):
 
 
 class Head(nn.Module):
-    """In the place of the output layer, which has V columns and is the most expensive one: features
-    (U, C) at the places where self.where (N, L) is True."""
-    # transformers would make V logits at every position, and few of them are needed. So what its
-    # network returns as logits are the features at those few, and Pretrained.logits() calls the
-    # layer itself.
-    where = None
+    """In the place of the output layer, which has V columns and is the most expensive one: it returns
+    the features. transformers would make logits at every position, and few of them are needed. So
+    what its network calls logits are features, and Pretrained.logits() calls the layer itself."""
 
     def __init__(self, linear):
         super().__init__()
@@ -91,7 +88,7 @@ class Head(nn.Module):
         self.bias = linear.bias                 # the code of BERT reads it
 
     def forward(self, x):
-        return x[self.where]
+        return x
 
 
 def attend(module, q, k, v, mask, scaling=None, **more):
@@ -139,21 +136,8 @@ class Cache(transformers.Cache):
         self.batch_select_indices(rows)
 
 
-class Pretrained(nn.Module):
-    """A network of transformers in the place of a GPT. GRPO needs of a network:
-
-      model(tokens, where, copies) -> features (U, C), and model.logits(features) -> float32 logits
-          (U, V), which score tokens[n, t] at the U places where `where` (N, T) is True, sequence by
-          sequence. A fill network must not see the tokens there; a causal one may see only what
-          stands to their left. copies: sequences come in runs of `copies`, equal up to their first
-          True; this part may be computed once.
-      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
-          sequence), and args (plain values, for checkpoints)
-      hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw', and not here
-    and, if it is causal, to generate token by token:
-      cache = model.new_cache(), with cache.select(rows)
-      model.next_logits(tokens, cache) -> logits (N, V) of the token after tokens (N, L), which
-          continue those in the cache and are appended to it."""
+class Pretrained(Network):
+    """A network of transformers in the place of a GPT."""
     new_cache = Cache
     is_classifier = False
 
@@ -176,10 +160,8 @@ class Pretrained(nn.Module):
         with torch.no_grad(), torch.autocast('cpu', enabled=False):
             expected = self.network(ids).logits[0]
             head = Head(self.network.get_output_embeddings())
-            head.where = ids >= 0
             self.network.set_output_embeddings(head)
             logits = head.linear(self.network(ids).logits)
-            head.where = None
         assert expected.isfinite().all(), f"{folder} has weights that are not finite"
         assert torch.allclose(logits, expected, atol=1e-4), (
             f"{folder} changes its logits after the output layer, which is not supported")
@@ -200,14 +182,14 @@ class Pretrained(nn.Module):
         return self.special_ids.device
 
     def logits(self, x):
-        """Return logits (U, V) of features (U, C), in float32 even under autocast: bfloat16 logits
-        would be off by up to 0.2."""
+        """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
+        logits would be off by up to 0.2."""
         linear = self.network.get_output_embeddings().linear
         with torch.autocast(x.device.type, enabled=False):
-            return linear(x.to(linear.weight.dtype))[:, :self.tok.vocab_size]
+            return linear(x.to(linear.weight.dtype))[..., :self.tok.vocab_size]
 
     def forward(self, tokens, where, copies=1):
-        """Return features (U, C) for tokens (N, T) at the U places where `where` (N, T) is True.
+        """Return features (U, C), see Network.
 
         A backward pass needs what each layer computed, about a megabyte a token. So of many tokens
         only a part goes through the network at a time, and the backward pass makes it again."""
@@ -223,54 +205,34 @@ class Pretrained(nn.Module):
                           for part in zip(tokens.split(size), where.split(size))])
 
     def forward_part(self, tokens, where, copies):
-        if not self.causal:
-            inputs = F.pad(tokens.masked_fill(where, self.blank_id), (1, 0), value=self.bos_id)
-            return self.features(inputs, F.pad(where, (1, 0)))
-        last = int(where.any(0).nonzero()[-1])              # nobody looks at what follows it
-        inputs = F.pad(tokens[:, :last], (1, 0), value=self.bos_id)             # (N, last + 1)
-        where = where[:, :last + 1]
-        if copies == 1:
-            return self.features(inputs, where)
-        # The copies are equal up to `first`, the first place that any prompt asks for. (A longer
-        # prompt asks later.) This part goes through the network once, with gradient, and fills a
-        # cache. The cache is repeated, and each copy goes on by itself.
-        first = int(where.any(0).nonzero()[0])
-        rows = torch.arange(len(inputs), device=self.device) // copies          # (N,)
-        cache = self.new_cache()
-        at_first = self.features(inputs[::copies, :first + 1], None, cache)          # (B, C)
-        if last == first:
-            return at_first[rows[where[:, first]]]
-        cache.select(rows)
-        rest = self.features(inputs[:, first + 1:], where[:, first + 1:], cache)
-        n, t = where.nonzero(as_tuple=True)                                     # (U,) each
-        x = rest.new_empty(len(n), rest.size(1))                                # (U, C)
-        x[t > first] = rest
-        x[t == first] = at_first[rows[n[t == first]]]
-        return x
+        assert self.has_bos or not (self.causal and where[:, 0].any()), (
+            f"{self.args['folder']} has no bos: a prompt is empty")
+        if self.causal:                         # nobody looks at what follows the last place
+            stop = int(where.any(0).nonzero()[-1]) + 1
+            tokens = tokens[:, :stop]
+            where = where[:, :stop]
+        return super().forward(tokens, where, copies)
 
-    def next_logits(self, tokens, cache):
-        """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
-        """
-        return self.logits(self.features(tokens, None, cache))
-
-    def features(self, inputs, where, cache=None):
-        """Return features (U, C) at the places where `where` (N, L) is True; None: at the last of
-        each sequence. inputs (N, L), in our ids: bos and what follows it, or what follows the
-        tokens in the cache."""
-        if where is None:
-            where = F.pad(torch.zeros_like(inputs[:, 1:]), (0, 1), value=1).bool()
-        # A call that continues a cache has no bos.
-        if not self.has_bos and inputs[0, 0] == self.bos_id:
-            assert not where[:, 0].any(), f"{self.args['folder']} has no bos: a prompt is empty"
+    def trunk(self, inputs, cache=None):
+        """Return features (N, L, C) of inputs (N, L) in our ids. cache: the tokens to their left."""
+        # A text of a masked model begins with its [CLS], which is no place of ours. A causal model
+        # may have no bos of its own; then no features stand for ours. (A call that continues a
+        # cache has no bos.)
+        adds_bos = self.has_bos and not self.causal
+        if adds_bos:
+            inputs = F.pad(inputs, (1, 0), value=self.bos_id)
+        drops_bos = not self.has_bos and bool(inputs[0, 0] == self.bos_id)
+        if drops_bos:
             inputs = inputs[:, 1:]
-            where = where[:, 1:]
         ids = torch.where(inputs < self.tok.vocab_size, inputs,
                           self.special_ids[(inputs - self.tok.vocab_size).clamp(min=0)])
         more = {'past_key_values': cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
-        self.network.get_output_embeddings().where = where      # see Head: "logits" are features
-        return self.network(input_ids=ids, **more).logits
+        x = self.network(input_ids=ids, **more).logits          # see Head: these are features
+        if drops_bos:
+            return F.pad(x, (0, 0, 1, 0))
+        return x[:, int(adds_bos):]
 
     def save_pretrained(self, folder):
         """Write network and tokenizer as a folder that transformers and this file can open."""
