@@ -112,10 +112,18 @@ class Network(nn.Module):
       trunk(inputs, cache) -> features (N, L, C) of ids (N, L), and logits(features) -> float32
           logits (..., V). A position of a causal network sees what stands to its left, which may be
           in the cache, and is appended to it. bos is its first input.
-      causal, is_classifier, device, blank_id, bos_id, pad_id, block_size (of the longest
+      causal, is_classifier, blank_id, bos_id, pad_id, block_size (of the longest
           sequence), and args (plain values, for checkpoints)
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'"""
     new_cache = KVCache
+
+    @property
+    def device(self):
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self):
+        return next(self.parameters()).dtype
 
     def forward(self, tokens, where, copies=1):
         """Return features (U, C), which score tokens[n, t] of tokens (N, T) at the U places where
@@ -180,10 +188,6 @@ class GPT(Network):
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
         angles = torch.outer(torch.arange(block_size), torch.cat((frequencies, frequencies)))
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
-
-    @property
-    def device(self):
-        return self.embed.weight.device
 
     def hidden_matrices(self):
         """Return the weights of the blocks, which are all matrices."""

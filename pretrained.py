@@ -177,10 +177,6 @@ class Pretrained(Network):
         self.special_ids = nn.Buffer(torch.tensor([tokenizer.mask_token_id or 0, bos or 0, 0]),
                                 persistent=False)
 
-    @property
-    def device(self):
-        return self.special_ids.device
-
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
         logits would be off by up to 0.2."""

@@ -2,7 +2,7 @@
 Rollout keeps the completions and every token that was sampled on the way to them."""
 import collections
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -19,43 +19,36 @@ from model import first_true
 LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 
-# Here two prompts, 7 _ _ and 2 _ _, are filled k = 2 times, in two passes, the left blank first.
-# Sequences of a prompt that are in the same state use the same distributions: in the first pass all
-# do, in the second both sequences of the second prompt, because both took an 8. (A causal network
-# has a distribution of its own for each token that it learns from: there M = U.)
-#
-#     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4, numbers 0 to 3
-#
-#                        first pass      second pass
-#     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
-#     where                x       x         x       x       x   U = 5 distributions, 0 to 4
-#
-#     sequence_of        0 1 2 3         0 1 2 3                 M = 8 sampled tokens: the sequence,
-#     position           1 1 1 1         2 2 2 2                 the position in it,
-#     distribution_of    0 0 1 1         2 3 4 4                 and the distribution it was drawn from
-
-
 @dataclass
 class Rollout:
-    """k completions of each of B prompts, and the M tokens that were sampled on the way to them.
-
-    A sampled token is an id that one sequence took at one position, drawn from one of the U
-    distributions model(states, where): see the picture above. In causal mode the states are the
-    sequences, and each token has a distribution of its own."""
+    """k completions of each of B prompts. Each sampled token was drawn from one of U distributions,
+    those that a network gave at `where` in `states`. Sequences of a prompt that are in the same
+    state use the same distributions. In causal mode the states are the sequences, and each token
+    has a distribution of its own. An example stands below the fields."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
-    states: Tensor              # (S, T) inputs of all passes. Blanks may still have the true text:
-                                # a fill network masks them at `where`
-    where: Tensor               # (S, T) bool: the U places where it gave a distribution
-    sequence_of: Tensor         # (M,) the sequence of each sampled token, in [0, N)
-    position: Tensor            # (M,) its position in the sequence, in [0, T)
-    distribution_of: Tensor     # (M,) the distribution that it was drawn from, in [0, U), ascending
-    logp_sampled: Tensor        # (M,) its log-probability when it was sampled
+    states: Tensor              # (S, T) inputs of all passes, with blanks where nothing was filled yet
+    where: Tensor               # (S, T) bool: the U places where the network gave a distribution
+    drawn_from: Tensor          # (N, T) number of the distribution that a token was drawn from; -1
+                                # where none was sampled: in the prompt, and after the end
+    logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled; 0 elsewhere
     kept: Tensor                # (U, V) bool: what top-k and top-p kept; (U, 1) without a filter
     model: nn.Module | None = None      # the network that sampled
-    logp_old: Tensor | None = None      # (N, T) that before the first update; None if the step has
-                                # a single update
+    logp_old: Tensor | None = None      # (N, T) log-probability before the first update; None if
+                                # the step has a single update
     x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
+
+    # Two prompts, 7 _ _ and 2 _ _, filled k = 2 times, in two passes, the left blank first. In the
+    # first pass all sequences of a prompt are in one state. In the second so are both of the second
+    # prompt, because both took an 8.
+    #
+    #     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4
+    #
+    #                        first pass      second pass
+    #     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
+    #     where                x       x         x       x       x   U = 5 distributions, 0 to 4
+    #
+    #     drawn_from         . 0 2   . 0 3   . 1 4   . 1 4           a dot is -1
 
     def features_of(self, model):
         """Return any model's features (U, C), one row for each distribution of this Rollout."""
@@ -63,19 +56,9 @@ class Rollout:
         return model(self.states, self.where, copies)
 
     @property
-    def actions(self):
-        """The sampled ids (M,)."""
-        return self.sequences[self.sequence_of, self.position]
-
-    def table(self, values):
-        """Return values (M,) of the sampled tokens at their places: (N, T), 0 in all others."""
-        zeros = values.new_zeros(self.sequences.shape)
-        return zeros.index_put((self.sequence_of, self.position), values)
-
-    @property
     def is_sampled(self):
-        """The places (N, T) that were sampled, bool."""
-        return self.table(torch.ones_like(self.position)).bool()
+        """The places (N, T) where a token was sampled, bool."""
+        return self.drawn_from >= 0
 
     @property
     def lengths(self):
@@ -87,22 +70,30 @@ class Rollout:
         """Whether eos was sampled in each sequence (N,), bool."""
         return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
 
+    def tokens(self):
+        """Return the M sampled tokens in the order of their distributions: sequence, position and
+        distribution of each, (M,)."""
+        n, t = self.is_sampled.nonzero(as_tuple=True)
+        u, order = self.drawn_from[n, t].sort(stable=True)
+        return n[order], t[order], u
+
     def of_prompts(self, keep):
         """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
         of_kept = keep.repeat_interleave(self.prompts.k)                        # (N,)
-        m = of_kept[self.sequence_of]                                           # (M,)
-        used = torch.zeros_like(self.where[self.where])                         # (U,)
-        used[self.distribution_of[m]] = True
+        drawn_from = self.drawn_from[of_kept]                                   # (kept, T)
+        is_sampled = drawn_from >= 0
+        used = torch.zeros(len(self.kept), dtype=torch.bool, device=keep.device)        # (U,)
+        used[drawn_from[is_sampled]] = True
         # `used` has one value for each True of self.where
         where = self.where.masked_scatter(self.where, used)                     # (S, T)
         is_state = where.any(1)                                                 # (S,)
-        # The new number of a sequence or distribution is how many kept ones precede it.
-        sequence = of_kept.cumsum(0) - 1
-        distribution = used.cumsum(0) - 1
-        return Rollout(self.prompts[keep], self.sequences[of_kept], self.states[is_state],
-                       where[is_state], sequence[self.sequence_of[m]], self.position[m],
-                       distribution[self.distribution_of[m]], self.logp_sampled[m],
-                       self.kept[used], self.model)
+        # The new number of a distribution is how many used ones precede it.
+        number = used.cumsum(0) - 1
+        drawn_from[is_sampled] = number[drawn_from[is_sampled]]
+        return replace(self, prompts=self.prompts[keep], sequences=self.sequences[of_kept],
+                       states=self.states[is_state], where=where[is_state], drawn_from=drawn_from,
+                       logp_sampled=self.logp_sampled[of_kept], kept=self.kept[used],
+                       x_ref=None if self.x_ref is None else self.x_ref[used])
 
     def cases(self):
         """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
@@ -215,21 +206,24 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     x_ref = r.x_ref if reference else x
     # Part i has the distributions from i * size on. They ascend with the tokens, so its tokens
     # stand together, too: counts[i] of them.
+    n, t, u = r.tokens()                                                    # (M,) each
     size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
-    counts = torch.bincount(r.distribution_of // size).tolist()
+    counts = torch.bincount(u // size).tolist()
 
     def part(x, x_ref, kept, u, actions):
         logits_ref = reference.logits(x_ref) if reference else None
         return stats_of(policy.logits(x), logits_ref, kept, u % size, actions, temperature)
 
     parts = list(zip(x.split(size), x_ref.split(size), r.kept.split(size),
-                     r.distribution_of.split(counts), r.actions.split(counts)))
+                     u.split(counts), r.sequences[n, t].split(counts)))
     if len(parts) == 1:
         stats = part(*parts[0])
     else:
         parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
         stats = map(torch.cat, zip(*parts))
-    return TokenStats(*map(r.table, stats))
+    # every number to its place (N, T)
+    return TokenStats(*[values.new_zeros(r.sequences.shape).index_put((n, t), values)
+                        for values in stats])
 
 
 # ---- three ways to complete a prompt -------------------------------------------------------------
@@ -246,38 +240,17 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
         kind = model.device.type
         with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
             r = generate(model, prompts, **sampling)
-    elif n_fill_steps == 1:
-        r = fill(model, prompts, **sampling)
     else:
-        r = fill_in_passes(model, prompts, n_fill_steps, **sampling)
+        r = fill(model, prompts, n_fill_steps, **sampling)
     r.model = model                             # the reward 'kl' asks it again
     return r
 
 
-def fill(model, prompts, **sampling):
-    """Fill all blanks from one forward pass, k times. Return a Rollout.
+def fill(model, prompts, n_fill_steps, **sampling):
+    """Fill the blanks in n_fill_steps passes. Return a Rollout.
 
-    The pass gives each blank a distribution, and all k completions are drawn from it. No blank
-    knows what the others become."""
-    # The U blanks of all prompts, one after the other: the prompt and the position of each.
-    b, position = prompts.blank.nonzero(as_tuple=True)                          # (U,) each
-    logits = model.logits(model(prompts.tokens, prompts.blank))                 # (U, V)
-    ids, logp, kept = choose(logits, prompts.uniforms[b, :, position], **sampling)     # (U, k)
-    # Distribution u gives completion j of its prompt the token ids[u, j].
-    k = prompts.k
-    u = torch.arange(len(ids), device=ids.device).repeat_interleave(prompts.k)  # 0 0 0 1 1 1 ...
-    j = torch.arange(prompts.k, device=ids.device).repeat(len(ids))             # 0 1 2 0 1 2 ...
-    n = b[u] * k + j
-    t = position[u]
-    sequences = prompts.tokens.repeat_interleave(k, 0)                          # (N, T)
-    sequences[n, t] = ids.flatten()
-    return Rollout(prompts, sequences, prompts.tokens, prompts.blank, n, t, u, logp.flatten(), kept)
-
-
-def fill_in_passes(model, prompts, n_fill_steps, **sampling):
-    """Fill the blanks in several passes, each of which sees what the passes before it filled.
-    Return a Rollout.
-
+    A pass gives each of its blanks a distribution, and draws from it for all completions at once:
+    no blank knows what the others of this pass become. It sees what the passes before it filled.
     The blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one.
     Pass i fills those with place * n_fill_steps // blanks == i. The order does not depend on the
     samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
@@ -290,7 +263,9 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
     # partial: the k sequences of each prompt as they are so far, with blank_id in the blanks.
     partial = prompts.tokens.masked_fill(prompts.blank, model.blank_id)         # (B, T)
     partial = partial[:, None].repeat(1, k, 1)                                  # (B, k, T)
-    passes = []
+    drawn_from = torch.full_like(partial, -1)
+    logp_sampled = torch.zeros(partial.shape, dtype=model.dtype, device=model.device)
+    passes = []                                 # states, where and kept of each
     n_distributions = 0
     for i in range(n_fill_steps):
         # Sequences of a prompt that are in the same state use the same distributions, so only the
@@ -314,12 +289,15 @@ def fill_in_passes(model, prompts, n_fill_steps, **sampling):
         # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. In
         # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
-        partial[b[u], j, t[u]] = ids[u, j]
-        n = b[u] * k + j
-        passes.append((states, where, n, t[u], n_distributions + u, logp[u, j], kept))
+        place = b[u], j, t[u]
+        partial[place] = ids[u, j]
+        drawn_from[place] = n_distributions + u
+        logp_sampled[place] = logp[u, j]
         n_distributions += len(ids)
-    # Each pass is a tuple of tensors. Concatenate the first of all passes, then the second.
-    return Rollout(prompts, partial.flatten(0, 1), *map(torch.cat, zip(*passes)))
+        passes.append((states, where, kept))
+    states, where, kept = map(torch.cat, zip(*passes))
+    return Rollout(prompts, partial.flatten(0, 1), states, where, drawn_from.flatten(0, 1),
+                   logp_sampled.flatten(0, 1), kept)
 
 
 def equal_pairs(groups):
@@ -339,8 +317,8 @@ def generate(model, prompts, **sampling):
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
     sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
-    logp_at = []                                # of each position (N,)
-    kept_at = []                                # and (N, V), or (N, 1)
+    logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
+    kept_at = []                                # (N, V) of each column, or (N, 1)
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
@@ -352,10 +330,10 @@ def generate(model, prompts, **sampling):
     while sampled[:, column:].any():
         logits = model.next_logits(inputs, cache)                               # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
-        logp_at.append(logp[state_of, completion])
         kept_at.append(kept[state_of])
         is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
         sequences[is_sampled, column] = ids[state_of, completion][is_sampled]
+        logp_sampled[is_sampled, column] = logp[state_of, completion][is_sampled]
         last = sequences[:, column]                                             # (N,)
         ended = is_sampled & (last == prompts.data.tok.eos)                     # (N,)
         column += 1
@@ -368,10 +346,10 @@ def generate(model, prompts, **sampling):
         # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):
             cache.select(parent)
-    n, t = sampled.nonzero(as_tuple=True)                                       # (M,) each
-    return Rollout(prompts, sequences, sequences, sampled, n, t,
-                   torch.arange(len(n), device=model.device), torch.stack(logp_at, 1)[n, t - first],
-                   torch.stack(kept_at, 1)[n, t - first])
+    # Each sampled token has a distribution of its own.
+    drawn_from = (sampled.flatten().cumsum(0) - 1).view(sampled.shape).masked_fill(~sampled, -1)
+    kept = torch.stack(kept_at, 1)[sampled[:, first:column]]                    # (U, V)
+    return Rollout(prompts, sequences, sequences, sampled, drawn_from, logp_sampled, kept)
 
 
 def unique_pairs(state, token, n_ids):

@@ -114,23 +114,26 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
 
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
-    n = torch.arange(len(ids))
-    return Rollout(None, ids[:, None], None, None, n, 0 * n, 0 * n, torch.zeros(len(n)),
-                   torch.ones(len(n), 1))
+    ids = ids[:, None]
+    return Rollout(None, ids, None, None, 0 * ids, torch.zeros(ids.shape), torch.ones(1, 1))
 
 
 def two_sequences():
     """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
     and has a distribution of its own."""
-    return Rollout(None, torch.zeros(2, 4).long(), None, None, torch.tensor([0, 1, 1, 1, 1]),
-                   torch.tensor([0, 0, 1, 2, 3]), torch.arange(5), torch.zeros(5), torch.ones(5, 1))
+    drawn_from = torch.tensor([[0, -1, -1, -1], [1, 2, 3, 4]])
+    return Rollout(None, torch.zeros(2, 4).long(), None, None, drawn_from, torch.zeros(2, 4),
+                   torch.ones(5, 1))
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     """Return the summed loss of a Rollout by hand, whose distributions have logits z (U, V)."""
-    stats = stats_of(z, z_ref, r.kept, r.distribution_of, r.actions, train_grpo.temperature)
+    n, t, u = r.tokens()
+    zeros = torch.zeros(r.sequences.shape, dtype=z.dtype)
+    stats = TokenStats(*[zeros.index_put((n, t), values) for values in stats_of(
+        z, z_ref, r.kept, u, r.sequences[n, t], train_grpo.temperature)])
     r.logp_old = logp_old
-    return grpo_loss(TokenStats(*map(r.table, stats)), r, advantages, beta)
+    return grpo_loss(stats, r, advantages, beta)
 
 
 Token = collections.namedtuple('Token', 'state t id kept logp')
@@ -410,7 +413,8 @@ def test_with_the_ratio_of_a_sequence_all_its_tokens_share_one_weight(level, kno
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
     log_ratio = torch.randn(5)
     r = two_sequences()
-    terms, _ = loss_of(z, r, torch.ones(1, 2), r.table(-math.log(3) - log_ratio))
+    logp_old = r.is_sampled * (-math.log(3) - log_ratio)[r.drawn_from]
+    terms, _ = loss_of(z, r, torch.ones(1, 2), logp_old)
     push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
     if level == 'sequence':
         log_ratio[1:] = log_ratio[1:].mean()
@@ -667,13 +671,14 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
         knobs(top_k=1)
     completions = slow_rollout(policy, prompts)
     assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in completions]))
-    assert r.position.equal(r.where.nonzero()[r.distribution_of, 1])
+    n, t, u = r.tokens()
+    assert t.equal(r.where.nonzero()[u, 1]) and u.diff().min() >= 0
     slow = {(n, c.t): c.logp for n, (_, tokens) in enumerate(completions) for c in tokens}
-    places = list(zip(r.sequence_of.tolist(), r.position.tolist()))
-    assert sorted(places) == sorted(slow)       # each sampled token once
+    places = list(map(tuple, r.is_sampled.nonzero().tolist()))
+    assert sorted(slow) == places
     if 'greedy' not in case:
         logp = token_stats(r, policy, None, train_grpo.temperature).logp
-        close(logp[r.is_sampled], torch.stack([slow[place] for place in sorted(places)]))
+        close(logp[r.is_sampled], torch.stack([slow[place] for place in places]))
         assert not logp[~r.is_sampled].any()
     if not causal:                              # completions in the same state share a distribution
         assert r.where.sum() < len(places)
@@ -722,7 +727,7 @@ def share_of_a(policy, kl_beta=0.0, kind='muon', learning_rate=1e-2):
     for step in range(40):
         prompts = toy_prompts(policy.causal, P=16, k=8, seed=step)
         [(_, r)], *_ = take_step(policy, scorer, optimizers, prompts, learning_rate, kl_beta)
-    return (r.actions == 1).float().mean()
+    return (r.sequences[r.is_sampled] == 1).float().mean()
 
 
 @pytest.mark.parametrize('causal, kl_beta', [(False, 0.0), (True, 0.0), (False, 20.0)])

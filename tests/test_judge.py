@@ -83,9 +83,9 @@ def test_each_reward_is_what_its_name_says(causal):
         'mine': [text.count('b') for text in completions],
         'verify': [len(case['prompt'] + case['completion']) % 7 / 7 for case in r.cases()],
         'distinct': [1 / group.count(row) for group in groups for row in group],
-        'length': [(r.sequence_of == n).sum() / 6 for n in range(32)],
-        'tokens': [(r.sequence_of == n).sum() for n in range(32)],
-        'ended': [0 in r.actions[r.sequence_of == n] for n in range(32)],
+        'length': [r.is_sampled[n].sum() / 6 for n in range(32)],
+        'tokens': [r.is_sampled[n].sum() for n in range(32)],
+        'ended': [0 in r.sequences[n, r.is_sampled[n]] for n in range(32)],
         'judge': judge_sequences(judge, r.sequences, where).tolist(),
     }
     scores = Scorer(judge, verify, {'mine': mine}).score(expected, r)
@@ -130,7 +130,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         completion = case['completion']
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
-        ids = rollout_of_records.actions[rollout_of_records.sequence_of == n]
+        ids = rollout_of_records.sequences[n, rollout_of_records.is_sampled[n]]
         assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids]
 
 

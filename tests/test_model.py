@@ -10,8 +10,8 @@ from torch import nn
 
 import pretrain
 from data.dataset import Dataset
-from model import (checksum, get_lr, load_checkpoint, make_optimizers, restore, save_checkpoint,
-                   update)
+from model import (Network, checksum, get_lr, load_checkpoint, make_optimizers, restore,
+                   save_checkpoint, update)
 from processes import refused
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
@@ -93,11 +93,10 @@ def test_the_prefix_of_copies_is_computed_once_with_the_gradient_of_all_of_them(
     assert_same(gpt.logits(shared), gpt.logits(gpt(tokens, where)), gpt)
 
 
-class Bigrams(nn.Module):
+class Bigrams(Network):
     """A network unlike GPT: the logits are a row of a table, that of the id to the left. It has the
-    least that the docstring of GPT demands."""
+    least that a Network needs."""
     blank_id, bos_id, pad_id, block_size, args = 5, 6, 7, 6, {}
-    device = torch.device('cpu')
     is_classifier = False
 
     def __init__(self, causal):
@@ -105,19 +104,11 @@ class Bigrams(nn.Module):
         self.causal = causal
         self.table = nn.Parameter(torch.zeros(8, 5))
 
-    def forward(self, tokens, where, copies=1):
-        inputs = tokens if self.causal else tokens.masked_fill(where, self.blank_id)
-        return F.pad(inputs[:, :-1], (1, 0), value=self.bos_id)[where]
+    def trunk(self, inputs, cache=None):
+        return inputs if self.causal else F.pad(inputs[:, :-1], (1, 0), value=self.bos_id)
 
     def logits(self, x):
         return self.table[x]
-
-    class new_cache:
-        def select(self, rows):
-            pass                                # it needs none
-
-    def next_logits(self, tokens, cache):
-        return self.table[tokens[:, -1]]
 
 
 @CAUSAL

@@ -120,9 +120,10 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
                                      allow_unused=True)
                  for values, model in ((logits, ours), (expected, theirs))]
     close(*gradients, atol=1e-3, rtol=1e-3)
-    u = r.prompts.uniforms.flatten(0, 1)[r.sequence_of, r.position]                     # (M,)
-    logp = log_probs(logits, 0.7, r.kept)[r.distribution_of]                            # (M, V)
-    assert draw(logp, u[:, None])[:, 0].equal(r.actions)        # it would sample the same
+    n, t, u = r.tokens()
+    uniforms = r.prompts.uniforms.flatten(0, 1)[n, t, None]                             # (M, 1)
+    logp = log_probs(logits, 0.7, r.kept)[u]                                            # (M, V)
+    assert draw(logp, uniforms)[:, 0].equal(r.sequences[n, t])  # it would sample the same
 
 
 @pytest.mark.parametrize('n_sequences, copies', [(1, 1), (2, 2), (3, 1)])
