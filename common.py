@@ -1,4 +1,5 @@
-"""Shared helpers: command line, ranks, device, console, signals, log. Nothing is about GRPO."""
+"""Shared helpers: command line, ranks, device, console, signals; the log and the progress of a run.
+"""
 import ast
 import atexit
 import contextlib
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -89,7 +91,7 @@ def configure(namespace, words):
     for word in words:
         if word in ('-h', '--help'):
             print_help(namespace)
-        for name, value in read(word, knobs_of(namespace)).items():
+        for name, value in parse_word(word, knobs_of(namespace)).items():
             if callable(value) and name not in defaults:        # a reward
                 functions[name] = value
                 continue
@@ -105,7 +107,8 @@ def configure(namespace, words):
             # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
-                     "(True and False have capitals; numbers are finite and not below 0)")
+                     "(True and False have capitals; numbers are finite and not below 0, and whole if "
+                     "the default is)")
             namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
@@ -116,7 +119,7 @@ def configure(namespace, words):
     return knobs_of(namespace), functions
 
 
-def read(word, knobs):
+def parse_word(word, knobs):
     """Return {name: value} from one argument of the command line: --name=value, whose value stays
     text, or a config file, which sees the knobs."""
     if word.startswith('-'):
@@ -125,7 +128,8 @@ def read(word, knobs):
             fail(f"{word}: expected --name=value without spaces, such as --seed=2")
         return {name: value}
     if not os.path.isfile(word):
-        fail_unknown('there is no config file', word, glob.glob('config/**/*.py', recursive=True))
+        fail_unknown('flags begin with --, and there is no config file', word,
+                     glob.glob('config/**/*.py', recursive=True))
     if not word.endswith('.py'):
         fail(f"{word} is no config file; if it is data: --dataset={word}")
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
@@ -278,6 +282,7 @@ class Signals:
     def handle(self, number, frame):
         self.code = 128 + number
         if not self.finish_step:
+            os.write(2, b"\nstopped\n")
             raise Stop(self.code)
         signal.signal(number, signal.SIG_DFL)   # the next one of this kind ends the process
         os.write(2, b"\nstopping after this step; once more to stop at once\n")
@@ -315,7 +320,7 @@ def check_writable(path):
 
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
-    check_writable(folder)
+    check_writable(f'{folder}/log.jsonl')
     if not os.path.lexists(folder) or os.path.isdir(folder) and not os.listdir(folder):
         return False
     if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):
@@ -369,7 +374,7 @@ class Log:
         Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
         if wandb_project:
             import wandb
-            self.wandb = wandb.init(project=wandb_project, name=folder, config=config)
+            self.wandb = wandb.init(project=wandb_project, name=path.parent.name, config=config)
 
     def write(self, step, numbers):
         """Append a line {'step': step, 'seconds': ..., 'cpu_seconds': ..., name: number}."""
@@ -384,3 +389,87 @@ class Log:
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
             write_line(self.samples, {'step': step} | sample)
+
+
+# ---- a run in numbers and words ------------------------------------------------------------------
+
+
+@dataclass
+class Progress:
+    """How far a run has come, by its evaluations on held-out prompts."""
+    goal: str                   # the mean to watch: 'verify' or 'reward'
+    rewards: dict               # {name: weight}
+    evaluations: list           # (step, means {name: number}) of all evaluations, the start first
+    training: tuple = ()        # mean and standard error of the goal in the last training step
+
+    def is_of(self, rewards, at_start):
+        """Return whether this run started with these rewards and means: then its prompts are the
+        same. Another machine rounds differently."""
+        _, saved = self.evaluations[0]
+        is_close = [math.isclose(value, saved.get(name, math.inf), rel_tol=0.01, abs_tol=0.01)
+                    for name, value in at_start.items()]
+        return rewards == self.rewards and all(is_close)
+
+    def add(self, step, means, training=None):
+        """Add an evaluation. training (P, k): the goal in the step before it."""
+        self.evaluations.append((step, means))
+        if training is not None:
+            # Completions of a prompt are alike, so the prompts are what is counted.
+            error = training.mean(1).std() / len(training) ** 0.5
+            self.training = (training.mean().item(), error.item())
+
+    def values(self):
+        """Return (the goal, its step) of all evaluations."""
+        return [(means[self.goal], step) for step, means in self.evaluations]
+
+    def parts(self):
+        """Return the names of the rewards if the goal is their sum, which hides each of them."""
+        _, means = self.evaluations[-1]
+        names = dict.fromkeys(['verify', *self.rewards])
+        return [name for name in names if self.goal == 'reward' and name in means]
+
+    def numbers(self):
+        """Return the numbers of the last evaluation that the console shows."""
+        goal = self.goal
+        _, start = self.evaluations[0]
+        _, means = self.evaluations[-1]
+        numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': start[goal],
+                   'line to beat': start[f'{goal}_greedy'],
+                   'standard error': means['standard_error']}
+        if self.training:
+            numbers['training'] = self.training[0]
+        return numbers | {name: means[name] for name in self.parts()}
+
+    def verdict(self):
+        """Return in words whether the run worked. Differences of less than two standard errors are
+        noise."""
+        _, at_start = self.evaluations[0]
+        _, means = self.evaluations[-1]
+        values = self.values()
+        start = at_start[self.goal]
+        now = means[self.goal]
+        before, _ = values[-2:][0]
+        # Start and end are both measured on finitely many prompts.
+        noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
+        words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (data/README.md: If it "
+                 "does not learn)")
+        if now > start + noise:
+            words = "better than at the start, but not above the line to beat"
+        # Samples can be better than greedy decoding, and then they are the line.
+        if now > max(start, at_start[f'{self.goal}_greedy']) + noise:
+            words = "above the line to beat"
+        lowest, step = min(values)
+        if lowest < start - noise:
+            words += (f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate or a "
+                      "larger --batch_size")
+        elif now > max(before + means['standard_error'], start + noise):
+            words += "; still rising: try a larger --max_iters"
+        # Memorised: training prompts gained twice as much, and more than chance explains.
+        training, error = self.training or (start, 0.0)
+        if training - start > 2 * max(0, now - start) + noise + 2 * error:
+            words += (f"; it has memorised, or its generator had: {training:.3f} on training "
+                      "prompts")
+        for name in self.parts():
+            words += (f" | {name} {at_start[name]:.3f} -> {means[name]:.3f} (line to beat "
+                      f"{at_start[f'{name}_greedy']:.3f})")
+        return f"{self.goal} {now:.3f}: {words}"

@@ -1,5 +1,4 @@
-"""Scores of completions: a frozen judge, a verifier, your own functions; and what became of them in
-the course of a run.
+"""Scores of completions: a frozen judge, a verifier, your own functions.
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
@@ -127,7 +126,7 @@ class Scorer:
         for name in names:
             try:
                 # detach: scores are constants for the loss, whatever made them
-                values = torch.as_tensor(self.compute(name, r, cases), device=r.sequences.device,
+                values = torch.as_tensor(self.score_one(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,), (
                     f"expected {N} numbers, not shape {tuple(values.shape)}: "
@@ -142,7 +141,7 @@ class Scorer:
             scores[name] = values.view(-1, r.prompts.k)
         return scores
 
-    def compute(self, name, r, cases):
+    def score_one(self, name, r, cases):
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
@@ -182,9 +181,8 @@ class Scorer:
             if name == 'verify' and not self.verify:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
-                fail_unknown("no built-in reward is called so, and no function of the config files "
-                             "on the command line (names with capitals or _ stay in a file):",
-                             name, known)
+                fail_unknown("rewards: it is not built in, and no config file on the command line has "
+                             "a function of this name:", name, known)
         # In the log a function would hide the number that has its name. `reward` may be the sum.
         names = {'verify', *BUILT_IN, *NUMBERS}
         taken = {name for name in self.functions if name.removesuffix('_greedy') in names}
@@ -193,7 +191,7 @@ class Scorer:
         assert not taken, f"rewards: other numbers have the names of your functions {taken}"
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
-    def names(self, rewards, has_answers=True):
+    def shown_names(self, rewards, has_answers=True):
         """Return the names of all that can be shown of a completion: verify, the rewards, distinct.
         has_answers: False leaves out functions that ask for more than prompt and completion."""
         functions = {'verify': self.verify} | self.functions
@@ -234,81 +232,3 @@ def auc(scores, labels):
     ones = scores[labels]
     below = torch.searchsorted(zeros, ones) + torch.searchsorted(zeros, ones, right=True)
     return (below / (2 * len(zeros))).mean().nan_to_num(0.5).item()
-
-
-# ---- a run in numbers and words ------------------------------------------------------------------
-
-
-@dataclass
-class Progress:
-    """How far a run has come. The goal is one of the means of an evaluation {name: number}."""
-    goal: str
-    rewards: dict               # {name: weight}
-    at_start: dict              # the means of the first evaluation,
-    means: dict                 # and of the last one
-    best: tuple                 # the largest value of the goal, and its step
-    step: int = 0               # of the last evaluation
-    before: float = math.inf    # the goal at the evaluation before the last
-    training: tuple = ()        # mean and standard error of the goal in the last training step
-    lowest: tuple = (math.inf, 0)       # the smallest value of the goal, and its step
-
-    def is_of(self, rewards, at_start):
-        """Return whether the means of the first evaluation are of these rewards, and of the same
-        prompts: then they are equal, up to rounding on another machine."""
-        saved = self.at_start
-        is_close = [math.isclose(value, saved.get(name, math.inf), rel_tol=0.01, abs_tol=0.01)
-                    for name, value in at_start.items()]
-        return rewards == self.rewards and all(is_close)
-
-    def add(self, step, means, training=None):
-        """Add an evaluation. training (P, k): the goal in the step before it."""
-        self.step = step
-        self.before = self.means[self.goal]
-        self.means = means
-        self.best = max((means[self.goal], step), self.best)
-        self.lowest = min((means[self.goal], step), tuple(self.lowest))
-        if training is not None:
-            # Completions of a prompt are alike, so the prompts are what is counted.
-            error = training.mean(1).std() / len(training) ** 0.5
-            self.training = (training.mean().item(), error.item())
-
-    def numbers(self):
-        """Return the numbers of the last evaluation that the console shows."""
-        goal = self.goal
-        numbers = {goal: self.means[goal], 'greedy': self.means[f'{goal}_greedy'],
-                   'start': self.at_start[goal], 'line to beat': self.at_start[f'{goal}_greedy'],
-                   'standard error': self.means['standard_error']}
-        if self.training:
-            numbers['training'] = self.training[0]
-        return numbers | {name: self.means[name] for name in self.parts()}
-
-    def parts(self):
-        """Return the names of the rewards if the goal is their sum, which hides each of them."""
-        names = dict.fromkeys(['verify', *self.rewards])
-        return [name for name in names if self.goal == 'reward' and name in self.means]
-
-    def verdict(self):
-        """Return in words whether the run worked. Differences of less than two standard errors are
-        noise."""
-        now = self.means[self.goal]
-        start = self.at_start[self.goal]
-        # Start and end are both measured on finitely many prompts.
-        noise = 2 * math.hypot(self.means['standard_error'], self.at_start['standard_error'])
-        words = "not better than at the start (data/README.md: If it does not learn)"
-        if now > start + noise:
-            words = "better than at the start, but not above the line to beat"
-        # Samples can be better than greedy decoding, and then they are the line.
-        if now > max(start, self.at_start[f'{self.goal}_greedy']) + noise:
-            words = "above the line to beat"
-        lowest, step = self.lowest
-        if lowest < start - noise:
-            words += f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate"
-        elif now > max(self.before + self.means['standard_error'], start + noise):
-            words += "; still rising: try a larger --max_iters"
-        # Memorised: training prompts gained twice as much, and more than chance explains.
-        training, error = self.training or (start, 0.0)
-        if training - start > 2 * max(0, now - start) + noise + 2 * error:
-            words += "; it has memorised: training prompts gained twice as much as held-out ones"
-        for name in self.parts():
-            words += f" | {name} {self.at_start[name]:.3f} -> {self.means[name]:.3f}"
-        return f"{self.goal} {now:.3f}: {words}"

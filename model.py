@@ -247,7 +247,7 @@ def get_lr(step, peak, floor, warmup, total):
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 
 
-def update(model, optimizers, lr, grad_clip):
+def optimizer_step(model, optimizers, lr, grad_clip):
     """Take one step of all optimizers at rate lr. Return the gradient's norm before clipping."""
     # With a limit of infinity nothing is clipped, but the norm is measured all the same.
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)

@@ -23,8 +23,8 @@ from common import (Signals, as_numbers, barrier, check_writable, configure, fai
                     knobs_of, print0, print_line, rank, reading, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
 from judge import Scorer, classify
-from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, save_checkpoint,
-                   update)
+from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, optimizer_step,
+                   save_checkpoint)
 from rollout import complete
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -202,7 +202,7 @@ def loss_of(network, data, filler, split, n, step):
         logits = classify(network, sequences.to(network.device))                # (n,)
         return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
     if kind == 'causal':
-        row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
+        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
         tokens = data.rows[row]                                                 # (n, T)
         where = tokens != data.tok.pad                                          # (n, T)
         if blank_kind == 'answer':              # not the prompts, only the answers
@@ -221,7 +221,7 @@ def classifier_batch(data, filler, split, n, step):
     dataset. With a network as filler: real texts, with label 1, and the same texts as the filler
     fills their blanks, with label 0, half of each."""
     if filler is None:
-        row = data.draw(split, n, rng_for(seed, f'pretrain {split}', step))
+        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))
         return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
     prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
     # prompts.tokens still have the real text in their blanks
@@ -282,7 +282,7 @@ if __name__ == "__main__":
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
-        grad_norm = update(network, optimizers, lr, grad_clip)
+        grad_norm = optimizer_step(network, optimizers, lr, grad_clip)
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
@@ -296,5 +296,9 @@ if __name__ == "__main__":
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers(numbers))
             if numbers.get('held-out verify', 0) >= stop_at > 0:
+                print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break
+    else:
+        if stop_at > 0:
+            print(f"held-out verify never reached stop_at = {stop_at}")
     save_checkpoint(path, network, tok.vocabulary, config)

@@ -165,7 +165,9 @@ class Pretrained(Network):
         assert expected.isfinite().all(), f"{folder} has weights that are not finite"
         assert torch.allclose(logits, expected, atol=1e-4), (
             f"{folder} changes its logits after the output layer, which is not supported")
-        self.block_size = config.max_position_embeddings - 1    # one place is for bos
+        # One place is for bos. RoBERTa has fewer places than positions, and its tokenizer knows.
+        self.block_size = min(config.max_position_embeddings,
+                              self.tok.tokenizer.model_max_length) - 1
         self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad

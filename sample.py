@@ -22,7 +22,7 @@ prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it 
 num_samples = 10            # held-out prompts to show
 
 
-def open_run(path='out-grpo', *words):
+def open_run(path, *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
     policy 'before' and 'after' the run, or a generator alone. words: config files and flags, which
     change knobs of the run."""
@@ -52,17 +52,20 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), flags)
-    run, networks = open_run(*[word for word in words if word not in flags])
+    words = [word for word in words if word not in flags]
+    if not words or words[0].startswith('-'):
+        words.insert(0, 'out-grpo')
+    run, networks = open_run(*words)
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
     if prompt:
         prompts = run.data.typed_prompt(prompt).prompts('train', 1, grpo.group_size, grpo.seed)
-    names = run.scorer.names(grpo.rewards, has_answers=not prompt)
+    names = run.scorer.shown_names(grpo.rewards, has_answers=not prompt)
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
-            r = grpo.rollout(network, prompts[[b]])
+            r = grpo.act(network, prompts[[b]])
             show_group(label, r, run.scorer.score(names, r))
         print()
     if not prompt:

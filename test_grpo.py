@@ -27,15 +27,15 @@ import pytest
 import torch
 from torch import nn
 
-import rollout as rollout_module
+import rollout
 import train_grpo
 from data.dataset import Dataset, Prompts, Tokenizer
 from judge import Scorer, auc
 from model import GPT, make_optimizers
 from rollout import (Rollout, TokenStats, draw, exact_kl, kept_set, log_probs, stats_of,
                      token_stats)
-from train_grpo import (adapted_kl_beta, dead_groups, evaluate, group_advantages, grpo_loss,
-                        loss_divisor, rollout, sampled_kl, take_step)
+from train_grpo import (act, adapted_kl_beta, dead_groups, evaluate, group_advantages, grpo_loss,
+                        loss_divisor, sampled_kl, take_step)
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
 RULES = pytest.mark.parametrize('rule', [
@@ -605,9 +605,9 @@ def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
     knobs(top_k=3, temperature=0.7)
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
-    r = rollout(policy, toy_prompts(causal, P=9, k=4))
+    r = act(policy, toy_prompts(causal, P=9, k=4))
     whole = token_stats(r, policy, reference, 0.7)
-    monkeypatch.setattr(rollout_module, 'LOGITS_AT_ONCE', 14)       # two distributions of five ids
+    monkeypatch.setattr(rollout, 'LOGITS_AT_ONCE', 14)       # two distributions of five ids
     saved = []
 
     def save(x):
@@ -641,7 +641,7 @@ def everything(policy, order):
     outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
     logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
-    return outcomes, logp, groups, chance, rollout(policy, prompts)
+    return outcomes, logp, groups, chance, act(policy, prompts)
 
 
 ROLLOUTS = {
@@ -665,7 +665,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
     prompts.blank[3] &= causal
     sizes = []
     policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
-    r = rollout(policy, prompts, 'greedy' in case)
+    r = act(policy, prompts, 'greedy' in case)
     assert min(sizes) > 0
     if 'greedy' in case:
         knobs(top_k=1)
@@ -752,7 +752,7 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     scorer.verify = lambda completion: float('a' in completion)
     expected = {}
     for suffix in ('_greedy', ''):
-        r = rollout(policy, prompts, greedy=suffix == '_greedy')
+        r = act(policy, prompts, greedy=suffix == '_greedy')
         names = ['judge', 'letters', 'distinct', 'verify', 'tokens', 'ended']
         scores = scorer.score(names, r)                                         # (20, 4) each
         scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']
@@ -771,12 +771,12 @@ def test_an_evaluation_holds_two_rollouts_and_asks_the_network_once_for_a_greedy
     made = []
 
     def watched(policy, prompts, greedy):
-        r = rollout(policy, prompts, greedy)
+        r = act(policy, prompts, greedy)
         made.append(weakref.ref(r))
         assert sum(r() is not None for r in made) <= 2
         assert not greedy or len(r.states) <= 3 * len(prompts)
         return r
 
-    knobs(rewards={'distinct': 1.0}, batch_size=2, n_fill_steps=3, rollout=watched)
+    knobs(rewards={'distinct': 1.0}, batch_size=2, n_fill_steps=3, act=watched)
     evaluate(tiny(), toy_scorer(None), toy_prompts(P=8, k=4), 'reward')
     assert len(made) == 8

@@ -4,7 +4,7 @@
 # free: start 42.5 %, line to beat 48.6 %, policy 100.0, 99.3, 98.2 %; seeds 1, 2, 3; of 8,960
 # loops: start 44.0 %, policy 99.4, 99.5, 98.8 %; 60 s of CPU time with AVX512-BF16, 1.2 GB
 
-import re as _re
+import re
 
 dataset = 'out/antiberty/prompts.jsonl'
 blank_kind = 'marked'
@@ -17,7 +17,6 @@ batch_size = 8
 
 adv_norm = 'batch'          # one divisor for all prompts
 kl_beta = 0.05              # 0.2 keeps loops more varied: 97 % free
-entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-4
 min_lr = 1e-5
@@ -49,5 +48,5 @@ def _loop_of(prompt, completion):
 def free(prompts, completions):
     """Return 1 for each loop that has none of the motifs, else 0."""
     pattern = '|'.join(MOTIFS.values())
-    return [float(not _re.search(pattern, _loop_of(prompt, completion)))
+    return [float(not re.search(pattern, _loop_of(prompt, completion)))
             for prompt, completion in zip(prompts, completions)]

@@ -13,7 +13,6 @@ batch_size = 256
 
 adv_norm = 'std'
 kl_beta = 0.0               # an exact verifier leaves little to fool
-entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 2e-3
 min_lr = 1e-4

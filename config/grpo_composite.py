@@ -21,7 +21,6 @@ batch_size = 16
 
 adv_norm = 'std'
 kl_beta = 0.02
-entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 1e-3
 min_lr = 1e-4

@@ -11,7 +11,6 @@ generator = 'config/networks/generator_prose.py'
 judge = 'config/networks/judge_prose.py'
 
 batch_size = 32
-entropy_coef = 0.0
 adv_norm = 'std'
 kl_beta = 0.05
 optimizer = 'muon'

@@ -15,7 +15,6 @@ judge = 'config/networks/judge_gpu.py'
 batch_size = 16
 gradient_accumulation_steps = 8
 
-entropy_coef = 0.0
 adv_norm = 'std'
 kl_beta = 0.05
 optimizer = 'muon'

@@ -15,7 +15,6 @@ batch_size = 32
 
 adv_norm = 'std'
 kl_beta = 0.0
-entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 1e-3
 min_lr = 1e-4

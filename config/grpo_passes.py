@@ -9,7 +9,6 @@ fill_order = 'left'
 
 adv_norm = 'none'           # 'std' would blow up small differences among right answers
 kl_beta = 0.1               # keeps the variety of the reference
-entropy_coef = 0.0
 optimizer = 'muon'
 learning_rate = 2e-3
 min_lr = 1e-4

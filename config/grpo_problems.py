@@ -21,7 +21,6 @@ temperature = 0.7
 
 adv_norm = 'std'
 kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
-entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 2e-5
 min_lr = 2e-6

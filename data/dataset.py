@@ -285,7 +285,7 @@ class Dataset:
             "'marked'")
         return self.tok.encode(text)
 
-    def draw(self, split, n, rng):
+    def choose_rows(self, split, n, rng):
         """Return the numbers (n,) of rows. Those of 'train' are random; of 'val' each comes at most
         once."""
         rows = self.rows_of[split]
@@ -312,7 +312,7 @@ class Dataset:
             f"blank_kind = '{self.blank_kind}': a causal generator needs 'suffix' or 'answer'")
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
-        row = self.draw(split, n, rng)                                          # (n,)
+        row = self.choose_rows(split, n, rng)                                          # (n,)
         tokens = self.rows[row]                                                 # (n, T)
         if self.blanks is None:
             # Only a suffix includes eos: who continues a text has to learn to stop. Who fills

@@ -54,7 +54,7 @@ def measure(folder, names=('random', 'before', 'after')):
             drawn = torch.from_numpy(rng_for(0, name).integers(20, size=blank.shape))
             ids = torch.where(blank, letters[drawn], prompts.tokens.repeat_interleave(k, 0))
         else:
-            ids = grpo.rollout(networks[name], prompts).sequences               # (N, T)
+            ids = grpo.act(networks[name], prompts).sequences               # (N, T)
         loops = [CONFIG['_loop_of'](case['prompt'], case['completion'])
                  for case in run.data.cases_of(prompts, ids)]
         likelihood = pseudo_likelihood(networks['before'], ids[::k], prompts.blank)

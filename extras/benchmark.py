@@ -12,7 +12,7 @@ import torch
 
 import train_grpo as grpo
 from judge import token_logp
-from model import make_optimizers, update
+from model import make_optimizers, optimizer_step
 from rollout import exact_kl, log_probs
 
 
@@ -34,7 +34,7 @@ def usual_step(policy, reference, optimizers, judge, prompts):
     ratio = (logp - logp_old).gather(1, actions)[:, 0].exp()                # (M,)
     pg = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
     (pg + 0.05 * exact_kl(logp, logp_ref)).mean().backward()
-    update(policy, optimizers, 0.0, 1.0)
+    optimizer_step(policy, optimizers, 0.0, 1.0)
 
 
 def ms_of(function, *arguments):

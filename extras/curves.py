@@ -53,7 +53,7 @@ if __name__ == "__main__":
     config = json.loads(Path(folders[0], 'config.json').read_text())
     goal = f"eval/{config['goal']}"
     small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
-    if not first.get('eval/ended'):             # blanks are filled: the number of tokens is given
+    if not any(line.get('eval/ended') for line in logs[folders[0]]):    # blanks: tokens are given
         small.remove('eval/tokens')
     if not any(line.get('kl') for line in logs[folders[0]]):    # there was no reference
         small.remove('kl')

@@ -71,7 +71,7 @@ def think(figure, folder, cost_folder):
                          (cost_folder, {'after': 'after GRPO, each token costs'})):
         run, networks = open_run(name)
         for network, label in labels.items():
-            r = grpo.rollout(networks[network], run.held_out)
+            r = grpo.act(networks[network], run.held_out)
             tokens = collections.defaultdict(list)          # {number of swaps: tokens}
             for case, length in zip(r.cases(), r.lengths.tolist()):
                 tokens[8 - case['prompt'].count('..')].append(length)

@@ -118,7 +118,7 @@ rates() { # three learning rates of every small experiment
     python - <<'PYTHON'
 import json, random
 cases = random.Random(0).sample([(h, m) for h in range(1, 10) for m in range(60)], 300)
-with open('mine.jsonl', 'w') as file:
+with open('out-studies/mine.jsonl', 'w') as file:
     for h, m in cases:
         print(json.dumps({'prompt': f'{h}h{m:02}m=', 'answer': str(60 * h + m)}), file=file)
 PYTHON
@@ -133,7 +133,7 @@ PYTHON
     rate composite 10 3e-4 1e-3 3e-3
     rate docstrings 50 7e-4 2e-3 6e-3
     rate shakespeare 50 7e-4 2e-3 6e-3
-    more=(--dataset=mine.jsonl)
+    more=(--dataset=out-studies/mine.jsonl)
     rate pairs 20 3e-4 1e-3 3e-3
 }
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import common
-from common import Log, configure, knobs_of
+from common import Log, Progress, configure, knobs_of
 from data.dataset import Dataset
 from processes import ROOT, refused, succeeds, write
 
@@ -170,3 +170,47 @@ def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
         common.init_device('cpu', 'float32')
     assert before.dtype == torch.bfloat16 and layer(one).dtype == torch.float32
     assert (change - 4.0).abs().max() < 0.1
+
+
+VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
+    # 2.5 of the errors of one of them
+    (0.325, 0.32, 0.34): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '
+                         'not learn)',
+    (0.60, 0.20, 0.65): 'above the line to beat; it was 0.200 after step 10: try a smaller '
+                        '--learning_rate or a larger --batch_size',
+    (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',
+    (0.60, 0.595, 0.65): 'above the line to beat',
+    (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
+    (0.40, 0.40, 0.90): 'better than at the start, but not above the line to beat; it has '
+                        'memorised, or its generator had: 0.900 on training prompts',
+}
+
+
+@pytest.mark.parametrize('now, before, training', VERDICTS)
+def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
+    """Differences of less than two standard errors, here 0.028, are noise."""
+    words = VERDICTS[now, before, training]
+    at_start = {'verify': 0.3, 'verify_greedy': 0.5, 'small': 0.4, 'standard_error': 0.01}
+    means = {'verify': now, 'small': 0.1, 'standard_error': 0.01}
+    progress = Progress('verify', {}, [(0, at_start)])
+    progress.add(10, {'verify': before})
+    progress.add(20, means, torch.full((64, 4), training))
+    assert progress.verdict() == f'verify {now:.3f}: {words}'
+    assert progress.values() == [(0.3, 0), (before, 10), (now, 20)]
+    # samples can beat greedy decoding
+    at_start |= {'reward': 0.9, 'reward_greedy': 0.2, 'small_greedy': 0.6}
+    means['reward'] = 0.9
+    progress = Progress('reward', {'small': 1.0}, [(0, at_start), (10, means)])
+    assert progress.verdict() == (
+        'reward 0.900: not better than at the start, 0.900 +- 0.028 (data/README.md: If it does '
+        f'not learn) | verify 0.300 -> {now:.3f} (line to beat 0.500) | small 0.400 -> 0.100 (line '
+        'to beat 0.600)')
+
+
+def test_a_run_goes_on_if_it_started_with_these_rewards_and_means():
+    at_start = {'verify': 0.3, 'small': 0.4, 'tokens': 30.7}
+    progress = Progress('verify', {}, [(0, at_start), (10, {'verify': 0.6})])
+    assert progress.is_of({}, at_start | {'small': 0.401, 'tokens': 30.72})     # rounding
+    assert not progress.is_of({}, at_start | {'tokens': 31.2})
+    assert not progress.is_of({}, at_start | {'small': 0.5})    # other prompts or functions
+    assert not progress.is_of({'small': 1.0}, at_start) and not progress.is_of({}, {'new': 0.3})

@@ -69,7 +69,7 @@ def test_running_text_is_cut_into_all_its_windows():
 def test_training_rows_are_random_and_a_held_out_row_comes_at_most_once():
     data = toy_data(*[('a' * i, 'b') for i in range(12)])
     for split, size, rows in (('train', 99, range(12)), ('val', 12, range(12, 24))):
-        row = data.draw(split, 99, rng_for(0, 'test')).tolist()
+        row = data.choose_rows(split, 99, rng_for(0, 'test')).tolist()
         assert len(row) == size and set(row) == set(rows) and row != sorted(row)
 
 

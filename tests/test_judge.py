@@ -11,11 +11,11 @@ import torch.nn.functional as F
 import common
 from data.dataset import Dataset, Tokenizer
 from data.pairs import is_answer
-from judge import Progress, RewardError, Scorer, auc, judge_sequences
+from judge import RewardError, Scorer, auc, judge_sequences
 from processes import refused
 from rollout import complete, show_group
 from test_grpo import CAUSAL, close, tiny, toy_prompts
-from train_grpo import rollout
+from train_grpo import act
 
 IS_CLASSIFIER = pytest.mark.parametrize('is_classifier', [False, True])
 
@@ -65,7 +65,7 @@ def test_auc_is_the_share_of_pairs_in_order():
 @CAUSAL
 def test_each_reward_is_what_its_name_says(causal):
     """In fill mode the judge scores whole sequences, in causal mode only completions."""
-    r = rollout(tiny(causal), toy_prompts(causal, k=8)[[0, 0, 1, 2]])
+    r = act(tiny(causal), toy_prompts(causal, k=8)[[0, 0, 1, 2]])
     completions = [case['completion'] for case in r.cases()]
 
     def verify(prompt, completion):
@@ -182,7 +182,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     # of a typed prompt, which has no answer
     functions = {'trl': lambda completions, **kwargs: 0, 'asks': lambda completions, answer: 0}
-    assert Scorer(functions=functions).names(functions, False) == ['trl', 'distinct']
+    assert Scorer(functions=functions).shown_names(functions, False) == ['trl', 'distinct']
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
@@ -201,47 +201,8 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
 # ---- words and numbers for people ----------------------------------------------------------------
 
 
-VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
-    # 2.5 of the errors of one of them
-    (0.325, 0.32, 0.34): 'not better than at the start (data/README.md: If it does not learn)',
-    (0.60, 0.20, 0.65): 'above the line to beat; it was 0.200 after step 10: try a smaller '
-                        '--learning_rate',
-    (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',
-    (0.60, 0.595, 0.65): 'above the line to beat',
-    (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
-    (0.40, 0.40, 0.90): 'better than at the start, but not above the line to beat; it has '
-                        'memorised: training prompts gained twice as much as held-out ones',
-}
-
-
-@pytest.mark.parametrize('now, before, training', VERDICTS)
-def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
-    """Differences of less than two standard errors, here 0.028, are noise."""
-    words = VERDICTS[now, before, training]
-    at_start = {'verify': 0.3, 'verify_greedy': 0.5, 'small': 0.4, 'standard_error': 0.01}
-    means = {'verify': now, 'small': 0.1, 'standard_error': 0.01}
-    progress = Progress('verify', {}, at_start, at_start, best=(0.3, 0))
-    progress.add(10, {'verify': before})
-    progress.add(20, means, torch.full((64, 4), training))
-    assert progress.verdict() == f'verify {now:.3f}: {words}'
-    assert progress.best == max((0.3, 0), (before, 10), (now, 20))
-    assert progress.is_of({}, at_start | {'small': 0.401})      # rounding on another machine
-    progress.at_start = at_start | {'tokens': 30.7}
-    assert progress.is_of({}, at_start | {'tokens': 30.72})
-    assert not progress.is_of({}, at_start | {'tokens': 31.2})
-    progress.at_start = at_start
-    assert not progress.is_of({}, at_start | {'small': 0.5})    # other prompts or functions
-    assert not progress.is_of({'small': 1.0}, at_start) and not progress.is_of({}, {'new': 0.3})
-    at_start |= {'reward': 0.9, 'reward_greedy': 0.2}       # samples can beat greedy decoding
-    means['reward'] = 0.9
-    assert Progress('reward', {'small': 1.0}, at_start, means, (0.9, 0)).verdict() == (
-        'reward 0.900: not better than at the start (data/README.md: If it does not learn) | '
-        f'verify 0.300 -> {now:.3f} | '
-        'small 0.400 -> 0.100')
-
-
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
-    r = rollout(tiny(), toy_prompts(k=30))
+    r = act(tiny(), toy_prompts(k=30))
     completions = [case['completion'] for case in r.cases()[:30]]
     counts = [completions.count(text) for text in completions]
     score = torch.tensor(counts + 90 * [0]).view(4, 30)

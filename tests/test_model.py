@@ -10,8 +10,8 @@ from torch import nn
 
 import pretrain
 from data.dataset import Dataset
-from model import (Network, checksum, get_lr, load_checkpoint, make_optimizers, restore,
-                   save_checkpoint, update)
+from model import (Network, checksum, get_lr, load_checkpoint, make_optimizers, optimizer_step,
+                   restore, save_checkpoint)
 from processes import refused
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
@@ -182,7 +182,7 @@ def test_an_update_clips_and_returns_the_norm_before(clip, step):
     expected = layer.weight.detach() - step * torch.tensor([3.0, 4.0])
     for grad in ([[3.0, 4.0]], [[0.0, 0.0]]):           # without a gradient it does not move
         layer.weight.grad = torch.tensor(grad)
-        assert update(layer, [optimizer], 0.1, clip) == sum(grad[0]) * 5 / 7
+        assert optimizer_step(layer, [optimizer], 0.1, clip) == sum(grad[0]) * 5 / 7
     close(layer.weight.detach(), expected, atol=1e-5)
     assert layer.weight.grad is None
 

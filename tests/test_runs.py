@@ -15,7 +15,7 @@ import torch
 
 import common
 import train_grpo
-from common import configure
+from common import Progress, configure
 from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
@@ -209,8 +209,8 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
     assert re.findall(r'held-out verify (\S+)', text)[-1] == f'{n_right / 128:.3f}' != '0.000'
     text = succeeds('pretrain.py', 'config/networks/generator_think.py', '--max_iters=40',
                     '--batch_size=64', '--out=b.pt', '--eval_interval=10', '--stop_at=0.2')
-    *before, last = map(float, re.findall(r'held-out verify (\S+)', text))
-    assert max(before) < 0.2 <= last and 'step 40' not in text
+    *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
+    assert max(before) < 0.2 <= last and 'step 40' not in text and 'stopped after' in text
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
@@ -290,7 +290,8 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     write('mine.jsonl', lines)
     assert pathlib.Path('run/log.jsonl').read_text() == log
     saved = load_checkpoint('run')
-    saved['progress']['best'] = (99.0, 0)
+    _, at_start = saved['progress']['evaluations'][0]
+    at_start[saved['progress']['goal']] = 99.0
     torch.save(saved, 'run/ckpt.pt')
     shutil.copytree('run', 'damaged')
     torch.save(saved | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
@@ -301,9 +302,9 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     assert 'other knobs: rewards max_iters weight_decay\n' in text
     assert pathlib.Path('run/best-0.pt').read_bytes() == before
     saved = load_checkpoint('run')
+    assert Progress(**saved['progress']).values()[0][0] <= 1
     for optimizer in saved['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
-    assert saved['progress']['best'][0] <= 1
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
