@@ -1,6 +1,6 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
-# failure: start 17.0 %, line to beat 16.4 %, policy 1.6, 3.5, 3.3 %; seeds 1, 2, 3; 100 s of one
+# failure: start 17.0 %, line to beat 16.4 %, policy 4.5, 3.7, 4.1 %; seeds 1, 2, 3; 100 s of one
 # core, besides pretraining
 
 from data.failures import fails as _fails
