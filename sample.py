@@ -48,14 +48,11 @@ def open_run(path, *words):
 
 
 if __name__ == "__main__":
-    # Three flags are ours. All other words are for the run.
-    words = sys.argv[1:]
+    # The first word is the run. Three flags are ours, and all other words are for the run.
+    words = sys.argv[1:] or ['out-grpo']
     flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), flags)
-    words = [word for word in words if word not in flags]
-    if not words or words[0].startswith('-'):
-        words.insert(0, 'out-grpo')
-    run, networks = open_run(*words)
+    run, networks = open_run(*[word for word in words if word not in flags])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
