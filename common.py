@@ -58,6 +58,7 @@ def reading(path):
 
 def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
+    # names that share most of their letters
     similar = difflib.get_close_matches(name, known)
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
@@ -321,6 +322,7 @@ def check_writable(path):
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
     check_writable(f'{folder}/log.jsonl')
+    # an empty folder is as good as none
     if not os.path.lexists(folder) or os.path.isdir(folder) and not os.listdir(folder):
         return False
     if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):
@@ -371,6 +373,7 @@ class Log:
                 last = json.loads(line)
                 self.began = {name: clock() - last[name] for name, clock in self.clocks.items()}
         self.samples = open(f'{folder}/samples.jsonl', 'a')
+        # the knobs of the last command, if the run was resumed with others
         Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
         if wandb_project:
             import wandb
@@ -379,6 +382,7 @@ class Log:
     def write(self, step, numbers):
         """Append a line {'step': step, 'seconds': ..., 'cpu_seconds': ..., name: number}."""
         if rank() == 0:
+            # The clocks come last, so that without them two logs can be compared as text.
             for name, clock in self.clocks.items():
                 numbers[name] = round(clock() - self.began[name], 3)
             write_line(self.file, {'step': step} | numbers)
@@ -425,6 +429,7 @@ class Progress:
     def parts(self):
         """Return the names of the rewards if the goal is their sum, which hides each of them."""
         _, means = self.evaluations[-1]
+        # a dict keeps their order, and has `verify` once if it is a reward, too
         names = dict.fromkeys(['verify', *self.rewards])
         return [name for name in names if self.goal == 'reward' and name in means]
 

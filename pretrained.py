@@ -230,10 +230,11 @@ class Pretrained(Network):
         x = self.network(input_ids=ids, **more).logits          # see Head: these are features
         if drops_bos:
             return F.pad(x, (0, 0, 1, 0))
-        return x[:, int(adds_bos):]
+        return x[:, int(adds_bos):]             # without that of [CLS]
 
     def save_pretrained(self, folder):
         """Write network and tokenizer as a folder that transformers and this file can open."""
+        # with the output layer in its place for the moment
         head = self.network.get_output_embeddings()
         self.network.set_output_embeddings(head.linear)
         self.network.save_pretrained(folder)

@@ -83,6 +83,7 @@ def make_tokenizer(kind, dataset, blank_kind):
     if kind == 'gpt2':
         return Tokenizer('gpt2')
     train, held_out, _ = read_texts(dataset if kind == 'char' else kind)
+    # of all texts, so that held-out ones can be encoded, too
     chars = set()
     for text in train + held_out:
         chars.update(text if type(text) is str else text['prompt'] + text['answer'])
@@ -102,6 +103,7 @@ def read_texts(dataset):
 
     dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see data/pairs.py | FILE.txt. A
     text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
+    # the names of the modules beside this one
     modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
     verify = None
     if dataset in modules:
@@ -302,7 +304,8 @@ class Dataset:
                        max_new_tokens=self.max_new_tokens or self.block_size,
                        chat_template=self.chat_template, fill_order=self.fill_order,
                        blank_kind='answer' if self.causal else 'marked')
-        data.records = [{'prompt': prompt}]     # there is no answer to compare with
+        # There is no answer to compare with: rewards that ask for one are not shown.
+        data.records = [{'prompt': prompt}]
         return data
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):
@@ -312,7 +315,7 @@ class Dataset:
             f"blank_kind = '{self.blank_kind}': a causal generator needs 'suffix' or 'answer'")
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
-        row = self.choose_rows(split, n, rng)                                          # (n,)
+        row = self.choose_rows(split, n, rng)                                   # (n,)
         tokens = self.rows[row]                                                 # (n, T)
         if self.blanks is None:
             # Only a suffix includes eos: who continues a text has to learn to stop. Who fills

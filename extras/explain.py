@@ -31,14 +31,17 @@ if __name__ == "__main__":
         policy, run.scorer, optimizers, grpo.get_prompts(run.data, 0), grpo.learning_rate,
         grpo.kl_beta)
 
-    # The log-probability of each completion, before and after the update.
+    # What the policy says of the sampled tokens (k, T), before and after the update.
     with torch.no_grad():
-        stats = [token_stats(r, network, None, grpo.temperature) for network in (start, policy)]
-    before, after = [now.logp.sum(1)[None] for now in stats]                # (1, k) each
+        before = token_stats(r, start, None, grpo.temperature)
+        after = token_stats(r, policy, None, grpo.temperature)
+    logp = before.logp.sum(1)                   # (k,) of the completions
+    logp_after = after.logp.sum(1)
     if metrics['dead_groups'] == 1:
         print("All rewards are equal, so nothing is learned from them: try another --seed")
-    show_group('step 0', r, {'reward': scores['reward'], 'advantage': advantages, 'log p': before,
-                              'after': after, 'change': after - before}, max_rows=r.prompts.k)
+    columns = {'reward': scores['reward'], 'advantage': advantages, 'log p': logp[None],
+               'after': logp_after[None], 'change': (logp_after - logp)[None]}
+    show_group('step 0', r, columns, max_rows=r.prompts.k)
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")
@@ -46,9 +49,11 @@ if __name__ == "__main__":
     print(f"The tokens of {r.cases()[n]['completion']!r}, the first of the longest completions: "
           "probability before and after the update, and entropy in nats before")
     for t in r.is_sampled[n].nonzero()[:, 0]:
-        values = [stats[0].logp[n, t].exp(), stats[1].logp[n, t].exp(), stats[0].entropy[n, t]]
-        print(f"{run.data.tok.decode([int(r.sequences[n, t])])!r:7}",
-              *[f'{value:7.3f}' for value in values])
+        token = run.data.tok.decode([int(r.sequences[n, t])])
+        p = before.logp[n, t].exp()
+        p_after = after.logp[n, t].exp()
+        entropy = before.entropy[n, t]
+        print(f"{token!r:7} {p:7.3f} {p_after:7.3f} {entropy:7.3f}")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{grpo.adv_norm}'\n")
     print(f"Each term is a sum over {r.is_sampled.sum()} sampled tokens, divided by "

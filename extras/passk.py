@@ -21,14 +21,15 @@ def pass_at(k, n_right, n=N):
     # P(k of the n samples, drawn without replacement, are all wrong) is a product over the draws.
     draw = torch.arange(k)
     n_wrong = (n - n_right)[:, None] - draw                                 # (P, k) left
-    return 1 - (n_wrong.clamp(min=0) / (n - draw)).prod(1).mean().item()
+    all_wrong = (n_wrong.clamp(min=0) / (n - draw)).prod(1)                 # (P,)
+    return 1 - all_wrong.mean().item()
 
 
 if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     figure = Figure(figsize=(5 * len(folders), 3.8), layout='constrained')
     axes = figure.subplots(1, len(folders), sharey=True, squeeze=False)[0]
-    print('pass@', *(f'{k:>7}' for k in KS))
+    print('pass@', *[f'{k:>7}' for k in KS])
     for folder, ax in zip(folders, axes):
         run, networks = open_run(folder, "--rewards={'verify': 1.0}")
         prompts = run.data.prompts('val', grpo.eval_prompts, N, seed=0)
@@ -36,7 +37,8 @@ if __name__ == "__main__":
             micro_steps, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'])
             n_right = (scores['verify'] == 1).sum(1).cpu()
             values = [pass_at(k, n_right) for k in KS]
-            print(f'{folder}, {label}\n     ', *(f'{value:7.3f}' for value in values))
+            print(f'{folder}, {label}')
+            print('     ', *[f'{value:7.3f}' for value in values])
             ax.plot(KS, values, 'o-', label=label)
         ax.set_xscale('log')
         ax.set_xticks(KS, KS)
