@@ -61,6 +61,11 @@ class Rollout:
         return self.drawn_from >= 0
 
     @property
+    def n_tokens(self):
+        """The number of sampled tokens, M."""
+        return int(self.is_sampled.sum())
+
+    @property
     def lengths(self):
         """The number of sampled tokens in each sequence (N,)."""
         return self.is_sampled.sum(1)
