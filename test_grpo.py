@@ -583,6 +583,8 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
     close(advantages, group_advantages(scores['reward'], train_grpo.adv_norm))
 
     # Learn: each update of an epoch uses its own share of the prompts.
+    logps = [slow_logp(by_hand, c).detach() for _, tokens in completions for c in tokens]
+    entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
     losses = []
     for first in list(range(0, 4, size)) * train_grpo.inner_updates:
@@ -594,6 +596,8 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
+    if 'dead' not in case and len(losses) == 1:
+        close(line['entropy'].double(), entropy, atol=1e-5)
     assert 'dead' in case or (line['clip_frac'] > 0) == (len(losses) > 1)
     assert line['sampler_gap'].abs() < 1e-9     # also after several updates
 
