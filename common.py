@@ -24,6 +24,8 @@ import torch
 import torch.distributed as dist
 
 BLANK = '_'                 # a blank, as people type it and see it
+KINDS = {bool: 'True or False', int: 'a whole number, not below 0', str: 'text',
+         float: 'a finite number, not below 0', dict: 'a dict'}
 if not __debug__:                               # asserts are our checks of what users give
     sys.exit("error: python -O and PYTHONOPTIMIZE remove checks that protect your files")
 
@@ -107,9 +109,7 @@ def configure(namespace, words):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected a value such as {defaults[name]!r} "
-                     "(True and False have capitals; numbers are finite and not below 0, and whole if "
-                     "the default is)")
+                fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as {defaults[name]!r}")
             namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():

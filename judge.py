@@ -181,8 +181,8 @@ class Scorer:
             if name == 'verify' and not self.verify:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
-                fail_unknown("rewards: it is not built in, and no config file on the command line has "
-                             "a function of this name:", name, known)
+                fail_unknown("rewards: not built in, and no function of a config file on the command "
+                             "line (add the file that defines it):", name, known)
         # In the log a function would hide the number that has its name. `reward` may be the sum.
         names = {'verify', *BUILT_IN, *NUMBERS}
         taken = {name for name in self.functions if name.removesuffix('_greedy') in names}

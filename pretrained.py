@@ -26,6 +26,8 @@ try:
 except ImportError:
     fail("a pretrained model needs transformers: pip install transformers")
 
+transformers.utils.logging.disable_progress_bar()       # of loading weights
+
 # letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
 # V ids of the tokenizer | U places where logits are asked for
 

@@ -11,7 +11,7 @@ interrupted ones go on, so the same command can get more variants, seeds and rat
 of a script, or of a config file among its words, a run begins anew.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
-log.jsonl, such as --goal=eval/reward or --goal=clip_frac: mean +- standard deviation over seeds.
+log.jsonl, such as --goal=reward or --goal=clip_frac: mean +- standard deviation over seeds.
 Values between two lines of the log are interpolated, up to the end of the run that ends first. The
 differences are those to the first variant at the same rate, seed by seed: their mean +- its
 standard error. For those to another variant, name it first: the runs are kept. Seconds are those of
@@ -32,13 +32,15 @@ from extras.curves import Figure, read_log
 
 # Student's t: chance exceeds so many standard errors of a mean over so many seeds once in twenty.
 NOISE = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8}
+SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common'
 
 
 def made_from(words):
     """Return a text that says what a run depends on: its words, and a checksum of the scripts and
     of the config files among the words."""
     files = [word for word in words if os.path.isfile(word)]
-    for folder in ('.', 'data', 'config/networks'):
+    files += [f'{name}.py' for name in SCRIPTS.split()]
+    for folder in ('data', 'config/networks'):
         files += sorted(Path(folder).glob('*.py'))
     return f"{words} {zlib.crc32(b''.join(Path(file).read_bytes() for file in files))}"
 
@@ -100,7 +102,7 @@ if __name__ == "__main__":
     parser.add_argument('folder')
     parser.add_argument('--seeds', default='1,2,3')
     parser.add_argument('--rates')
-    parser.add_argument('--goal', default='eval/verify')
+    parser.add_argument('--goal', default='verify')
     options, words = parser.parse_known_args()
     folder = options.folder
     seeds = options.seeds.split(',')
@@ -132,11 +134,13 @@ if __name__ == "__main__":
             minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - done)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
 
-    goal = options.goal
-    logs = [[[line for line in read_log(f'{folder}/{name}-{seed}') if goal in line]
-             for seed in seeds] for name in variants]
+    logs = [[read_log(f'{folder}/{name}-{seed}') for seed in seeds] for name in variants]
+    goal = f'eval/{options.goal}'
+    if goal not in logs[0][0][0]:               # the first line is an evaluation
+        goal = options.goal
+    logs = [[[line for line in log if goal in line] for log in group] for group in logs]
     if not logs[0][0]:
-        fail(f"log.jsonl has no {goal}: choose another --goal, such as eval/reward")
+        fail(f"log.jsonl has no {goal}: choose another --goal, such as reward")
     print(f"\n{goal}: {' '.join(shared)}")
     figure = Figure(figsize=(10, 4), layout='constrained')
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
@@ -147,17 +151,22 @@ if __name__ == "__main__":
 
     # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
     # equal there. And the mean of the curve: who learns sooner?
-    names = [goal, 'eval/verify_greedy', 'eval/pass@4', 'eval/tokens']
+    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
     ends = np.array([[[*[log[-1].get(name, np.nan) for name in names],
                        np.mean([line[goal] for line in log])] for log in group]
                      for group in logs])                            # (variants, seeds, 5)
-    columns = ['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve']
+    columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
+    is_known = ~np.isnan(ends).all((0, 1))
+    columns = columns[is_known]
+    ends = ends[:, :, is_known]
     show('at the end', columns, variants, ends)
     first, *_ = given
     at_rates = ends.reshape(-1, len(given), *ends.shape[1:])        # (rates, variants, seeds, 5)
-    gaps = (at_rates - at_rates[:, :1]).reshape(ends.shape)
+    gaps = (at_rates - at_rates[:, :1])[:, 1:].reshape(-1, *ends.shape[1:])
+    others = [name for i, name in enumerate(variants) if i % len(given) > 0]
     noise = NOISE[len(seeds)]
-    show(f'minus {first}', columns, variants, gaps, len(seeds), noise)
+    if others:
+        show(f'minus {first}', columns, others, gaps, len(seeds), noise)
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
     print(f"* more than {noise} standard errors, of which chance makes one in twenty. Three seeds "

@@ -38,7 +38,7 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
 
 c() { # what an advantage is divided by: with one reward, and with two
     study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
-    two="config/grpo_config.py config/grpo_repeats.py --goal=eval/reward"
+    two="config/grpo_config.py config/grpo_repeats.py --goal=reward"
     study c-two $two --seeds=1,2,3,4,5 "${rules[@]}"
     for lr in 3e-4 3e-3; do
         study c-one-$lr $long --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
