@@ -139,15 +139,17 @@ if __name__ == "__main__":
     if goal not in logs[0][0][0]:               # the first line is an evaluation
         goal = options.goal
     logs = [[[line for line in log if goal in line] for log in group] for group in logs]
-    if not logs[0][0]:
-        fail(f"log.jsonl has no {goal}: choose another --goal, such as reward")
+    lacking = [name for name, group in zip(variants, logs) if not all(group)]
+    if lacking:
+        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such as "
+             "reward")
     print(f"\n{goal}: {' '.join(shared)}")
-    figure = Figure(figsize=(10, 4), layout='constrained')
+    figure = Figure(figsize=(11, 4), layout='constrained')
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     left, right = figure.subplots(1, 2, sharey=True)
     draw(right, 'cpu_seconds', goal, variants, logs)
     draw(left, 'step', goal, variants, logs)
-    right.legend()
+    figure.legend(*right.get_legend_handles_labels(), loc='outside right center', frameon=False)
 
     # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
     # equal there. And the mean of the curve: who learns sooner?

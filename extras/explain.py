@@ -9,6 +9,7 @@ import sys
 import torch
 
 import train_grpo as grpo
+from common import as_numbers, print_line
 from model import make_optimizers
 from rollout import show_group, token_stats
 
@@ -62,3 +63,5 @@ if __name__ == "__main__":
         print(f"{name:14} {metrics[name].item():9.5f}   {words}")
     grad_norm = metrics['grad_norm'].item()
     print(f"{'grad_norm':14} {grad_norm:9.5f}   the length of the loss's gradient")
+    others = {name: value for name, value in metrics.items() if name not in TERMS}
+    print_line('the log', as_numbers(others))
