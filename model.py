@@ -303,6 +303,8 @@ def load_checkpoint(path):
         path = f'{path}/ckpt.pt'
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+    elif os.path.exists(f'{path}/log.jsonl'):
+        fail(f"{path} has no ckpt.pt: this run was stopped before it saved")
     if not os.path.exists(path):
         fail_unknown('there is no run or checkpoint', path, os.listdir())
     try:
