@@ -109,7 +109,8 @@ def configure(namespace, words):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as {defaults[name]!r}")
+                fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as "
+                     f"{defaults[name]!r}")
             namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
@@ -465,8 +466,8 @@ class Progress:
             words = "above the line to beat"
         lowest, step = min(values)
         if lowest < start - noise:
-            words += (f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate or a "
-                      "larger --batch_size")
+            words += (f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate or "
+                      "a larger --batch_size")
         elif now > max(before + means['standard_error'], start + noise):
             words += "; still rising: try a larger --max_iters"
         # Memorised: training prompts gained twice as much, and more than chance explains.

@@ -96,8 +96,8 @@ BUILT_IN = {
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
 # names of other numbers in the log and in printed groups, which a reward may not have
-NUMBERS = ['reward', 'standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training', 'step',
-           'prompt', 'completion', 'lowest_reward']
+NUMBERS = ['reward', 'standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training',
+           'step', 'prompt', 'completion', 'lowest_reward']
 
 
 class RewardError(AssertionError):
@@ -181,14 +181,14 @@ class Scorer:
             if name == 'verify' and not self.verify:
                 fail("the reward 'verify' needs a dataset with answers or a checker")
             if name not in known:
-                fail_unknown("rewards: not built in, and no function of a config file on the command "
-                             "line (add the file that defines it):", name, known)
+                fail_unknown("rewards: not built in, and no function of a config file on the "
+                             "command line (add the file that defines it):", name, known)
         # In the log a function would hide the number that has its name. `reward` may be the sum.
-        names = {'verify', *BUILT_IN, *NUMBERS}
-        taken = {name for name in self.functions if name.removesuffix('_greedy') in names}
+        numbers = {'verify', *BUILT_IN, *NUMBERS}
+        hiding = {name for name in self.functions if name.removesuffix('_greedy') in numbers}
         if rewards == {'reward': 1.0}:
-            taken -= {'reward'}
-        assert not taken, f"rewards: other numbers have the names of your functions {taken}"
+            hiding -= {'reward'}
+        assert not hiding, f"rewards: other numbers have the names of your functions {hiding}"
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def shown_names(self, rewards, has_answers=True):

@@ -143,7 +143,8 @@ class Network(nn.Module):
         x = self.trunk(inputs[::copies, :n_shared], cache)[:, -1:].index_select(0, rows)
         if n_shared < inputs.size(1):
             cache.select(rows)
-            x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)  # (N, T - n_shared + 1, C)
+            rest = self.trunk(inputs[:, n_shared:], cache)                  # (N, T - n_shared, C)
+            x = torch.cat((x, rest), 1)
         return x[where[:, n_shared - 1:]]
 
     def next_logits(self, tokens, cache):

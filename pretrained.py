@@ -80,9 +80,10 @@ class PretrainedTokenizer(Tokenizer):
 
 
 class Head(nn.Module):
-    """In the place of the output layer, which has V columns and is the most expensive one: it returns
-    the features. transformers would make logits at every position, and few of them are needed. So
-    what its network calls logits are features, and Pretrained.logits() calls the layer itself."""
+    """In the place of the output layer, which has V columns and is the most expensive one: it
+    returns the features. transformers would make logits at every position, and few of them are
+    needed. So what its network calls logits are features, and Pretrained.logits() calls the layer.
+    """
 
     def __init__(self, linear):
         super().__init__()
@@ -214,7 +215,7 @@ class Pretrained(Network):
         return super().forward(tokens, where, copies)
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L) in our ids. cache: the tokens to their left."""
+        """Return features (N, L, C) of inputs (N, L), our ids. cache: the tokens to their left."""
         # A text of a masked model begins with its [CLS], which is no place of ours. A causal model
         # may have no bos of its own; then no features stand for ours. (A call that continues a
         # cache has no bos.)

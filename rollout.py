@@ -27,7 +27,7 @@ class Rollout:
     has a distribution of its own. An example stands below the fields."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
-    states: Tensor              # (S, T) inputs of all passes, with blanks where nothing was filled yet
+    states: Tensor              # (S, T) inputs of all passes, with blanks where nothing is yet
     where: Tensor               # (S, T) bool: the U places where the network gave a distribution
     drawn_from: Tensor          # (N, T) number of the distribution that a token was drawn from; -1
                                 # where none was sampled: in the prompt, and after the end
@@ -86,7 +86,7 @@ class Rollout:
         """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
         of_kept = keep.repeat_interleave(self.prompts.k)                        # (N,)
         drawn_from = self.drawn_from[of_kept]                                   # (kept, T)
-        is_sampled = drawn_from >= 0
+        is_sampled = self.is_sampled[of_kept]
         used = torch.zeros(len(self.kept), dtype=torch.bool, device=keep.device)        # (U,)
         used[drawn_from[is_sampled]] = True
         # `used` has one value for each True of self.where
@@ -366,7 +366,7 @@ def unique_pairs(state, token, n_ids):
     return keys // n_ids, keys[:, None] % n_ids, index
 
 
-# ---- a group for people ----------------------------------------------------------------------------
+# ---- a group for people --------------------------------------------------------------------------
 
 
 def show_group(label, r, columns, max_rows=6):

@@ -79,14 +79,30 @@ def show(title, columns, names, values, n=1, noise=np.nan):
         print(f'{name:16}', *[f'{cell:>17}' for cell in cells])
 
 
+def ends_of(log, goal):
+    """Return five numbers of a run: at its end the goal, the goal by greedy decoding, pass@4 and
+    tokens, NaN if the log lacks them; and the mean of the curve."""
+    last = log[-1]
+    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
+    ends = [last.get(name, np.nan) for name in names]
+    ends.append(np.mean([line[goal] for line in log]))
+    return ends
+
+
+def curve_of(log, clock, goal, times):
+    """Return the values of a number at times of a clock, interpolated between lines of a log."""
+    x = [line[clock] for line in log]
+    y = [line[goal] for line in log]
+    return np.interp(times, x, y)
+
+
 def draw(ax, clock, goal, names, logs):
     """Print a table by a clock, and draw a line with a band for each variant. logs[variant][seed]
     is a list of lines."""
-    end = min(log[-1][clock] for group in logs for log in group)
-    times = np.linspace(0, end, 101)
-    values = np.array([[np.interp(times, [line[clock] for line in log],
-                                  [line[goal] for line in log]) for log in group]
-                       for group in logs])                          # (variants, seeds, 101)
+    ends = [log[-1][clock] for group in logs for log in group]
+    times = np.linspace(0, min(ends), 101)
+    values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
+    values = np.array(values)                                       # (variants, seeds, 101)
     show(clock, times[25::25].round(1), names, values[:, :, 25::25])
     for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
         ax.plot(times, mean, label=name)
@@ -141,8 +157,8 @@ if __name__ == "__main__":
     logs = [[[line for line in log if goal in line] for log in group] for group in logs]
     lacking = [name for name, group in zip(variants, logs) if not all(group)]
     if lacking:
-        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such as "
-             "reward")
+        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such "
+             "as reward")
     print(f"\n{goal}: {' '.join(shared)}")
     figure = Figure(figsize=(11, 4), layout='constrained')
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
@@ -153,10 +169,8 @@ if __name__ == "__main__":
 
     # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
     # equal there. And the mean of the curve: who learns sooner?
-    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
-    ends = np.array([[[*[log[-1].get(name, np.nan) for name in names],
-                       np.mean([line[goal] for line in log])] for log in group]
-                     for group in logs])                            # (variants, seeds, 5)
+    # (variants, seeds, 5)
+    ends = np.array([[ends_of(log, goal) for log in group] for group in logs])
     columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
     is_known = ~np.isnan(ends).all((0, 1))
     columns = columns[is_known]

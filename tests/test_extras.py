@@ -139,7 +139,7 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         return capsys.readouterr().out
 
     def row(name, text):
-        """Return the cells of the last table's row of a variant, such as 0.1 +- 0.0 and 0.2* +- 0.0."""
+        """Return the cells of a variant in the last table, such as 0.100 +- 0.000*."""
         *_, line = re.findall(f'(?m)^{name} .*', text)
         return re.findall(r'(\S+ \+- [^ *]+\*?)', line)
 
