@@ -162,7 +162,7 @@ class Scorer:
         values = function(**{want: columns[want] for want in wanted(function, columns)})
         assert values is not None, "it returned None: expected a list of numbers"
         if type(values) is list:                # TRL's functions may return None: does not apply
-            values = [0.0 if value is None else value for value in values]
+            values = [0.0 if value is None else float(value) for value in values]
         return values
 
     def goal(self, rewards):
@@ -179,7 +179,7 @@ class Scorer:
             assert name != 'kl' or weight <= 0, (
                 f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
             if name == 'verify' and not self.verify:
-                fail("the reward 'verify' needs a dataset with answers or a checker")
+                fail("the reward 'verify' needs a column `answer` in the dataset, or a checker")
             if name not in known:
                 fail_unknown("rewards: not built in, and no function of a config file on the "
                              "command line (add the file that defines it):", name, known)

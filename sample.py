@@ -29,18 +29,19 @@ def open_run(path, *words):
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone needs no reward.
     saved = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
+    saved |= {'compile': False, 'out_dir': ''}          # no folder, because nothing is written
     # A recipe is not taken from there: it is code. (A run names the files of its networks.)
     flags = [f'--{name}={value}' for name, value in saved.items()
              if name in grpo.DEFAULTS and not str(value).endswith('.py')]
-    # No folder, because nothing is written.
-    run = grpo.set_up([*flags, '--compile=False', '--out_dir=', *words])
+    run = grpo.set_up(flags + list(words))
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
+    networks = {'before': run.policy}           # it has the weights of the start
     changed = dict(run.must_match.items() - checkpoint['must_match'].items())
     if changed:
         print("made anew since this run, or changed by a flag:", *changed)
-    # The Run's own policy has the weights of the start, unless that was made anew.
-    networks = {} if 'generator' in changed else {'before': run.policy}
+    if 'generator' in changed:                  # then the start is lost
+        networks = {}
     networks['after'], tok = load_network(path, run.policy.device)
     assert tok.vocabulary == run.data.tok.vocabulary, (
         f"{path} had another vocabulary: its data or its generator have changed")
@@ -50,9 +51,9 @@ def open_run(path, *words):
 if __name__ == "__main__":
     # The first word is the run. Three flags are ours, and all other words are for the run.
     words = sys.argv[1:] or ['out-grpo']
-    flags = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
-    configure(globals(), flags)
-    run, networks = open_run(*[word for word in words if word not in flags])
+    ours = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
+    configure(globals(), ours)
+    run, networks = open_run(*[word for word in words if word not in ours])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
@@ -67,7 +68,7 @@ if __name__ == "__main__":
         print()
     if not prompt:
         print("means over the held-out prompts; the greedy score before is the line to beat")
-        means = {label: grpo.evaluate(network, run.scorer, run.held_out, run.goal)
-                 for label, network in networks.items()}
-        for name in list(means.values())[-1]:
-            print_line(f'{name:18}', {label: means[label][name] for label in networks})
+        means = [grpo.evaluate(network, run.scorer, run.held_out, run.goal)
+                 for network in networks.values()]
+        for name in means[0]:
+            print_line(f'{name:18}', dict(zip(networks, [numbers[name] for numbers in means])))

@@ -194,7 +194,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
             ({'kl': -1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
             Scorer(functions=functions).goal(rewards)
-    refused('needs a dataset with answers', Scorer().goal, {'verify': 1.0})
+    refused('needs a column `answer`', Scorer().goal, {'verify': 1.0})
     refused("'fine'; similar names: ['mine']", Scorer(functions=mine).goal, {'fine': 1.0})
 
 
