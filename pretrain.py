@@ -229,45 +229,64 @@ def classifier_batch(data, filler, split, n, step):
     return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
 
 
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def open_data(tok, filler):
+    """Return the Dataset that the network learns from, and the verify() that checks its samples, or
+    None if it completes nothing that could be right. filler: the network `against`, or None."""
+    train, held_out, verify = read_texts(dataset)
+    # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
+    # that learns labels. A classifier that learns from a filler has its rows.
+    causal = filler.causal if filler else kind != 'fill'
+    # Which blanks have the prompts that are completed? A causal network learns all tokens, but it
+    # continues running text at its end, and a pair by its answer.
+    blanks = blank_kind
+    if kind == 'causal' and blank_kind == 'random':
+        blanks = 'suffix' if type(train[0]) is str else 'answer'
+    if kind == 'classifier' or causal and blanks == 'marked':
+        verify = None
+    knobs = knobs_of(globals()) | {'blank_kind': blanks}
+    data = Dataset(train, held_out, tok, causal, **knobs)
+    for record in data.records or [{}]:         # running text has no answers and no labels
+        assert blank_kind != 'marked' or record['answer'], (
+            f"{dataset} has prompts without an answer to learn from: give a trained network "
+            "(--generator=FILE, --judge=FILE)")
+        if kind == 'classifier' and not against:
+            check_label(record)
+    return data, verify
+
+
+def check_label(record):
+    label = record.get('label')
+    assert type(label) in (int, float) and 0 <= label <= 1, (
+        f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a network "
+        "`against` it")
+
+
+def keep_old(path):
+    """Keep the network at a path under another name, which has the time at which it was made."""
+    made_at = time.localtime(os.path.getmtime(path))
+    old = f"{path}.{time.strftime('%Y-%m-%d-%H%M%S', made_at)}.old"
+    # A copy under a name of its own, made now: two processes that do so write the same.
+    if not os.path.exists(old):
+        os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
+    return old
+
+
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
     if changed and os.path.exists(path):
-        made_at = time.localtime(os.path.getmtime(path))
-        old = f"{path}.{time.strftime('%Y-%m-%d-%H%M%S', made_at)}.old"
-        print(f"{path} is made again; the old one is kept as {old}; changed:", *changed)
-        # A copy under a name of its own, made now: two processes that do so write the same.
-        if not os.path.exists(old):
-            os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
+        print(f"{path} is made again; the old one is kept as {keep_old(path)}; changed:", *changed)
     torch_device = init_device(device, dtype)
     check_writable(path)
-
     filler = None
     if against:
         _, filler_tok, (filler,) = open_networks([against], dataset, blank_kind, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
-    train, held_out, verify = read_texts(dataset)
-    # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
-    # that learns labels.
-    causal = filler.causal if filler else kind != 'fill'
-    # Which blanks have the prompts that are completed, for `held-out verify` or by the filler? A
-    # causal network continues: running text at its end, a pair by its answer.
-    blanks = blank_kind
-    if kind == 'causal' and blank_kind == 'random':
-        blanks = 'suffix' if type(train[0]) is str else 'answer'
-    if kind == 'classifier' or causal and blanks == 'marked':
-        verify = None                           # nothing is completed that could be right
-    data = Dataset(train, held_out, tok, causal, **config | {'blank_kind': blanks})
-    for record in data.records or [{}]:         # running text has no answers and no labels
-        assert blank_kind != 'marked' or record['answer'], (
-            f"{dataset} has prompts without an answer to learn from: give a trained network "
-            "(--generator=FILE, --judge=FILE)")
-        label = record.get('label')
-        is_label = type(label) in (int, float) and 0 <= label <= 1
-        assert kind != 'classifier' or against or is_label, (
-            f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
-            "network `against` it")
+    data, verify = open_data(tok, filler)
 
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',
