@@ -204,8 +204,7 @@ def init_device(device, dtype):
             'cpu': torch.cpu._is_avx512_bf16_supported,
         }.get(device.type, bool)                # bool() is False
         dtype = 'bfloat16' if has_bfloat16() else 'float32'
-    if dtype == 'float64':
-        torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     # From here on matrix products are cast to bfloat16, and softmax and sums stay float32. The
     # casts of weights are not kept, because they would outlive the next update of the weights.
     torch.set_autocast_enabled(device.type, dtype == 'bfloat16')

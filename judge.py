@@ -208,21 +208,20 @@ class Scorer:
 
 
 def needed(function):
-    """Return the names of the parameters without a default, **kwargs aside."""
+    """Return the names of the parameters without a default, *args and **kwargs aside."""
     return [p.name for p in inspect.signature(function).parameters.values()
-            if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def wanted(function, known):
     """Return the names that a function wants, as TRL does: those of its parameters that are known,
     or all that are known if it has **kwargs. A parameter without a default must be known."""
     parameters = inspect.signature(function).parameters.values()
-    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
     missing = [name for name in needed(function) if name not in known]
     assert not missing, f"it asks for {', '.join(missing)}: expected names among {', '.join(known)}"
-    if len(named) < len(parameters):            # one of them was **kwargs
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return list(known)
-    return [p.name for p in named if p.name in known]
+    return [p.name for p in parameters if p.name in known]
 
 
 def auc(scores, labels):

@@ -110,8 +110,8 @@ class Block(nn.Module):
 class Network(nn.Module):
     """What GRPO asks of a network. A GPT is one, and so is a Pretrained of pretrained.py. They have
       trunk(inputs, cache) -> features (N, L, C) of ids (N, L), and logits(features) -> float32
-          logits (..., V). A position of a causal network sees what stands to its left, which may be
-          in the cache, and is appended to it. bos is its first input.
+          logits (..., V). A position of a causal network sees itself and what stands to its left;
+          earlier tokens may be in the cache, to which new ones are added. bos is its first input.
       causal, is_classifier, blank_id, bos_id, pad_id, block_size (of the longest
           sequence), and args (plain values, for checkpoints)
       hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'"""

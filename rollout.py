@@ -209,8 +209,8 @@ def token_stats(r, policy, reference=None, temperature=1.0):
         with torch.no_grad():
             r.x_ref = r.features_of(reference)
     x_ref = r.x_ref if reference else x
-    # Part i has the distributions from i * size on. They ascend with the tokens, so its tokens
-    # stand together, too: counts[i] of them.
+    # Part i has the distributions from i * size on. Tokens are sorted by their distributions, and
+    # each distribution has one or more, so those of part i stand together: counts[i] of them.
     n, t, u = r.tokens()                                                    # (M,) each
     size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
     counts = torch.bincount(u // size).tolist()
@@ -236,8 +236,8 @@ def token_stats(r, policy, reference=None, temperature=1.0):
 
 @torch.no_grad()
 def complete(model, prompts, n_fill_steps=1, **sampling):
-    """Complete each of B Prompts k times, as often as it has uniforms. Return a Rollout. sampling:
-    temperature, top_k, top_p, greedy, see choose()."""
+    """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k,
+    top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
     if model.causal:
         assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
@@ -284,20 +284,23 @@ def fill(model, prompts, n_fill_steps, **sampling):
         is_state = fill_now.any(2)                                              # (B, k)
         states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
-        if passes and len(states) == 0:         # of few blanks: a GPU can refuse an empty batch
+        # With few blanks a pass can have nothing to do, and a GPU can refuse an empty batch. (The
+        # first pass always runs: there must be something to join below.)
+        if passes and len(states) == 0:
             continue
         # The prompt, the leader and the position of each distribution. In the picture, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
         logits = model.logits(model(states, where))                             # (U, V)
         ids, logp, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
-        # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. In
-        # the picture u is 0 1 2 2 and j is 0 1 0 1: both sequences of 2 8 _ draw from the last.
+        # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. u
+        # counts within this pass: in the picture it is 0 1 2 2, and 2 3 4 4 over all passes; j is
+        # 0 1 0 1. Both sequences of 2 8 _ draw from the last distribution.
         u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
-        place = b[u], j, t[u]
-        partial[place] = ids[u, j]
-        drawn_from[place] = n_distributions + u
-        logp_sampled[place] = logp[u, j]
+        target = b[u], j, t[u]
+        partial[target] = ids[u, j]
+        drawn_from[target] = n_distributions + u
+        logp_sampled[target] = logp[u, j]
         n_distributions += len(ids)
         passes.append((states, where, kept))
     states, where, kept = map(torch.cat, zip(*passes))
@@ -327,7 +330,8 @@ def generate(model, prompts, **sampling):
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
-    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (S, first + 1)
+    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (S, first + 1),
+                                                                # and (S, 1) from the next turn on
     prompt_of = torch.arange(len(prompts), device=model.device)                 # (S,)
     state_of = prompt_of.repeat_interleave(k)                                   # (N,)
     completion = torch.arange(k, device=model.device).repeat(len(prompts))      # (N,) which of k
@@ -346,6 +350,7 @@ def generate(model, prompts, **sampling):
         # A state and the next token make a new state, for those that go on.
         goes_on = sampled[:, column:].any(1)                                    # (N,)
         parent, inputs, index = unique_pairs(state_of[goes_on], last[goes_on], model.pad_id + 1)
+        # sequences that have ended get state 0, whose token they do not take
         state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
         prompt_of = prompt_of[parent]
         # if no state has split or ended, the rows of the cache are right already

@@ -13,9 +13,10 @@ torch.manual_seed(1)
 torch.set_num_threads(1)
 
 # The task: sequences a+b+c+d=ef. Two of a, b, c, d are blank. Many completions are true,
-# and a function can tell. A tenth of the prompts is held out: their ids sum to 20, 30, ...
+# and a function can tell. A tenth of the prompts is held out: those whose six ids (a blank
+# is 10) sum to a multiple of ten.
 BLANK = 10
-def make_prompts(n, held_out=False):
+def make_prompts(n, held_out=False):     # about 0.9 n of them, or 0.1 n held out
     digits = torch.randint(10, (n, 4))
     total = digits.sum(1, keepdim=True)
     sequences = torch.cat([digits, total // 10, total % 10], dim=1)
@@ -57,7 +58,7 @@ def distributions(network, prompts):
     return Categorical(logits=network(prompts)[:, None])            # (P, 1, 6), ten digits each
 
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
-for step in range(241):
+for step in range(241):                     # 241, so that step 240 is printed
     # Report which share of the samples is true, on prompts that are never trained on.
     if step % 30 == 0:
         true = verify(held_out, Categorical(logits=policy(held_out)).sample()).float().mean()
@@ -70,18 +71,19 @@ for step in range(241):
     logp_old = old.log_prob(actions)
     # Judge, and compare each completion with the mean of its group.
     reward = verify(prompts[:, None], actions).float()              # (P, k)
-    advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]
+    advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
     # Learn, four times from the same completions. The ratio tells how much likelier a token
-    # has become. The clip stops its gradient once it has moved by 20 %. The KL, summed over
-    # all ten digits (.logits are log-probabilities), keeps the policy near the reference.
+    # has become. By the min a good token gains nothing above 1.2, and a bad one nothing below
+    # 0.8. The KL, summed over all ten digits (.logits are log-probabilities), keeps the
+    # policy near the reference.
     ref = distributions(reference, prompts)
-    blank = (prompts == BLANK)[:, None].expand_as(actions)
+    is_blank = (prompts == BLANK)[:, None].expand_as(actions)       # (P, k, 6)
     for update in range(4):
         new = distributions(policy, prompts)
         ratio = (new.log_prob(actions) - logp_old).exp()            # (P, k, 6)
         gain = torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
         kl = (new.probs * (new.logits - ref.logits)).sum(-1)        # (P, 1, 6)
-        loss = (0.01 * kl - gain)[blank].mean()
+        loss = (0.01 * kl - gain)[is_blank].mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -112,6 +112,11 @@ def whole(ended):
     return ended
 
 
+def wrapped(*args, **kwargs):
+    """As a decorator makes it."""
+    return right(*args, **kwargs)
+
+
 @pytest.fixture
 def rollout_of_records():
     """A Rollout of two prompts, 3 completions each; the records have the column `level`."""
@@ -122,7 +127,8 @@ def rollout_of_records():
 
 
 def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout_of_records):
-    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole}
+    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole,
+                 'wrapped': wrapped}
     scorer = Scorer(verify=is_answer, functions=functions)
     scores = scorer.score(['verify', *functions], rollout_of_records)
     for n, case in enumerate(rollout_of_records.cases()):
@@ -131,7 +137,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
         ids = rollout_of_records.sequences[n, rollout_of_records.is_sampled[n]]
-        assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids]
+        assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids, is_right]
 
 
 FAILURES = {

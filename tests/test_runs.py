@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import common
+import pretrain
 import train_grpo
 from common import Progress, configure
 from data.cups import follow
@@ -171,9 +173,22 @@ def test_the_settings_of_a_paper_go_with_any_experiment(path):
     config = json.loads(pathlib.Path('run/config.json').read_text())
     changed, _ = configure(vars(train_grpo).copy(), [str(path)])
     assert config['adv_norm'] == changed['adv_norm'] and config['loss_norm'] == changed['loss_norm']
+    # All of them set the same knobs, so that a paper's file undoes that of another.
+    names = runpy.run_path(str(path)).keys()
+    assert names >= runpy.run_path(str(path.with_name('gspo.py'))).keys()
 
 
 # ---- networks by name ----------------------------------------------------------------------------
+
+
+def test_a_classifier_is_made_again_if_the_recipe_of_its_filler_changes():
+    write('filler.py', 'n_layer = 1\n')
+    classifier = write('classifier.py', "kind = 'classifier'\nagainst = 'filler.py'\n")
+    read = lambda: pretrain.read_recipe(dict(pretrain.DEFAULTS), [classifier])[2]
+    before = read()
+    assert read() == before
+    write('filler.py', 'n_layer = 2\n')
+    assert {name for name in before if before[name] != read()[name]} == {'filler'}
 
 
 def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
@@ -445,6 +460,17 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
         assert ('made anew since this run' in text) == is_anew == ('before' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
+
+
+def test_nobody_needs_to_be_root_to_look_at_a_run(monkeypatch):
+    """A folder of no name is none, and not the root of the file system."""
+    monkeypatch.setattr(os, 'access', lambda *_: False)
+    monkeypatch.setattr(train_grpo, 'out_dir', '')
+    records = [{'prompt': 'a', 'answer': 'b'}] * 2
+    monkeypatch.setattr(train_grpo, 'blank_kind', 'answer')
+    train_grpo.check_knobs(records, records)
+    monkeypatch.setattr(train_grpo, 'out_dir', 'new')
+    refused('new/log.jsonl cannot be written', train_grpo.check_knobs, records, records)
 
 
 def test_sample_runs_no_code_that_a_checkpoint_names():

@@ -3,6 +3,7 @@
 # take more prompts. Instead of its penalty for overlong answers: 'tokens' or 'ended' as a reward
 adv_norm = 'std'
 loss_norm = 'token'
+objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 0.2, 0.28
 kl_beta = 0.0
 entropy_coef = 0.0

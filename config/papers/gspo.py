@@ -1,7 +1,7 @@
 # GSPO, arXiv:2507.18071, eq. 5 to 7, and 5.1: one ratio for a sequence, and a narrow clip
 adv_norm = 'std'
 loss_norm = 'sequence'
-ratio_level = 'sequence'
+objective, ratio_level = 'ppo', 'sequence'
 clip_low, clip_high = 3e-4, 4e-4
 kl_beta = 0.0
 entropy_coef = 0.0

@@ -2,6 +2,7 @@
 # (add 'kl': -0.05 to the rewards of the experiment)
 adv_norm = 'rloo'
 loss_norm = 'constant'
+objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 1.0, 1e9
 kl_beta = 0.0
 entropy_coef = 0.0
