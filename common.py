@@ -330,11 +330,26 @@ def has_run(folder):
     return True
 
 
+def move_aside(folder, needed):
+    """Rename the folder of a run: out-grpo becomes out-grpo-1, or the first free number. Exit if
+    that run still writes, or if a file in it is needed."""
+    real_folder = os.path.realpath(folder)
+    for name in needed:                         # perhaps through a link
+        if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
+            fail(f"{name} is in {folder}, which would be moved aside; choose another --out_dir")
+    lock(f'{folder}/log.jsonl')
+    number = 1
+    while os.path.exists(f'{folder}-{number}'):
+        number += 1
+    os.rename(folder, f'{folder}-{number}')
+    print(f"{folder} held another run, which is now in {folder}-{number}")
+
+
 class Log:
     """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line. Of
     several ranks only the first writes.
 
-    A new run moves an older one out of its way: out-grpo becomes out-grpo-1. A resumed run appends.
+    A new run moves an older one out of its way. A resumed run appends.
     Each line has the seconds since the start of the run, and those of the processor.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
     and the last evaluation line of each step.
@@ -348,18 +363,7 @@ class Log:
             return
         path = Path(folder, 'log.jsonl')
         if not resume and has_run(folder):
-            real_folder = os.path.realpath(folder)
-            for name in needed:                 # perhaps through a link
-                if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
-                    fail(f"{name} is in {folder}, which would be moved aside; choose another "
-                         "--out_dir")
-            lock(path)                          # exits if that run still writes
-            # the first free name
-            number = 1
-            while os.path.exists(f'{folder}-{number}'):
-                number += 1
-            os.rename(folder, f'{folder}-{number}')
-            print(f"{folder} held another run, which is now in {folder}-{number}")
+            move_aside(folder, needed)
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
         # A resumed run goes on counting where its log ends: it began that much earlier.
@@ -453,7 +457,7 @@ class Progress:
         values = self.values()
         start = at_start[self.goal]
         now = means[self.goal]
-        before, _ = values[-2:][0]
+        before, _ = values[-2:][0]              # the evaluation before the last, if there is one
         # Start and end are both measured on finitely many prompts.
         noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
         words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (data/README.md: If it "

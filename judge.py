@@ -111,7 +111,7 @@ class Scorer:
     judge: nn.Module | None = None      # a frozen network
     verify: Callable | None = None      # (prompt, completion, answer) -> a number in [0, 1]
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
-                                # these can ask for columns of the dataset by name, see wanted()
+                                # they can ask for columns by name, see arguments_of()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
     temperature: float = 1.0            # of the reward 'kl'
 
@@ -146,10 +146,10 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
         if name == 'verify':                    # one completion at a time
-            wants = wanted(self.verify, cases()[0])
+            keys = arguments_of(self.verify, cases()[0])
             values = []
             for case in cases():
-                value = self.verify(**{want: copy.deepcopy(case[want]) for want in wants})
+                value = self.verify(**{key: copy.deepcopy(case[key]) for key in keys})
                 assert 0 <= value <= 1, f"{case['completion']!r:.60} got {value}, not 0 to 1"
                 values.append(value)
             return values
@@ -159,16 +159,20 @@ class Scorer:
             # a copy, because a function may change what it gets
             columns[PLURAL.get(column, column)] = [copy.deepcopy(case[column]) for case in cases()]
         function = self.functions[name]
-        values = function(**{want: columns[want] for want in wanted(function, columns)})
+        values = function(**{key: columns[key] for key in arguments_of(function, columns)})
         assert values is not None, "it returned None: expected a list of numbers"
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]
         return values
 
     def goal(self, rewards):
-        """Refuse rewards that do not exist. Return the name of the number that a run watches:
-        'verify'; or 'reward', the weighted sum, if functions of the user are among the rewards, or
-        if there is no verifier."""
+        """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
+        sum, if functions of the user are among the rewards, or if there is no verifier."""
+        return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
+
+    def check(self, rewards):
+        """Refuse rewards {name: weight} that do not exist, and names that stand for other numbers.
+        """
         known = [*BUILT_IN, *self.functions]
         if self.verify:
             known.append('verify')
@@ -189,7 +193,6 @@ class Scorer:
         if rewards == {'reward': 1.0}:
             hiding -= {'reward'}
         assert not hiding, f"rewards: other numbers have the names of your functions {hiding}"
-        return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
     def shown_names(self, rewards, has_answers=True):
         """Return the names of all that can be shown of a completion: verify, the rewards, distinct.
@@ -201,23 +204,23 @@ class Scorer:
             if name not in BUILT_IN:
                 if functions[name] is None:     # there is no verifier
                     continue
-                if not has_answers and not TEXTS.issuperset(needed(functions[name])):
+                if not has_answers and not TEXTS.issuperset(required_arguments(functions[name])):
                     continue
             known.append(name)
         return known
 
 
-def needed(function):
+def required_arguments(function):
     """Return the names of the parameters without a default, *args and **kwargs aside."""
     return [p.name for p in inspect.signature(function).parameters.values()
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def wanted(function, known):
-    """Return the names that a function wants, as TRL does: those of its parameters that are known,
+def arguments_of(function, known):
+    """Return the names of what a function is called with, as by TRL: its parameters that are known,
     or all that are known if it has **kwargs. A parameter without a default must be known."""
     parameters = inspect.signature(function).parameters.values()
-    missing = [name for name in needed(function) if name not in known]
+    missing = [name for name in required_arguments(function) if name not in known]
     assert not missing, f"it asks for {', '.join(missing)}: expected names among {', '.join(known)}"
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return list(known)

@@ -337,7 +337,8 @@ def restore(folder, must_match, model, optimizers):
     # load_state_dict() does not check that moments are there, and fit. Only a weight that never had
     # a gradient may lack them; it is still as it was at the start.
     for p, at_start in zip(model.parameters(), start):
-        shapes = [tuple(value.shape) for value in state.get(p, {}).values() if value.dim() > 0]
-        assert p.equal(at_start) and not shapes or shapes and set(shapes) == {tuple(p.shape)}, (
+        shapes = {tuple(value.shape) for value in state.get(p, {}).values() if value.dim() > 0}
+        never_moved = not shapes and p.equal(at_start)
+        assert never_moved or shapes == {tuple(p.shape)}, (
             f"{folder}: a weight {tuple(p.shape)} has moments {shapes}")
     return checkpoint

@@ -480,7 +480,7 @@ def test_extreme_log_probs_leave_the_gradient_finite(kl_type, knobs):
 
 
 def test_a_token_that_the_policy_gave_up_is_never_pushed_further_away():
-    """Far below the reference k3 ends at a constant: without a slope, where -gap alone would push."""
+    """Far below the reference k3 is constant: without a slope, where -gap alone would push."""
     for gap in (1.0, 19.0, 21.0, 300.0):
         logp = torch.tensor(-gap, requires_grad=True)
         k3 = sampled_kl(logp, torch.tensor(0.0), 1.0, 'k3')

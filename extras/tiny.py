@@ -72,10 +72,9 @@ for step in range(241):                     # 241, so that step 240 is printed
     # Judge, and compare each completion with the mean of its group.
     reward = verify(prompts[:, None], actions).float()              # (P, k)
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
-    # Learn, four times from the same completions. The ratio tells how much likelier a token
-    # has become. By the min a good token gains nothing above 1.2, and a bad one nothing below
-    # 0.8. The KL, summed over all ten digits (.logits are log-probabilities), keeps the
-    # policy near the reference.
+    # Learn, four times from the same completions. The ratio: how much likelier is a token now?
+    # By the min a good one gains nothing above 1.2, and a bad one nothing below 0.8. The KL, of
+    # all ten digits (.logits are log-probabilities), keeps the policy near the reference.
     ref = distributions(reference, prompts)
     is_blank = (prompts == BLANK)[:, None].expand_as(actions)       # (P, k, 6)
     for update in range(4):

@@ -199,9 +199,9 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
             ({'reward': 0.5}, {'reward': right}),
             ({'kl': -1.0}, {'kl_greedy': right})):
         with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
-            Scorer(functions=functions).goal(rewards)
-    refused('needs a column `answer`', Scorer().goal, {'verify': 1.0})
-    refused("'fine'; similar names: ['mine']", Scorer(functions=mine).goal, {'fine': 1.0})
+            Scorer(functions=functions).check(rewards)
+    refused('needs a column `answer`', Scorer().check, {'verify': 1.0})
+    refused("'fine'; similar names: ['mine']", Scorer(functions=mine).check, {'fine': 1.0})
 
 
 # ---- words and numbers for people ----------------------------------------------------------------
