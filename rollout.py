@@ -324,7 +324,7 @@ def generate(model, prompts, **sampling):
     column = first = first_true(prompts.blank)
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
-    sampled = prompts.blank.repeat_interleave(k, 0)         # (N, T) will be, unless eos comes first
+    to_sample = prompts.blank.repeat_interleave(k, 0)       # (N, T): unless eos comes before it
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
     kept_at = []                                # (N, V) of each column, or (N, 1)
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
@@ -334,21 +334,21 @@ def generate(model, prompts, **sampling):
                                                                 # and (S, 1) from the next turn on
     prompt_of = torch.arange(len(prompts), device=model.device)                 # (S,)
     state_of = prompt_of.repeat_interleave(k)                                   # (N,)
-    completion = torch.arange(k, device=model.device).repeat(len(prompts))      # (N,) which of k
+    j = torch.arange(k, device=model.device).repeat(len(prompts))       # (N,) which of the k it is
     # Each turn writes one column, of all sequences that have not ended.
-    while sampled[:, column:].any():
+    while to_sample[:, column:].any():
         logits = model.next_logits(inputs, cache)                               # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
         kept_at.append(kept[state_of])
-        is_sampled = sampled[:, column]         # (N,) False: still in the prompt, or after eos
-        sequences[is_sampled, column] = ids[state_of, completion][is_sampled]
-        logp_sampled[is_sampled, column] = logp[state_of, completion][is_sampled]
+        now = to_sample[:, column]              # (N,) False: still in the prompt, or after eos
+        sequences[now, column] = ids[state_of, j][now]
+        logp_sampled[now, column] = logp[state_of, j][now]
         last = sequences[:, column]                                             # (N,)
-        ended = is_sampled & (last == prompts.data.tok.eos)                     # (N,)
+        ended = now & (last == prompts.data.tok.eos)                            # (N,)
         column += 1
-        sampled[ended, column:] = False
+        to_sample[ended, column:] = False
         # A state and the next token make a new state, for those that go on.
-        goes_on = sampled[:, column:].any(1)                                    # (N,)
+        goes_on = to_sample[:, column:].any(1)                                  # (N,)
         parent, inputs, index = unique_pairs(state_of[goes_on], last[goes_on], model.pad_id + 1)
         # sequences that have ended get state 0, whose token they do not take
         state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
@@ -356,10 +356,11 @@ def generate(model, prompts, **sampling):
         # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):
             cache.select(parent)
-    # Each sampled token has a distribution of its own.
-    drawn_from = (sampled.flatten().cumsum(0) - 1).view(sampled.shape).masked_fill(~sampled, -1)
-    kept = torch.stack(kept_at, 1)[sampled[:, first:column]]                    # (U, V)
-    return Rollout(prompts, sequences, sequences, sampled, drawn_from, logp_sampled, kept)
+    # Each sampled token has a distribution of its own, so it is also where one was asked for.
+    where = to_sample
+    drawn_from = (where.flatten().cumsum(0) - 1).view(where.shape).masked_fill(~where, -1)
+    kept = torch.stack(kept_at, 1)[where[:, first:column]]                      # (U, V)
+    return Rollout(prompts, sequences, sequences, where, drawn_from, logp_sampled, kept)
 
 
 def unique_pairs(state, token, n_ids):

@@ -532,9 +532,8 @@ def toy_scorer(reference):
 #
 #     (reward - mean reward of the others) * log p(token)  -  kl_beta * KL
 #
-# Every other case names the knobs that differ.
-# Words of a name are read by the test: 'causal', 'dead' (groups), 'KL'. A case with several updates
-# must clip something.
+# Every other case names the knobs that differ. Three names are no knobs: causal; dead, if groups of
+# equal rewards are there; and beta, 0.3 if nothing is said. A case with several updates must clip.
 FOUR = {'batch_size': 1, 'gradient_accumulation_steps': 4}
 TWO = {'batch_size': 2, 'gradient_accumulation_steps': 2}
 STEPS = {
@@ -550,38 +549,39 @@ STEPS = {
     'two passes': {**TWO, 'n_fill_steps': 2, 'loss_norm': 'sequence', 'temperature': 0.7},
     'three passes': {**FOUR, 'n_fill_steps': 3, 'top_p': 0.9, 'inner_updates': 2,
                      'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
-    'causal': {**TWO, 'entropy_coef': 0.1},
-    'causal, filtered': {**TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
+    'causal': {'causal': True, **TWO, 'entropy_coef': 0.1},
+    'causal, filtered': {'causal': True, **TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
                          'adv_norm': 'std', 'inner_updates': 2, 'loss_norm': 'sequence',
                          'ratio_level': 'sequence'},
     # without KL and entropy, groups of equal rewards are left out
-    'dead groups': {**TWO, 'inner_updates': 2, 'top_k': 3},
-    'dead groups, three passes': {'batch_size': 4, 'n_fill_steps': 3},
-    'dead groups, causal': {**TWO, 'top_p': 0.8, 'mini_batches': 2},
-    'dead groups, but a KL': {**TWO, 'inner_updates': 2},
+    'dead groups': {'dead': True, 'beta': 0.0, **TWO, 'inner_updates': 2, 'top_k': 3},
+    'dead groups, three passes': {'dead': True, 'beta': 0.0, 'batch_size': 4, 'n_fill_steps': 3},
+    'dead groups, causal': {'dead': True, 'beta': 0.0, 'causal': True, **TWO, 'top_p': 0.8,
+                            'mini_batches': 2},
+    'dead groups, but a KL': {'dead': True, **TWO, 'inner_updates': 2},
 }
 
 
-@pytest.mark.parametrize('case', STEPS)
-def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knobs):
+@pytest.mark.parametrize('name', STEPS)
+def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knobs):
     """Plain gradient descent moves the weights by the gradient, so the weights show the gradient.
     Every update is divided once, whatever number of micro-steps it has."""
-    causal = 'causal' in case
-    beta = 0.0 if 'dead' in case and 'KL' not in case else 0.3
-    kl_weight = 0.0 if 'dead' in case else -0.5
-    knobs(**STEPS[case], grad_clip=0.0, rewards={'letters': 1.0, 'kl': kl_weight})
+    case = {'causal': False, 'dead': False, 'beta': 0.3} | STEPS[name]
+    causal, dead, beta = [case.pop(key) for key in ('causal', 'dead', 'beta')]
+    kl_weight = 0.0 if dead else -0.5           # its noise would make all rewards different
+    knobs(**case, grad_clip=0.0, rewards={'letters': 1.0, 'kl': kl_weight})
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
     asked = []                                  # how often the reference is
     reference.register_forward_hook(lambda *_: asked.append(1))
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
-    prompts = toy_prompts(causal, seed=8 if 'dead' in case and not causal else 1)
+    prompts = toy_prompts(causal, seed=8 if dead and not causal else 1)
     _, scores, advantages, line = take_step(policy, toy_scorer(reference), [sgd], prompts,
                                             0.1, beta)
-    assert ('dead' in case) == line['dead_groups'].bool()
-    assert 'dead' in case or len(asked) == train_grpo.gradient_accumulation_steps
-    if case == 'dead groups':                   # not dead is one with a completion at the mean
+    assert dead == line['dead_groups'].bool()
+    assert dead or len(asked) == train_grpo.gradient_accumulation_steps
+    if name == 'dead groups':                   # not dead is one with a completion at the mean
         assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
 
     # Act and judge. The reward 'kl' is k1 of the whole completion, unfiltered.
@@ -605,9 +605,9 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(case, knob
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
-    if 'dead' not in case and len(losses) == 1:
+    if not dead and len(losses) == 1:
         close(line['entropy'].double(), entropy, atol=1e-5)
-    assert 'dead' in case or (line['clip_frac'] > 0) == (len(losses) > 1)
+    assert dead or (line['clip_frac'] > 0) == (len(losses) > 1)
     assert line['sampler_gap'].abs() < 1e-9     # also after several updates
 
 
@@ -660,27 +660,28 @@ def everything(policy, order):
 ROLLOUTS = {
     'one pass': {'temperature': 0.8},
     'two passes': {'n_fill_steps': 2, 'top_k': 4, 'top_p': 0.7},
-    'three passes, greedy': {'n_fill_steps': 3},
+    'three passes, greedy': {'greedy': True, 'n_fill_steps': 3},
     'five passes, the last is empty': {'n_fill_steps': 5},
-    'causal': {'temperature': 0.8, 'top_k': 4, 'top_p': 0.7},
-    'causal, greedy': {},
+    'causal': {'causal': True, 'temperature': 0.8, 'top_k': 4, 'top_p': 0.7},
+    'causal, greedy': {'causal': True, 'greedy': True},
 }
 
 
-@pytest.mark.parametrize('case', ROLLOUTS)
-def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
+@pytest.mark.parametrize('name', ROLLOUTS)
+def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
     """Greedy decoding keeps one id. A prompt without blanks stays as it is. The network is never
     asked about nothing."""
-    knobs(**ROLLOUTS[case])
-    causal = 'causal' in case
+    case = {'causal': False, 'greedy': False} | ROLLOUTS[name]
+    causal, greedy = [case.pop(key) for key in ('causal', 'greedy')]
+    knobs(**case)
     policy = tiny(causal)
     prompts = toy_prompts(causal, P=9, k=8)
     prompts.blank[3] &= causal
     sizes = []
     policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
-    r = act(policy, prompts, 'greedy' in case)
+    r = act(policy, prompts, greedy)
     assert min(sizes) > 0
-    if 'greedy' in case:
+    if greedy:
         knobs(top_k=1)
     completions = slow_rollout(policy, prompts)
     assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in completions]))
@@ -689,7 +690,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(case, knobs):
     slow = {(n, c.t): c.logp for n, (_, tokens) in enumerate(completions) for c in tokens}
     places = list(map(tuple, r.is_sampled.nonzero().tolist()))
     assert sorted(slow) == places
-    if 'greedy' not in case:
+    if not greedy:
         logp = token_stats(r, policy, None, train_grpo.temperature).logp
         close(logp[r.is_sampled], torch.stack([slow[place] for place in places]))
         assert not logp[~r.is_sampled].any()
