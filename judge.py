@@ -63,7 +63,7 @@ def classify(judge, sequences):
 
 def judged(scorer, r):
     """What the judge says of whole sequences; if they were generated, of the completions only."""
-    where = r.where if r.prompts.data.causal else r.sequences != scorer.judge.pad_id
+    where = r.is_sampled if r.prompts.data.causal else r.sequences != scorer.judge.pad_id
     return judge_sequences(scorer.judge, r.sequences, where)
 
 

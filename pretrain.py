@@ -77,6 +77,44 @@ CHOICES = {
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
 
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+def loss_of(network, data, filler, split, n, step):
+    """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
+    tokens or all answers (causal), or labels (classifier)."""
+    if kind == 'classifier':
+        sequences, labels = classifier_batch(data, filler, split, n, step)
+        logits = classify(network, sequences.to(network.device))                # (n,)
+        return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
+    if kind == 'causal':
+        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
+        tokens = data.rows[row]                                                 # (n, T)
+        where = tokens != data.tok.pad                                          # (n, T)
+        if blank_kind == 'answer':              # not the prompts, only the answers
+            where = data.blanks[row]
+    else:
+        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')
+        tokens = prompts.tokens
+        where = prompts.blank
+    tokens = tokens.to(network.device)
+    where = where.to(network.device)
+    return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
+
+
+def classifier_batch(data, filler, split, n, step):
+    """Return n sequences (n, T) and their labels (n,): texts with the column `label` of the
+    dataset. With a network as filler: real texts, with label 1, and the same texts as the filler
+    fills their blanks, with label 0, half of each."""
+    if filler is None:
+        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))
+        return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
+    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
+    # prompts.tokens still have the real text in their blanks
+    sequences = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
+    return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
+
+
 # ---- recipes: config files that describe a network -----------------------------------------------
 
 
@@ -162,7 +200,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
         path = name
         if name.endswith('.py'):
             path, _, config = read_recipe(dict(DEFAULTS), words)
-            # the same recipe twice: the judge is the generator
+            # two recipes of one path would overwrite each other; the same one twice is fine
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
                 if not may_train:
@@ -194,44 +232,6 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     return paths, tokenizers[0], networks
 
 
-# ---- the loss ------------------------------------------------------------------------------------
-
-
-def loss_of(network, data, filler, split, n, step):
-    """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
-    tokens or all answers (causal), or labels (classifier)."""
-    if kind == 'classifier':
-        sequences, labels = classifier_batch(data, filler, split, n, step)
-        logits = classify(network, sequences.to(network.device))                # (n,)
-        return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
-    if kind == 'causal':
-        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
-        tokens = data.rows[row]                                                 # (n, T)
-        where = tokens != data.tok.pad                                          # (n, T)
-        if blank_kind == 'answer':              # not the prompts, only the answers
-            where = data.blanks[row]
-    else:
-        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')
-        tokens = prompts.tokens
-        where = prompts.blank
-    tokens = tokens.to(network.device)
-    where = where.to(network.device)
-    return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
-
-
-def classifier_batch(data, filler, split, n, step):
-    """Return n sequences (n, T) and their labels (n,): texts with the column `label` of the
-    dataset. With a network as filler: real texts, with label 1, and the same texts as the filler
-    fills their blanks, with label 0, half of each."""
-    if filler is None:
-        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))
-        return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
-    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
-    # prompts.tokens still have the real text in their blanks
-    sequences = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
-    return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
-
-
 # ---- the run -------------------------------------------------------------------------------------
 
 
@@ -240,10 +240,10 @@ def open_data(tok, filler):
     None if it completes nothing that could be right. filler: the network `against`, or None."""
     train, held_out, verify = read_texts(dataset)
     # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
-    # that learns labels. A classifier that learns from a filler has its rows.
+    # that learns labels. One that learns from a filler has the rows of the filler.
     causal = filler.causal if filler else kind != 'fill'
-    # Which blanks have the prompts that are completed? A causal network learns all tokens, but it
-    # continues running text at its end, and a pair by its answer.
+    # The blanks of prompts that are completed. A causal network learns all tokens, but it continues
+    # running text at its end, and a pair by its answer.
     blanks = blank_kind
     if kind == 'causal' and blank_kind == 'random':
         blanks = 'suffix' if type(train[0]) is str else 'answer'

@@ -174,8 +174,9 @@ class Pretrained(Network):
         self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
-        # The folder's ids for our blank, bos and pad. Without a bos of its own, a text begins with
-        # its first token. No position attends to padding, so any id will do for it.
+        # The folder's ids for our blank, bos and pad; 0 for those that it lacks, or nobody reads:
+        # a causal network gets no blanks, and no position attends to padding. Without a bos of the
+        # folder's own, a text begins with its first token.
         tokenizer = self.tok.tokenizer
         bos = tokenizer.bos_token_id if self.causal else tokenizer.cls_token_id
         self.has_bos = bos is not None
@@ -197,8 +198,8 @@ class Pretrained(Network):
         size = len(tokens)
         while size > 1 and size * tokens.size(1) > TOKENS_AT_ONCE:
             size = (size + 1) // 2
-        # A part may cut a run of copies. With 8 copies in parts of 12, 4 neighbours are sure to
-        # begin alike.
+        # A part may cut a run of copies. With 8 copies in parts of 12, runs of 4 are cut by no part
+        # and lie within one prompt.
         copies = math.gcd(copies, size)
         if size == len(tokens):
             return self.forward_part(tokens, where, copies)
@@ -216,9 +217,11 @@ class Pretrained(Network):
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L), our ids. cache: the tokens to their left."""
-        # A text of a masked model begins with its [CLS], which is no place of ours. A causal model
-        # may have no bos of its own; then no features stand for ours. (A call that continues a
-        # cache has no bos.)
+        #                   our inputs      what the network gets       features that we return
+        # masked            text            [CLS] text                  those of the text
+        # causal            bos text        bos text                    all
+        # causal, no bos    bos text        text                        0 for bos, those of the text
+        # (A call that continues a cache has no bos.)
         adds_bos = self.has_bos and not self.causal
         if adds_bos:
             inputs = F.pad(inputs, (1, 0), value=self.bos_id)

@@ -244,8 +244,8 @@ class Dataset:
 
     def encode_pair(self, record):
         """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the
-        blanks. If blanks are filled, a completion is the whole text: make the answer that, too, and
-        drop the prompt, because its blanks are shown instead."""
+        blanks. If blanks are filled, a completion is the whole text. Then the record's answer
+        becomes the whole text, too, and its prompt is removed: cases_of() shows the blanks."""
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
             f"{record.get('line', record)} has no answer; only a causal generator needs none")
@@ -298,7 +298,7 @@ class Dataset:
 
     def typed_prompt(self, prompt):
         """Return a Dataset of one prompt: causal, it is continued; else it has marked blanks."""
-        # A Dataset needs texts of both kinds. This one has the same prompt twice.
+        # A Dataset needs a training text and one that is held out: here the same prompt.
         texts = [{'prompt': prompt, 'answer': ''}]
         data = Dataset(texts, texts, self.tok, self.causal, self.block_size,
                        max_new_tokens=self.max_new_tokens or self.block_size,
@@ -318,8 +318,8 @@ class Dataset:
         row = self.choose_rows(split, n, rng)                                   # (n,)
         tokens = self.rows[row]                                                 # (n, T)
         if self.blanks is None:
-            # Only a suffix includes eos: who continues a text has to learn to stop. Who fills
-            # blanks is given eos, as it says how long the text is.
+            # Only a suffix includes eos: who continues a text has to learn to stop. A generator that
+            # fills blanks is shown eos, which tells it how long the text is.
             may_be_blank = tokens != tok.pad
             if self.blank_kind != 'suffix':
                 may_be_blank &= tokens != tok.eos

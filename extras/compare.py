@@ -68,8 +68,8 @@ def train(run):
 
 
 def show(title, columns, names, values, n=1, noise=np.nan):
-    """Print values (variants, seeds, columns): mean +- standard deviation over seeds / sqrt(n); and
-    a star if the mean is more than `noise` of these."""
+    """Print values (variants, seeds, columns): mean +- (standard deviation over seeds) / sqrt(n);
+    and a star if the mean is more than `noise` of these."""
     print(f'\n{title:16}', *[f'{column:>17}' for column in columns])
     means = values.mean(1)
     errors = values.std(1, ddof=1) / n ** 0.5
@@ -96,7 +96,7 @@ def curve_of(log, clock, goal, times):
     return np.interp(times, x, y)
 
 
-def draw(ax, clock, goal, names, logs):
+def table_and_lines(ax, clock, goal, names, logs):
     """Print a table by a clock, and draw a line with a band for each variant. logs[variant][seed]
     is a list of lines."""
     ends = [log[-1][clock] for group in logs for log in group]
@@ -163,21 +163,21 @@ if __name__ == "__main__":
     figure = Figure(figsize=(11, 4), layout='constrained')
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     left, right = figure.subplots(1, 2, sharey=True)
-    draw(right, 'cpu_seconds', goal, variants, logs)
-    draw(left, 'step', goal, variants, logs)
+    table_and_lines(right, 'cpu_seconds', goal, variants, logs)
+    table_and_lines(left, 'step', goal, variants, logs)
     figure.legend(*right.get_legend_handles_labels(), loc='outside right center', frameon=False)
 
     # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
     # equal there. And the mean of the curve: who learns sooner?
-    # (variants, seeds, 5)
-    ends = np.array([[ends_of(log, goal) for log in group] for group in logs])
+    ends = np.array([[ends_of(log, goal) for log in group] for group in logs])  # (.., seeds, 5)
     columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
     is_known = ~np.isnan(ends).all((0, 1))
     columns = columns[is_known]
     ends = ends[:, :, is_known]
     show('at the end', columns, variants, ends)
     first, *_ = given
-    at_rates = ends.reshape(-1, len(given), *ends.shape[1:])        # (rates, variants, seeds, 5)
+    # `variants` has all names at the first rate, then all at the second
+    at_rates = ends.reshape(-1, len(given), *ends.shape[1:])        # (rates, names, seeds, 5)
     gaps = (at_rates - at_rates[:, :1])[:, 1:].reshape(-1, *ends.shape[1:])
     others = [name for i, name in enumerate(variants) if i % len(given) > 0]
     noise = NOISE[len(seeds)]
