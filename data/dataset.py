@@ -318,8 +318,8 @@ class Dataset:
         row = self.choose_rows(split, n, rng)                                   # (n,)
         tokens = self.rows[row]                                                 # (n, T)
         if self.blanks is None:
-            # Only a suffix includes eos: who continues a text has to learn to stop. A generator that
-            # fills blanks is shown eos, which tells it how long the text is.
+            # Only a suffix includes eos: a network that continues a text has to learn to stop. One
+            # that fills blanks is shown eos, which tells it how long the text is.
             may_be_blank = tokens != tok.pad
             if self.blank_kind != 'suffix':
                 may_be_blank &= tokens != tok.eos

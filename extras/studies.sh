@@ -132,7 +132,6 @@ PYTHON
     rate passes 50 7e-4 2e-3 6e-3
     rate composite 10 3e-4 1e-3 3e-3
     rate docstrings 50 7e-4 2e-3 6e-3
-    rate shakespeare 50 7e-4 2e-3 6e-3
     more=(--dataset=out-studies/mine.jsonl)
     rate pairs 20 3e-4 1e-3 3e-3
 }
