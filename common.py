@@ -471,7 +471,7 @@ class Progress:
         if lowest < start - noise:
             words += (f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate or "
                       "a larger --batch_size")
-        elif now > max(before + means['standard_error'], start + noise):
+        elif now > max(before + 2 * means['standard_error'], start + noise):
             words += "; still rising: try a larger --max_iters"
         # Memorised: training prompts gained twice as much, and more than chance explains.
         training, error = self.training or (start, 0.0)

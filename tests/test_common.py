@@ -179,8 +179,8 @@ VERDICTS = {                # by the goal now, before, and in training; it was 0
     (0.60, 0.20, 0.65): 'above the line to beat; it was 0.200 after step 10: try a smaller '
                         '--learning_rate or a larger --batch_size',
     (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',
-    (0.60, 0.595, 0.65): 'above the line to beat',
-    (0.60, 0.50, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
+    (0.60, 0.582, 0.65): 'above the line to beat',
+    (0.60, 0.578, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
     (0.60, 0.29, 0.65): 'above the line to beat; still rising: try a larger --max_iters',
     (0.40, 0.40, 0.90): 'better than at the start, but not above the line to beat; it has '
                         'memorised, or its generator had: 0.900 on training prompts',
