@@ -8,7 +8,8 @@ at a generator alone.
 
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
-one are not shown. The numbers at the end are those that the run itself prints."""
+one are not shown. It should look like those of the dataset: any other is completed and scored, too,
+without a word. The numbers at the end are those that the run itself prints."""
 import sys
 
 import train_grpo as grpo

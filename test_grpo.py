@@ -767,7 +767,7 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     expected = {}
     for suffix in ('_greedy', ''):
         r = act(policy, prompts, greedy=suffix == '_greedy')
-        names = ['judge', 'letters', 'distinct', 'verify', 'tokens', 'ended']
+        names = ['judge', 'letters', 'distinct', 'verify', 'tokens'] + ['ended'] * causal
         scores = scorer.score(names, r)                                         # (20, 4) each
         scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']
         expected |= {name + suffix: values.mean().item() for name, values in scores.items()}

@@ -49,7 +49,7 @@ def test_links_lead_somewhere_and_named_files_exist(name):
     for target, anchor in re.findall(r'\]\((?!http)([^)#]*)#([^)]+)\)', text):
         text_of = (folder / target).read_text('utf-8') if target else text
         headings = [re.sub(r'[^\w -]', '', heading).lower().replace(' ', '-')
-                    for heading in re.findall(r'(?m)^## (.+)', text_of)]
+                    for heading in re.findall(r'(?m)^##+ (.+)', text_of)]
         assert anchor in headings, anchor
     for function in re.findall(r'`(\w+)\(\)`|`(test_\w+)`', text):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
