@@ -11,9 +11,9 @@ interrupted ones go on, so the same command can get more variants, seeds and rat
 of a script, or of a config file among its words, a run begins anew.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
-log.jsonl, such as --goal=reward or --goal=clip_frac: mean +- standard deviation over seeds.
-Values between two lines of the log are interpolated, up to the end of the run that ends first. The
-differences are those to the first variant at the same rate, seed by seed: their mean +- its
+log.jsonl, such as --goal=reward or --goal=clip_frac: mean +- standard deviation over seeds, for
+each rate by itself. Values between two lines of the log are interpolated, up to the end of the run
+that ends first. The differences are those to the first variant, seed by seed: their mean +- its
 standard error. For those to another variant, name it first: the runs are kept. Seconds are those of
 the processor; evaluations, and the load of the machine, are in them."""
 import argparse
@@ -96,18 +96,42 @@ def curve_of(log, clock, goal, times):
     return np.interp(times, x, y)
 
 
-def table_and_lines(ax, clock, goal, names, logs):
-    """Print a table by a clock, and draw a line with a band for each variant. logs[variant][seed]
-    is a list of lines."""
-    ends = [log[-1][clock] for group in logs for log in group]
-    times = np.linspace(0, min(ends), 101)
-    values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
-    values = np.array(values)                                       # (variants, seeds, 101)
-    show(clock, times[25::25].round(1), names, values[:, :, 25::25])
-    for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
-        ax.plot(times, mean, label=name)
-        ax.fill_between(times, mean - std, mean + std, alpha=0.2)
-    ax.set_xlabel(clock)
+def report(folder, names, seeds, wanted, panels):
+    """Print the tables of variants, and draw a line with a band for each in two panels: by step and
+    by seconds. Return the name of the goal in the log."""
+    logs = [[read_log(f'{folder}/{name}-{seed}') for seed in seeds] for name in names]
+    goal = f'eval/{wanted}'
+    if goal not in logs[0][0][0]:               # the first line is an evaluation
+        goal = wanted
+    logs = [[[line for line in log if goal in line] for log in group] for group in logs]
+    lacking = [name for name, group in zip(names, logs) if not all(group)]
+    if lacking:
+        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such "
+             "as reward")
+    first = logs[0][0][0]
+    print(f"\n{goal}: at the start {first[goal]:.3f}, greedy {first.get(f'{goal}_greedy', 0):.3f}")
+    for ax, clock in zip(panels, ('step', 'cpu_seconds')):
+        ends = [log[-1][clock] for group in logs for log in group]
+        times = np.linspace(0, min(ends), 101)
+        values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
+        values = np.array(values)                                   # (variants, seeds, 101)
+        show(clock, times[25::25].round(1), names, values[:, :, 25::25])
+        for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
+            ax.plot(times, mean, label=name)
+            ax.fill_between(times, mean - std, mean + std, alpha=0.2)
+        ax.set_xlabel(clock)
+    ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+
+    # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
+    # equal there. And the mean of the curve: who learns sooner?
+    ends = np.array([[ends_of(log, goal) for log in group] for group in logs])
+    columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
+    is_known = ~np.isnan(ends).all((0, 1))
+    ends = ends[:, :, is_known]                                     # (variants, seeds, columns)
+    show('at the end', columns[is_known], names, ends)
+    show(f'minus {names[0]}', columns[is_known], names[1:], ends[1:] - ends[0], len(seeds),
+         NOISE[len(seeds)])
+    return goal
 
 
 if __name__ == "__main__":
@@ -132,13 +156,13 @@ if __name__ == "__main__":
             shared.append(word)
     if len(seeds) not in NOISE or not given:
         fail(f"expected FOLDER, two to five seeds, and variants NAME=WORDS, not {sys.argv[1:]}")
-    variants = given
+    groups = [given]                            # of variants: one at each rate
     if options.rates:
-        variants = {f'{name}-{rate}': [*own, f'--learning_rate={rate}']
-                    for rate in options.rates.split(',') for name, own in given.items()}
+        groups = [{f'{name}-{rate}': [*own, f'--learning_rate={rate}']
+                   for name, own in given.items()} for rate in options.rates.split(',')]
     # Seed by seed, so that all variants see the same load of the machine.
     runs = {f'{folder}/{name}-{seed}': [*shared, *own, f'--seed={seed}']
-            for seed in seeds for name, own in variants.items()}
+            for seed in seeds for group in groups for name, own in group.items()}
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
@@ -150,36 +174,13 @@ if __name__ == "__main__":
             minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - done)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
 
-    logs = [[read_log(f'{folder}/{name}-{seed}') for seed in seeds] for name in variants]
-    goal = f'eval/{options.goal}'
-    if goal not in logs[0][0][0]:               # the first line is an evaluation
-        goal = options.goal
-    logs = [[[line for line in log if goal in line] for log in group] for group in logs]
-    lacking = [name for name, group in zip(variants, logs) if not all(group)]
-    if lacking:
-        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such "
-             "as reward")
-    print(f"\n{goal}: {' '.join(shared)}")
-    figure = Figure(figsize=(11, 4), layout='constrained')
+    print('\n', *shared)
+    figure = Figure(figsize=(11, 4 * len(groups)), layout='constrained')
+    rows = figure.subplots(len(groups), 2, sharey=True, squeeze=False)
+    for group, panels in zip(groups, rows):
+        goal = report(folder, list(group), seeds, options.goal, panels)
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
-    left, right = figure.subplots(1, 2, sharey=True)
-    table_and_lines(right, 'cpu_seconds', goal, variants, logs)
-    table_and_lines(left, 'step', goal, variants, logs)
-    figure.legend(*right.get_legend_handles_labels(), loc='outside right center', frameon=False)
-
-    # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
-    # equal there. And the mean of the curve: who learns sooner?
-    ends = np.array([[ends_of(log, goal) for log in group] for group in logs])  # (.., seeds, 5)
-    columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
-    is_known = ~np.isnan(ends).all((0, 1))
-    columns = columns[is_known]
-    ends = ends[:, :, is_known]
-    show('at the end', columns, variants, ends)
-    # `variants` has all names at the first rate, then all at the second.
-    first = np.arange(len(ends)) // len(given) * len(given)
-    noise = NOISE[len(seeds)]
-    show(f'minus {next(iter(given))}', columns, variants, ends - ends[first], len(seeds), noise)
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
-    print(f"* more than {noise} standard errors, of which chance makes one in twenty. Three seeds "
-          f"are for a first look, five for a claim.\n\nwrote {path}")
+    print(f"* more than {NOISE[len(seeds)]} standard errors, of which chance makes one in twenty. "
+          f"Three seeds are for a first look, five for a claim.\n\nwrote {path}")

@@ -13,7 +13,8 @@ from common import as_numbers, print_line
 from model import make_optimizers
 from rollout import show_group, token_stats
 
-TERMS = {'pg_loss': "minus ratio x advantage; every ratio is 1 before the update",
+TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the update (cispo: minus "
+                    "advantage x log p)",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
          'entropy_bonus': "minus entropy_coef x entropy",
          'loss': "their sum"}
