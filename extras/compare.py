@@ -109,7 +109,8 @@ def report(folder, names, seeds, wanted, panels):
         fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such "
              "as reward")
     first = logs[0][0][0]
-    print(f"\n{goal}: at the start {first[goal]:.3f}, greedy {first.get(f'{goal}_greedy', 0):.3f}")
+    start = [f'{name} {first[name]:.3f}' for name in (goal, f'{goal}_greedy') if name in first]
+    print('\nat the start:', *start)
     for ax, clock in zip(panels, ('step', 'cpu_seconds')):
         ends = [log[-1][clock] for group in logs for log in group]
         times = np.linspace(0, min(ends), 101)
@@ -183,4 +184,5 @@ if __name__ == "__main__":
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
     print(f"* more than {NOISE[len(seeds)]} standard errors, of which chance makes one in twenty. "
-          f"Three seeds are for a first look, five for a claim.\n\nwrote {path}")
+          "Two seeds can agree by luck; three are for a first look, five for a claim."
+          f"\n\nwrote {path}")

@@ -152,7 +152,7 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     text = compare(*words)
     assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
     _, step, seconds, end, gap = re.split('step  |cpu_seconds|at the end|minus a', text)
-    assert 'at the start 0.000, greedy 0.700' in text
+    assert 'at the start: eval/verify 0.000 eval/verify_greedy 0.700' in text
     for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
         assert row('a', table)[1::2] == ['0.150 +- 0.141', '0.300 +- 0.283']
         assert row('b', table)[1::2] == ['0.250 +- 0.212', '0.500 +- 0.424']
