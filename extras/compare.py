@@ -96,18 +96,21 @@ def curve_of(log, clock, goal, times):
     return np.interp(times, x, y)
 
 
-def report(folder, names, seeds, wanted, panels):
+def logs_of(folder, name, seeds, goal):
+    """Return the logs of a variant, one for each seed: their lines that have the goal."""
+    logs = []
+    for seed in seeds:
+        logs.append([line for line in read_log(f'{folder}/{name}-{seed}') if goal in line])
+    if not all(logs):
+        fail(f"no {goal} in the logs of {name}: leave it out, or choose another --goal, such as "
+             "reward")
+    return logs
+
+
+def report(names, logs, goal, panels):
     """Print the tables of variants, and draw a line with a band for each in two panels: by step and
-    by seconds. Return the name of the goal in the log."""
-    logs = [[read_log(f'{folder}/{name}-{seed}') for seed in seeds] for name in names]
-    goal = f'eval/{wanted}'
-    if goal not in logs[0][0][0]:               # the first line is an evaluation
-        goal = wanted
-    logs = [[[line for line in log if goal in line] for log in group] for group in logs]
-    lacking = [name for name, group in zip(names, logs) if not all(group)]
-    if lacking:
-        fail(f"no {goal} in the logs of {lacking}: leave them out, or choose another --goal, such "
-             "as reward")
+    by seconds. logs[variant][seed] is a list of lines."""
+    n_seeds = len(logs[0])
     first = logs[0][0][0]
     start = [f'{name} {first[name]:.3f}' for name in (goal, f'{goal}_greedy') if name in first]
     print('\nat the start:', *start)
@@ -130,9 +133,8 @@ def report(folder, names, seeds, wanted, panels):
     is_known = ~np.isnan(ends).all((0, 1))
     ends = ends[:, :, is_known]                                     # (variants, seeds, columns)
     show('at the end', columns[is_known], names, ends)
-    show(f'minus {names[0]}', columns[is_known], names[1:], ends[1:] - ends[0], len(seeds),
-         NOISE[len(seeds)])
-    return goal
+    show(f'minus {names[0]}', columns[is_known], names[1:], ends[1:] - ends[0], n_seeds,
+         NOISE[n_seeds])
 
 
 if __name__ == "__main__":
@@ -175,11 +177,17 @@ if __name__ == "__main__":
             minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - done)
             print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
 
+    first_path, *_ = runs
+    first_line, *_ = read_log(first_path)       # an evaluation
+    goal = f'eval/{options.goal}'
+    if goal not in first_line:
+        goal = options.goal
     print('\n', *shared)
     figure = Figure(figsize=(11, 4 * len(groups)), layout='constrained')
     rows = figure.subplots(len(groups), 2, sharey=True, squeeze=False)
     for group, panels in zip(groups, rows):
-        goal = report(folder, list(group), seeds, options.goal, panels)
+        logs = [logs_of(folder, name, seeds, goal) for name in group]
+        report(list(group), logs, goal, panels)
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)

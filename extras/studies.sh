@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # four to five hours of one core; finished runs are kept
+#     bash extras/studies.sh              # three hours of one core, and SmolLM2; finished runs are kept
 #     bash extras/studies.sh c f
 #
 # The last of them, `pretrained`, needs the two models of the README ("Real models").

@@ -1,6 +1,6 @@
 """GRPO in 60 lines of code: a network learns to fill _+4+_+2=17 so that it is true.
 
-    python -m extras.tiny                           # torch, one core, 12 seconds
+    python -m extras.tiny                           # torch, one core, 8 seconds
 
 train_grpo.py adds: a learned judge, several passes, generating from left to
 right, micro-steps and ranks, logs, checkpoints."""
