@@ -200,6 +200,10 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
         path = name
         if name.endswith('.py'):
             path, _, config = read_recipe(dict(DEFAULTS), words)
+            # The first one completes prompts. A judge only reads, so it can be causal anyway.
+            completes = name == names[0] and config['kind'] == 'causal'
+            assert not completes or blank_kind in ('suffix', 'answer'), (
+                f"blank_kind = '{blank_kind}': {name} is causal; it needs 'suffix' or 'answer'")
             # two recipes of one path would overwrite each other; the same one twice is fine
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):

@@ -29,9 +29,9 @@ a() { # seven papers, one update a step
 
 b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
     for lr in 1e-4 3e-4 1e-3; do
-        study b-$lr $long --max_iters=12 --eval_interval=4 --learning_rate=$lr --min_lr=$lr \
-            --batch_size=8 --gradient_accumulation_steps=4 --mini_batches=4 --inner_updates=4 \
-            --seeds=1,2,3 "${papers[@]}" \
+        study b-$lr $long --max_iters=12 --warmup_iters=2 --eval_interval=4 \
+            --learning_rate=$lr --min_lr=$lr --batch_size=8 --gradient_accumulation_steps=4 \
+            --mini_batches=4 --inner_updates=4 --seeds=1,2,3 "${papers[@]}" \
             'gspo_wide=config/papers/gspo.py --clip_low=0.03 --clip_high=0.04'
     done
 }

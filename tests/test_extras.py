@@ -119,8 +119,8 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     def call(words, **_):
         path = words[-2].removeprefix('--out_dir=')
         started.append((path, words[-1]))
-        at = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8, 'c-1': 0.2, 'c-2': 0.6}.get(
-            path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
+        at = {'a-1': 0.1, 'a-2': 0.5, 'a-3': 0.3, 'b-1': 0.2, 'b-2': 0.8, 'b-3': 0.5, 'c-1': 0.2,
+              'c-2': 0.6}.get(path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
         if '--learning_rate=9e-3' in words:
             at = float('b-' in path)
         pathlib.Path(path).mkdir(exist_ok=True)
@@ -164,9 +164,13 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     write('x.py', 'batch_size = 2')             # all four begin anew
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert len(started) == 11
-    # at each rate minus the first variant of that rate; equal gaps are more than noise
+    # At each rate minus the first variant of that rate. Equal gaps are more than noise, but not
+    # with two seeds.
     gap = compare('x.py', '--seeds=1,2', '--rates=1e-3,9e-3', 'a=', 'b=')
     assert row('b-1e-3', gap)[0] == '0.200 +- 0.100'
+    assert row('b-9e-3', gap)[::2] == ['1.000 +- 0.000', '0.500 +- 0.000']
+    gap = compare('x.py', '--seeds=1,2,3', '--rates=1e-3,9e-3', 'a=', 'b=')
+    assert row('b-1e-3', gap)[0] == '0.200 +- 0.058'
     assert row('b-9e-3', gap)[::2] == ['1.000 +- 0.000*', '0.500 +- 0.000*']
     # a config file that changes during a run
     with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
