@@ -115,8 +115,6 @@ def configure(namespace, words):
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
-            if type(choices) is range:
-                choices = f"the numbers from {choices.start} to {choices.stop - 1}"
             fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
     return knobs_of(namespace), functions
 
@@ -184,12 +182,8 @@ def barrier():
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device.
     """
-    if n_ranks() > 1 or 'RANK' in os.environ:
-        for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'):
-            if name not in os.environ:
-                fail(f"several ranks are started by torchrun, which sets {name}, too")
-    if not 0 <= rank() < n_ranks():
-        fail(f"RANK = {rank()}: expected 0 to {n_ranks() - 1}, as WORLD_SIZE = {n_ranks()}")
+    if rank() >= n_ranks():
+        fail(f"RANK = {rank()}, but WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
@@ -311,21 +305,11 @@ def write_line(file, values):
         fail(f"{file.name} cannot be written: {e}")
 
 
-def check_writable(path):
-    """Exit if a path cannot be written. Better now than after training."""
-    parents = Path(path).absolute().parents
-    parent = next((parent for parent in parents if parent.exists()), Path('/'))
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        fail(f"{path} cannot be written")
-
-
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
-    check_writable(f'{folder}/log.jsonl')
-    # an empty folder is as good as none
-    if not os.path.lexists(folder) or os.path.isdir(folder) and not os.listdir(folder):
+    if not os.path.isdir(folder) or not os.listdir(folder):
         return False
-    if not (os.path.exists(f'{folder}/config.json') and os.path.exists(f'{folder}/log.jsonl')):
+    if not os.path.exists(f'{folder}/log.jsonl'):
         fail(f"{folder} is no folder of a run; choose another --out_dir")
     return True
 
@@ -333,9 +317,8 @@ def has_run(folder):
 def move_aside(folder, needed):
     """Rename the folder of a run: out-grpo becomes out-grpo-1, or the first free number. Exit if
     that run still writes, or if a file in it is needed."""
-    real_folder = os.path.realpath(folder)
     for name in needed:                         # perhaps through a link
-        if f'{os.path.realpath(name)}/'.startswith(f'{real_folder}/'):
+        if Path(name).resolve().is_relative_to(Path(folder).resolve()):
             fail(f"{name} is in {folder}, which would be moved aside; choose another --out_dir")
     lock(f'{folder}/log.jsonl')
     number = 1
@@ -407,32 +390,16 @@ class Progress:
     """How far a run has come, by its evaluations on held-out prompts."""
     goal: str                   # the mean to watch: 'verify' or 'reward'
     rewards: dict               # {name: weight}
-    evaluations: list           # (step, means {name: number}) of all evaluations, the start first
+    evaluations: dict           # {step: means {name: number}}, the start first
     training: tuple = ()        # mean and standard error of the goal in the last training step
-
-    def is_of(self, rewards, at_start):
-        """Return whether this run started with these rewards and means: then its prompts are the
-        same. Another machine rounds differently."""
-        _, saved = self.evaluations[0]
-        is_close = [math.isclose(value, saved.get(name, math.inf), rel_tol=0.01, abs_tol=0.01)
-                    for name, value in at_start.items()]
-        return rewards == self.rewards and all(is_close)
-
-    def add(self, step, means, training=None):
-        """Add an evaluation. training (P, k): the goal in the step before it."""
-        self.evaluations.append((step, means))
-        if training is not None:
-            # Completions of a prompt are alike, so the prompts are what is counted.
-            error = training.mean(1).std() / len(training) ** 0.5
-            self.training = (training.mean().item(), error.item())
 
     def values(self):
         """Return (the goal, its step) of all evaluations."""
-        return [(means[self.goal], step) for step, means in self.evaluations]
+        return [(means[self.goal], step) for step, means in self.evaluations.items()]
 
     def parts(self):
         """Return the names of the rewards if the goal is their sum, which hides each of them."""
-        _, means = self.evaluations[-1]
+        *_, means = self.evaluations.values()
         # a dict keeps their order, and has `verify` once if it is a reward, too
         names = dict.fromkeys(['verify', *self.rewards])
         return [name for name in names if self.goal == 'reward' and name in means]
@@ -440,8 +407,8 @@ class Progress:
     def numbers(self):
         """Return the numbers of the last evaluation that the console shows."""
         goal = self.goal
-        _, start = self.evaluations[0]
-        _, means = self.evaluations[-1]
+        start, *_ = self.evaluations.values()
+        *_, means = self.evaluations.values()
         numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': start[goal],
                    'line to beat': start[f'{goal}_greedy'],
                    'standard error': means['standard_error']}
@@ -452,8 +419,8 @@ class Progress:
     def verdict(self):
         """Return in words whether the run worked. Differences of less than two standard errors are
         noise."""
-        _, at_start = self.evaluations[0]
-        _, means = self.evaluations[-1]
+        at_start, *_ = self.evaluations.values()
+        *_, means = self.evaluations.values()
         values = self.values()
         start = at_start[self.goal]
         now = means[self.goal]

@@ -4,7 +4,6 @@ One class serves as generator and as judge. There is no dropout, because samplin
 see one and the same network."""
 import math
 import os
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -304,14 +303,9 @@ def load_checkpoint(path):
         path = f'{path}/ckpt.pt'
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
-    elif os.path.exists(f'{path}/log.jsonl'):
-        fail(f"{path} has no ckpt.pt: this run was stopped before it saved")
     if not os.path.exists(path):
         fail_unknown('there is no run or checkpoint', path, os.listdir())
     try:
-        assert os.path.isfile(path)             # a device could be read without end
-        # It is a zip file, with a checksum of each tensor, which torch does not compare.
-        assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         assert 'model_args' in checkpoint
@@ -321,24 +315,14 @@ def load_checkpoint(path):
 
 
 def restore(folder, must_match, model, optimizers):
-    """Load the weights and the moments of a run; weight decay and betas stay as they are. Return
-    its checkpoint. must_match: {name: value} that the run must have in common with this one."""
+    """Load the weights of a run, and the moments of its optimizers; weight decay and betas stay as
+    they are. Return its checkpoint. must_match: {name: value} that the run must have in common with
+    this one."""
     checkpoint = load_checkpoint(folder)
     for name, value in must_match.items():
         assert checkpoint['must_match'].get(name, value) == value, (
             f"a resumed run keeps its {name}; that of {folder} is another one")
-    start = [p.clone() for p in model.parameters()]
     model.load_state_dict(checkpoint['model'])
-    assert is_finite(model), f"{folder} has weights that are not finite"
-    state = {}                                  # of each weight: its moments, and its steps
     for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
         optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})
-        state |= optimizer.state
-    # load_state_dict() does not check that moments are there, and fit. Only a weight that never had
-    # a gradient may lack them; it is still as it was at the start.
-    for p, at_start in zip(model.parameters(), start):
-        shapes = {tuple(value.shape) for value in state.get(p, {}).values() if value.dim() > 0}
-        never_moved = not shapes and p.equal(at_start)
-        assert never_moved or shapes == {tuple(p.shape)}, (
-            f"{folder}: a weight {tuple(p.shape)} has moments {shapes}")
     return checkpoint

@@ -19,12 +19,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from common import (Signals, as_numbers, barrier, check_writable, configure, fail, init_device,
-                    knobs_of, print0, print_line, rank, reading, use_threads)
-from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts, rng_for
+from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
+                    print_line, rank, reading, use_threads)
+from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts
 from judge import Scorer, classify
-from model import (GPT, get_lr, is_finite, load_checkpoint, make_optimizers, optimizer_step,
-                   save_checkpoint)
+from model import GPT, get_lr, load_checkpoint, make_optimizers, optimizer_step, save_checkpoint
 from rollout import complete
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -82,37 +81,24 @@ DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
 
 def loss_of(network, data, filler, split, n, step):
     """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
-    tokens or all answers (causal), or labels (classifier)."""
+    tokens or all answers (causal), or labels (classifier). Labels are the column `label` of the
+    dataset; or, if a network is the filler, 1 for real texts and 0 for the same texts as it fills
+    their blanks, half of each."""
+    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ').to(network.device)
+    tokens = prompts.tokens                     # (n, T); their blanks still have the real text
     if kind == 'classifier':
-        sequences, labels = classifier_batch(data, filler, split, n, step)
-        logits = classify(network, sequences.to(network.device))                # (n,)
-        return F.binary_cross_entropy_with_logits(logits, labels.to(network.device))
-    if kind == 'causal':
-        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))     # (n,)
-        tokens = data.rows[row]                                                 # (n, T)
-        where = tokens != data.tok.pad                                          # (n, T)
-        if blank_kind == 'answer':              # not the prompts, only the answers
-            where = data.blanks[row]
-    else:
-        prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')
-        tokens = prompts.tokens
-        where = prompts.blank
-    tokens = tokens.to(network.device)
-    where = where.to(network.device)
+        if filler:
+            prompts = prompts[:n // 2]
+            tokens = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
+            labels = [1.0] * len(prompts) + [0.0] * len(prompts)
+        else:
+            labels = [float(data.records[i]['label']) for i in prompts.row.tolist()]
+        logits = classify(network, tokens)                                      # (n,)
+        return F.binary_cross_entropy_with_logits(logits, logits.new_tensor(labels))
+    where = tokens != data.tok.pad                                              # (n, T)
+    if kind == 'fill' or blank_kind == 'answer':        # only what is blank
+        where &= prompts.blank
     return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
-
-
-def classifier_batch(data, filler, split, n, step):
-    """Return n sequences (n, T) and their labels (n,): texts with the column `label` of the
-    dataset. With a network as filler: real texts, with label 1, and the same texts as the filler
-    fills their blanks, with label 0, half of each."""
-    if filler is None:
-        row = data.choose_rows(split, n, rng_for(seed, f'pretrain {split}', step))
-        return data.rows[row], torch.tensor([float(data.records[i]['label']) for i in row])
-    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ')[:n // 2].to(filler.device)
-    # prompts.tokens still have the real text in their blanks
-    sequences = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
-    return sequences, (torch.arange(len(sequences)) < len(prompts)).float()
 
 
 # ---- recipes: config files that describe a network -----------------------------------------------
@@ -159,26 +145,18 @@ def load_network(path, device='cpu'):
     """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
     checkpoint = load_checkpoint(path)
     args = checkpoint['model_args']
-    if 'folder' in args:
-        from pretrained import Pretrained
-        with reading(args['folder']):
+    with reading(path):
+        if 'folder' in args:
+            from pretrained import Pretrained
             network = Pretrained(**args)
-        tok = network.tok
-    else:
-        with reading(path):
-            # wrong numbers would take all memory; each layer has weights of its own
-            weights = checkpoint['model']
-            is_possible = args['n_layer'] <= len(weights) and args['block_size'] < 2 ** 16
-            is_possible &= weights['embed.weight'].shape == (args['vocab_size'] + 3, args['n_embd'])
-            assert is_possible, f"{path}: its sizes are {args}"
+            tok = network.tok
+        else:
             network = GPT(**args)
             tok = Tokenizer(**checkpoint['vocabulary'])
-    # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
-    # brings its weights itself.
-    if 'model' in checkpoint:
-        with reading(path):
+        # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
+        # brings its weights itself.
+        if 'model' in checkpoint:
             network.load_state_dict(checkpoint['model'])
-    assert is_finite(network), f"{path} has weights that are not finite"
     return network.to(device), tok
 
 
@@ -200,10 +178,6 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
         path = name
         if name.endswith('.py'):
             path, _, config = read_recipe(dict(DEFAULTS), words)
-            # The first one completes prompts. A judge only reads, so it can be causal anyway.
-            completes = name == names[0] and config['kind'] == 'causal'
-            assert not completes or blank_kind in ('suffix', 'answer'), (
-                f"blank_kind = '{blank_kind}': {name} is causal; it needs 'suffix' or 'answer'")
             # two recipes of one path would overwrite each other; the same one twice is fine
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
@@ -246,15 +220,9 @@ def open_data(tok, filler):
     # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
     # that learns labels. One that learns from a filler has the rows of the filler.
     causal = filler.causal if filler else kind != 'fill'
-    # The blanks of prompts that are completed. A causal network learns all tokens, but it continues
-    # running text at its end, and a pair by its answer.
-    blanks = blank_kind
-    if kind == 'causal' and blank_kind == 'random':
-        blanks = 'suffix' if type(train[0]) is str else 'answer'
-    if kind == 'classifier' or causal and blanks == 'marked':
+    if kind == 'classifier' or causal and blank_kind == 'marked':
         verify = None
-    knobs = knobs_of(globals()) | {'blank_kind': blanks}
-    data = Dataset(train, held_out, tok, causal, **knobs)
+    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))
     for record in data.records or [{}]:         # running text has no answers and no labels
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
@@ -271,24 +239,16 @@ def check_label(record):
         "`against` it")
 
 
-def keep_old(path):
-    """Keep the network at a path under another name, which has the time at which it was made."""
-    made_at = time.localtime(os.path.getmtime(path))
-    old = f"{path}.{time.strftime('%Y-%m-%d-%H%M%S', made_at)}.old"
-    # A copy under a name of its own, made now: two processes that do so write the same.
-    if not os.path.exists(old):
-        os.replace(shutil.copy2(path, f'{old}.{os.getpid()}'), old)
-    return old
-
-
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     changed = changed_knobs(path, config)
     if changed and os.path.exists(path):
-        print(f"{path} is made again; the old one is kept as {keep_old(path)}; changed:", *changed)
+        print(f"{path} is made again; the old one is kept as {path}.old; changed:", *changed)
+        shutil.copy(path, f'{path}.old')
     torch_device = init_device(device, dtype)
-    check_writable(path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
     filler = None
     if against:
         _, filler_tok, (filler,) = open_networks([against], dataset, blank_kind, torch_device)

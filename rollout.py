@@ -240,7 +240,8 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
     if model.causal:
-        assert n_fill_steps == 1, "n_fill_steps: a causal generator has no passes"
+        assert n_fill_steps == 1 and prompts.data.blank_kind != 'marked', (
+            "a causal generator has no passes (n_fill_steps = 1) and no marked blanks")
         # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
         kind = model.device.type
         with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
@@ -326,6 +327,7 @@ def generate(model, prompts, **sampling):
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
     to_sample = prompts.blank.repeat_interleave(k, 0)       # (N, T): unless eos comes before it
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
+    n_ids = model.pad_id + 1
     kept_at = []                                # (N, V) of each column, or (N, 1)
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
@@ -349,7 +351,11 @@ def generate(model, prompts, **sampling):
         to_sample[ended, column:] = False
         # A state and the next token make a new state, for those that go on.
         goes_on = to_sample[:, column:].any(1)                                  # (N,)
-        parent, inputs, index = unique_pairs(state_of[goes_on], last[goes_on], model.pad_id + 1)
+        # A pair is one number here: with 12 ids, state 3 and token 7 are 43, and 43 // 12, 43 % 12
+        # come back. Equal pairs become one.
+        keys, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
+        parent = keys // n_ids
+        inputs = keys[:, None] % n_ids
         # sequences that have ended get state 0, whose token they do not take
         state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
         prompt_of = prompt_of[parent]
@@ -361,15 +367,6 @@ def generate(model, prompts, **sampling):
     drawn_from = (where.flatten().cumsum(0) - 1).view(where.shape).masked_fill(~where, -1)
     kept = torch.stack(kept_at, 1)[where[:, first:column]]                      # (U, V)
     return Rollout(prompts, sequences, sequences, where, drawn_from, logp_sampled, kept)
-
-
-def unique_pairs(state, token, n_ids):
-    """Return the different pairs of two tensors (n,): states (S,), tokens (S, 1), and which of them
-    each pair is (n,). Tokens are below n_ids."""
-    # A pair is one number here, which sorts faster: of 12 ids, state 3 with token 7 has the key 43,
-    # from which 43 // 12 and 43 % 12 come back.
-    keys, index = torch.unique(state * n_ids + token, return_inverse=True)
-    return keys // n_ids, keys[:, None] % n_ids, index
 
 
 # ---- a group for people --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ at a generator alone.
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
-    python sample.py out/generator_arithmetic.pt            # if it is causal: --blank_kind=answer
+    python sample.py out/generator_arithmetic.pt
 
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
@@ -37,16 +37,13 @@ def open_run(path, *words):
     run = grpo.set_up(flags + list(words))
     if 'must_match' not in checkpoint:
         return run, {'generator': run.policy}
-    networks = {'before': run.policy}           # it has the weights of the start
     changed = dict(run.must_match.items() - checkpoint['must_match'].items())
     if changed:
         print("made anew since this run, or changed by a flag:", *changed)
+    after, _ = load_network(path, run.policy.device)
     if 'generator' in changed:                  # then the start is lost
-        networks = {}
-    networks['after'], tok = load_network(path, run.policy.device)
-    assert tok.vocabulary == run.data.tok.vocabulary, (
-        f"{path} had another vocabulary: its data or its generator have changed")
-    return run, networks
+        return run, {'after': after}
+    return run, {'before': run.policy, 'after': after}
 
 
 if __name__ == "__main__":

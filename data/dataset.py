@@ -163,6 +163,14 @@ def hold_out(texts):
     return parts
 
 
+def check_blanks(texts, blank_kind):
+    """Refuse blanks that the texts cannot have."""
+    is_text = type(texts[0]) is str
+    assert blank_kind == 'random' or is_text == (blank_kind == 'suffix'), (
+        f"the dataset has {'running text' if is_text else 'prompts'}; blank_kind = '{blank_kind}' "
+        "does not fit")
+
+
 class Dataset:
     """Texts as rows of token ids, and the prompts that are made from them.
 
@@ -185,19 +193,22 @@ class Dataset:
         self.fill_order = fill_order
         self.blank_kind = blank_kind
         # only used if the blanks of a row are not always the same
-        self.draw_blanks = functools.partial(random_blanks, suffix=blank_kind == 'suffix',
-                                             low=blank_low, high=blank_high, span=blank_span)
+        self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
+                                             span=blank_span)
         self.records = self.blanks = None
+        check_blanks(train, blank_kind)
         # All texts of a dataset are strings, or all are records.
-        if type(train[0]) is str:
+        is_text = type(train[0]) is str
+        # A causal network continues running text at its end, and a pair by its answer.
+        if causal and blank_kind == 'random':
+            self.blank_kind = 'suffix' if is_text else 'answer'
+        if is_text:
             self.make_windows(train, held_out, block_size or 64)
         else:
             self.make_pairs(train, held_out, block_size)
 
     def make_windows(self, train, held_out, T):
         """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""
-        assert self.blank_kind in ('random', 'suffix'), (
-            f"blank_kind = '{self.blank_kind}': expected prompts and answers, not running text")
         self.block_size = T
         self.rows_of = {}
         stream = []
@@ -215,7 +226,6 @@ class Dataset:
     def make_pairs(self, train, held_out, block_size):
         """Encode each record as a row, and once more with blank_id in its blanks."""
         tok = self.tok
-        assert self.blank_kind != 'suffix', "blank_kind = 'suffix': expected running text"
         records = train + held_out
         self.rows_of = {'train': range(len(train)), 'val': range(len(train), len(records))}
         names = dict.fromkeys(name for record in records for name in record)
@@ -311,8 +321,6 @@ class Dataset:
     def prompts(self, split, n, k, seed, step=0, purpose=''):
         """Return n Prompts for k completions each, a function of (seed, split, step). purpose: of
         the texts and blanks, so that pretraining draws others."""
-        assert not (self.causal and self.blank_kind in ('random', 'marked')), (
-            f"blank_kind = '{self.blank_kind}': a causal generator needs 'suffix' or 'answer'")
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
         row = self.choose_rows(split, n, rng)                                   # (n,)
@@ -321,9 +329,10 @@ class Dataset:
             # Only a suffix includes eos: a network that continues a text has to learn to stop. One
             # that fills blanks is shown eos, which tells it how long the text is.
             may_be_blank = tokens != tok.pad
-            if self.blank_kind != 'suffix':
+            is_suffix = self.blank_kind == 'suffix'
+            if not is_suffix:
                 may_be_blank &= tokens != tok.eos
-            blank = self.draw_blanks(may_be_blank, rng)
+            blank = self.draw_blanks(may_be_blank, rng, is_suffix)
         else:
             blank = self.blanks[row]
         if self.causal:

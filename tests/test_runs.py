@@ -1,6 +1,5 @@
 """Runs: the same command gives the same run; resumed, killed, on two ranks; nothing is overwritten;
 errors end with a sentence."""
-import glob
 import json
 import os
 import pathlib
@@ -17,7 +16,7 @@ import torch
 import common
 import pretrain
 import train_grpo
-from common import Progress, configure
+from common import configure
 from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
@@ -200,16 +199,8 @@ def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
     before = weights(path)
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     assert weights(path).equal(before)
-    two = [Run('pretrain.py', recipe, '--n_embd=16') for _ in range(2)]
-    codes, texts = zip(*[going.wait() for going in two])
-    assert codes == (0, 0) and 'changed: n_embd' in ''.join(texts)
-    second = weights(path)                      # the copies' names hold the time of their making
-    old = glob.glob(f'{path}.*.old')
-    assert len(old) == 1 and weights(old[0]).equal(before) and len(second) < len(before)
-    os.utime(path, (1, 1))
-    succeeds('pretrain.py', recipe, '--n_embd=24')
-    older, new = sorted(glob.glob(f'{path}.*.old'))
-    assert weights(older).equal(second) and weights(new).equal(before)
+    assert 'changed: n_embd' in succeeds('pretrain.py', recipe, '--n_embd=16')
+    assert weights(f'{path}.old').equal(before) and len(weights(path)) < len(before)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
     fails('was not made by', 'pretrain.py', f'--out={path}')
 
@@ -285,40 +276,30 @@ def test_a_signal_ends_the_training_of_networks_too():
 
 
 def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """With other rewards, its best begins anew. A dataset is known by its texts, and no network is
-    trained before a run is refused."""
+    """A dataset is known by its texts, and no network is trained before a run is refused."""
     lines = pathlib.Path('marked.jsonl').read_text()
     mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked']
     other = load_checkpoint('out/generator_arithmetic.pt')
     other['model']['embed.weight'] += 1.0
     torch.save(other, 'other.pt')
-    fails('nothing to resume', *command('--resume=True'))
+    fails('there is no run', *command('--resume=True'))
     train(*mine, '--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
     for words, *flags in (['keeps its optimizer', '--optimizer=muon'],
                           ['keeps its generator', '--generator=other.pt'],
-                          ['other-mine.pt is missing', '--generator=' + write('other.py', '')],
-                          ['nothing is left to do', '--max_iters=1']):
+                          ['keeps its rewards', '--rewards={"distinct": 1.0}'],
+                          ['other-mine.pt is missing', '--generator=' + write('other.py', '')]):
         assert sys.executable not in fails(words, *command(*mine, '--resume=True', *flags))
     write('mine.jsonl', lines.partition('\n')[2])
     fails('keeps its dataset', *command(*mine, '--resume=True'))
     write('mine.jsonl', lines)
     assert pathlib.Path('run/log.jsonl').read_text() == log
-    saved = load_checkpoint('run')
-    _, at_start = saved['progress']['evaluations'][0]
-    at_start[saved['progress']['goal']] = 99.0
-    torch.save(saved, 'run/ckpt.pt')
     shutil.copytree('run', 'damaged')
-    torch.save(saved | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
+    torch.save(load_checkpoint('run') | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
     fails('damaged is damaged, or not what was expected: TypeError',
           *command(*mine, '--resume=True', '--max_iters=9', out='damaged'))
-    before = pathlib.Path('run/best.pt').read_bytes()
-    text = train(*mine, '--resume=True', '--weight_decay=0.1', '--rewards={"distinct": 1.0}')
-    assert 'other knobs: rewards max_iters weight_decay\n' in text
-    assert pathlib.Path('run/best-0.pt').read_bytes() == before
-    saved = load_checkpoint('run')
-    assert Progress(**saved['progress']).values()[0][0] <= 1
-    for optimizer in saved['optimizers']:
+    train(*mine, '--resume=True', '--weight_decay=0.1')
+    for optimizer in load_checkpoint('run')['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
 
 
@@ -363,12 +344,10 @@ MISTAKES = {
     '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps = 3',
     '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
-    '--beta2=1': 'beta2 = 1.0',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
     '--chat_template=True --generator=config/networks/generator_prose.py': 'chat_template',
     '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
-    f'--generator={EQUATIONS}': "'random'",
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
 }
 MISTAKES_IN_RECIPES = {
@@ -379,37 +358,28 @@ MISTAKES_IN_RECIPES = {
 }
 
 
-def test_a_folder_that_vanishes_ends_the_run_with_a_sentence():
-    reward = write('gone.py', "import shutil as _shutil\nrewards = {'gone': 1.0}\n"
-                   "def gone(completions):\n    _shutil.rmtree('run', ignore_errors=True)\n"
-                   "    return [0.0] * len(completions)\n")
-    fails('is gone', *command(reward))
-    assert not os.path.exists('run')
-
-
 def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
-    text = fails('cannot be written', 'pretrain.py', '--out=README.md/a.pt')
+    text = fails('README.md', 'pretrain.py', '--out=README.md/a.pt')
     assert 'step' not in text
 
 
 @pytest.mark.parametrize('flags', ['--top_p=95', '--temperature=0', '--out_dir=theirs',
-                                   '--blank_kind=suffix', '--blank_kind=random'])
+                                   '--blank_kind=suffix'])
 def test_a_mistake_is_refused_before_networks_are_made(flags):
     os.mkdir('theirs')
     write('theirs/thesis.txt', '')
-    recipe = write('generator_never.py', "max_iters = 1\nkind = 'causal'")
+    recipe = write('generator_never.py', 'max_iters = 1')
     text = fails(re.search('[a-z0-9]+$', flags)[0],
                  *command(f'--generator={recipe}'), flags)
     assert '$' not in text                      # before the command that makes a network
 
 
 @pytest.mark.parametrize('ranks', [
-    {'RANK': '1'}, {'WORLD_SIZE': '2'},
-    {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'}])
+    {'RANK': '1'}, {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'}])
 def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
-    refused('RANK' if len(ranks) > 1 else 'torchrun', common.init_device, 'cpu', 'float32')
+    refused('torchrun', common.init_device, 'cpu', 'float32')
 
 
 @pytest.mark.parametrize('flags', MISTAKES)
@@ -422,7 +392,7 @@ def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
     write('unanswered.jsonl', '\n'.join(f'{{"prompt": "{i}_"}}' for i in range(99)))
     fails(MISTAKES_IN_RECIPES[flags], 'pretrain.py', 'config/networks/generator_arithmetic.py',
           *flags.split(), '--out=new/a.pt')
-    assert not os.path.exists('new')
+    assert not os.path.exists('new/a.pt')
 
 
 # ---- sample.py -----------------------------------------------------------------------------------
@@ -442,7 +412,7 @@ def test_sample_shows_the_numbers_that_the_run_prints():
         assert re.search(rf'(?m)^{name} +.* after {last["eval/" + name]:.3f}$', text)
     assert len(re.findall('(?m)^(?:before|after) +verify +judge ', text)) == 4
     assert text.count('\n\n') == 2 and '\n\n\n' not in text
-    for words in ([EQUATIONS, '--prompt=12+35=', '--blank_kind=answer'],
+    for words in ([EQUATIONS, '--prompt=12+35='],
                   ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
@@ -460,17 +430,6 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
         assert ('made anew since this run' in text) == is_anew == ('before' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
-
-
-def test_nobody_needs_to_be_root_to_look_at_a_run(monkeypatch):
-    """A folder of no name is none, and not the root of the file system."""
-    monkeypatch.setattr(os, 'access', lambda *_: False)
-    monkeypatch.setattr(train_grpo, 'out_dir', '')
-    records = [{'prompt': 'a', 'answer': 'b'}] * 2
-    monkeypatch.setattr(train_grpo, 'blank_kind', 'answer')
-    train_grpo.check_knobs(records, records)
-    monkeypatch.setattr(train_grpo, 'out_dir', 'new')
-    refused('new/log.jsonl cannot be written', train_grpo.check_knobs, records, records)
 
 
 def test_sample_runs_no_code_that_a_checkpoint_names():
