@@ -16,7 +16,6 @@ each rate by itself. Values between two lines of the log are interpolated, up to
 that ends first. The differences are those to the first variant, seed by seed: their mean +- its
 standard error. For those to another variant, name it first: the runs are kept. Seconds are those of
 the processor; evaluations, and the load of the machine, are in them."""
-import argparse
 import os
 import subprocess
 import sys
@@ -27,8 +26,13 @@ from pathlib import Path
 
 import numpy as np
 
-from common import Signals, fail, show_error
+from common import Signals, configure, fail
 from extras.curves import Figure, read_log
+
+# ---- knobs, changed by --name=value --------------------------------------------------------------
+seeds = '1,2,3'             # two to five
+rates = ''                  # learning rates: every variant at each of them; '': that of the words
+goal = 'verify'             # of held-out prompts; or another number of log.jsonl
 
 # Student's t: chance exceeds so many standard errors of a mean over so many seeds once in twenty.
 # Two seeds can agree by luck, so they get no stars.
@@ -139,31 +143,22 @@ def report(names, logs, goal, panels):
 
 
 if __name__ == "__main__":
-    sys.excepthook = show_error
     Signals()                                   # Ctrl-C: the runs are saved and end, and so do we
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder')
-    parser.add_argument('--seeds', default='1,2,3')
-    parser.add_argument('--rates')
-    parser.add_argument('--goal', default='verify')
-    options, words = parser.parse_known_args()
-    folder = options.folder
-    seeds = options.seeds.split(',')
-    given = {}
-    shared = []
-    for word in words:
-        name, is_variant, own = word.partition('=')
-        if is_variant and word[0] != '-':
-            given[name] = own.split()
-        else:
-            shared.append(word)
+    # Three flags are ours. The first of the other words is the folder.
+    words = sys.argv[1:] or ['']
+    ours = [word for word in words if word.startswith(('--seeds', '--rates', '--goal', '--help'))]
+    configure(globals(), ours)
+    folder, *words = [word for word in words if word not in ours]
+    shared = [word for word in words if word.startswith('-') or '=' not in word]
+    given = dict(word.split('=', 1) for word in words if word not in shared)
+    seeds = seeds.split(',')
     if len(seeds) not in NOISE or not given:
         fail(f"expected FOLDER, two to five seeds, and variants NAME=WORDS, not {sys.argv[1:]}")
-    groups = [given]                            # of variants: one at each rate
-    if options.rates:
-        groups = [{f'{name}-{rate}': [*own, f'--learning_rate={rate}']
-                   for name, own in given.items()} for rate in options.rates.split(',')]
+    groups = []                                 # of variants {name: its words}, one at each rate
+    for rate in rates.split(','):
+        end = f'-{rate}' if rate else ''
+        also = [f'--learning_rate={rate}'] if rate else []
+        groups.append({name + end: own.split() + also for name, own in given.items()})
     # Seed by seed, so that all variants see the same load of the machine.
     runs = {f'{folder}/{name}-{seed}': [*shared, *own, f'--seed={seed}']
             for seed in seeds for group in groups for name, own in group.items()}
@@ -180,9 +175,8 @@ if __name__ == "__main__":
 
     first_path, *_ = runs
     first_line, *_ = read_log(first_path)       # an evaluation
-    goal = f'eval/{options.goal}'
-    if goal not in first_line:
-        goal = options.goal
+    if f'eval/{goal}' in first_line:
+        goal = f'eval/{goal}'
     print('\n', *shared)
     figure = Figure(figsize=(11, 4 * len(groups)), layout='constrained')
     rows = figure.subplots(len(groups), 2, sharey=True, squeeze=False)
