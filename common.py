@@ -99,7 +99,9 @@ def configure(namespace, words):
                 functions[name] = value
                 continue
             if name not in defaults:
-                fail_unknown(f'{word}: expected a knob (see --help) or _name, not', name, defaults)
+                script = Path(namespace.get('__file__', 'this script')).name
+                fail_unknown(f'{word}: expected a knob of {script} (see --help) or _name, not',
+                             name, defaults)
             # The type of the default is the type of the knob. The value of a flag is text, which is
             # read as Python. That of a file is a value already: literal_eval() refuses it, and it
             # stays. float() also takes the 0 of kl_beta = 0.

@@ -73,7 +73,7 @@ CHOICES = {
                     range(1, 1_000_000_000)),
 }
 # for recipes that open_networks() reads, whatever this process has set
-DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES}
+DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
 # ---- the loss ------------------------------------------------------------------------------------
@@ -286,5 +286,6 @@ if __name__ == "__main__":
                 break
     else:
         if stop_at > 0:
-            print(f"held-out verify never reached stop_at = {stop_at}")
+            print(f"held-out verify never reached stop_at = {stop_at}: does the task need answers "
+                  "with steps, or more data? (data/README.md: If it does not learn)")
     save_checkpoint(path, network, tok.vocabulary, config)

@@ -9,7 +9,8 @@ at a generator alone.
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
 one are not shown. It should look like those of the dataset: any other is completed and scored, too,
-without a word. The numbers at the end are those that the run itself prints."""
+without a word. The numbers at the end are those of the run's log (config/README.md says what they
+are). A generator alone has no reward, so its reward is `distinct`."""
 import sys
 
 import train_grpo as grpo
@@ -65,7 +66,7 @@ if __name__ == "__main__":
             show_group(label, r, run.scorer.score(names, r))
         print()
     if not prompt:
-        print("means over the held-out prompts; the greedy score before is the line to beat")
+        print("means over the held-out prompts; the greedy score of the start is the line to beat")
         means = [grpo.evaluate(network, run.scorer, run.held_out, run.goal)
                  for network in networks.values()]
         for name in means[0]:

@@ -152,7 +152,7 @@ if __name__ == "__main__":
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     given = dict(word.split('=', 1) for word in words if word not in shared)
     seeds = seeds.split(',')
-    if len(seeds) not in NOISE or not given:
+    if len(seeds) not in NOISE or not given or os.path.isfile(folder):
         fail(f"expected FOLDER, two to five seeds, and variants NAME=WORDS, not {sys.argv[1:]}")
     groups = []                                 # of variants {name: its words}, one at each rate
     for rate in rates.split(','):
@@ -186,6 +186,6 @@ if __name__ == "__main__":
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
-    print("* more than chance makes once in twenty: 4.3 standard errors of three seeds, 3.2 of four, "
-          "2.8 of five. Two seeds can agree by luck, and get no star. Three are for a first look, "
-          f"five for a claim.\n\nwrote {path}")
+    print("* more than chance makes once in twenty: 4.3 standard errors (before they are rounded) of "
+          "three seeds, 3.2 of four, 2.8 of five. Two seeds can agree by luck, and get no star. "
+          f"Three are for a first look, five for a claim.\n\nwrote {path}")
