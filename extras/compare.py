@@ -37,6 +37,9 @@ goal = 'verify'             # of held-out prompts; or another number of log.json
 # Student's t: chance exceeds so many standard errors of a mean over so many seeds once in twenty.
 # Two seeds can agree by luck, so they get no stars.
 NOISE = {2: np.nan, 3: 4.3, 4: 3.2, 5: 2.8}
+# The table of the end. Greedy decoding and pass@4 tell more than the goal: a policy that only
+# samples more sharply is equal there. The mean of the curve says who learns sooner.
+END = ('goal', 'greedy', 'pass@4', 'tokens', 'mean of curve')
 SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common'
 
 
@@ -73,32 +76,17 @@ def train(run):
 
 
 def show(title, columns, names, values, n=1, noise=np.nan):
-    """Print values (variants, seeds, columns): mean +- (standard deviation over seeds) / sqrt(n);
-    and a star if the mean is more than `noise` of these."""
-    print(f'\n{title:16}', *[f'{column:>17}' for column in columns])
-    means = values.mean(1)
+    """Print a table of values (variants, seeds, columns): mean +- (standard deviation over seeds)
+    / sqrt(n), with a star if the mean is more than `noise` of these."""
+    means = values.mean(1)                                          # (variants, columns)
     errors = values.std(1, ddof=1) / n ** 0.5
-    stars = np.where(abs(means) > noise * errors, '*', ' ')
-    for name, *row in zip(names, means, errors, stars):
-        cells = [f'{mean:.3f} +- {error:.3f}{star}' for mean, error, star in zip(*row)]
+    has_star = abs(means) > noise * errors
+    print(f'\n{title:16}', *[f'{column:>17}' for column in columns])
+    for i, name in enumerate(names):
+        cells = []
+        for mean, error, star in zip(means[i], errors[i], has_star[i]):
+            cells.append(f"{mean:.3f} +- {error:.3f}{'*' if star else ' '}")
         print(f'{name:16}', *[f'{cell:>17}' for cell in cells])
-
-
-def ends_of(log, goal):
-    """Return five numbers of a run: at its end the goal, the goal by greedy decoding, pass@4 and
-    tokens, NaN if the log lacks them; and the mean of the curve."""
-    last = log[-1]
-    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
-    ends = [last.get(name, np.nan) for name in names]
-    ends.append(np.mean([line[goal] for line in log]))
-    return ends
-
-
-def curve_of(log, clock, goal, times):
-    """Return the values of a number at times of a clock, interpolated between lines of a log."""
-    x = [line[clock] for line in log]
-    y = [line[goal] for line in log]
-    return np.interp(times, x, y)
 
 
 def logs_of(folder, name, seeds, goal):
@@ -112,18 +100,36 @@ def logs_of(folder, name, seeds, goal):
     return logs
 
 
+def curve_of(log, clock, goal, times):
+    """Return the goal at times of a clock, interpolated between the lines of a log."""
+    x = [line[clock] for line in log]
+    y = [line[goal] for line in log]
+    return np.interp(times, x, y)
+
+
+def ends_of(log, goal):
+    """Return the numbers of END for a run; NaN if its log lacks them."""
+    last = log[-1]
+    names = [goal, f'{goal}_greedy', 'eval/pass@4', 'eval/tokens']
+    ends = [last.get(name, np.nan) for name in names]
+    ends.append(np.mean([line[goal] for line in log]))
+    return ends
+
+
 def report(names, logs, goal, panels):
     """Print the tables of variants, and draw a line with a band for each in two panels: by step and
-    by seconds. logs[variant][seed] is a list of lines."""
+    by seconds. logs[i][j] is the log of variant i and seed j, a list of lines."""
     n_seeds = len(logs[0])
     first = logs[0][0][0]
     start = [f'{name} {first[name]:.3f}' for name in (goal, f'{goal}_greedy') if name in first]
     print('\nat the start:', *start)
     for ax, clock in zip(panels, ('step', 'cpu_seconds')):
+        # from 0 to the end of the run that ends first
         ends = [log[-1][clock] for group in logs for log in group]
         times = np.linspace(0, min(ends), 101)
         values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
         values = np.array(values)                                   # (variants, seeds, 101)
+        # the table has four of the 101 times
         show(clock, times[25::25].round(1), names, values[:, :, 25::25])
         for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
             ax.plot(times, mean, label=name)
@@ -131,15 +137,12 @@ def report(names, logs, goal, panels):
         ax.set_xlabel(clock)
     ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
 
-    # Greedy decoding and pass@4 tell more than the goal: a policy that only samples more sharply is
-    # equal there. And the mean of the curve: who learns sooner?
     ends = np.array([[ends_of(log, goal) for log in group] for group in logs])
-    columns = np.array(['goal', 'greedy', 'pass@4', 'tokens', 'mean of curve'])
     is_known = ~np.isnan(ends).all((0, 1))
     ends = ends[:, :, is_known]                                     # (variants, seeds, columns)
-    show('at the end', columns[is_known], names, ends)
-    show(f'minus {names[0]}', columns[is_known], names[1:], ends[1:] - ends[0], n_seeds,
-         NOISE[n_seeds])
+    columns = np.array(END)[is_known]
+    show('at the end', columns, names, ends)
+    show(f'minus {names[0]}', columns, names[1:], ends[1:] - ends[0], n_seeds, NOISE[n_seeds])
 
 
 if __name__ == "__main__":
@@ -186,6 +189,6 @@ if __name__ == "__main__":
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
-    print("* more than chance makes once in twenty: 4.3 standard errors (before they are rounded) of "
-          "three seeds, 3.2 of four, 2.8 of five. Two seeds can agree by luck, and get no star. "
+    print("* more than chance makes once in twenty: 4.3 standard errors (before they are rounded) "
+          "of three seeds, 3.2 of four, 2.8 of five. Two seeds can agree by luck, and get no star. "
           f"Three are for a first look, five for a claim.\n\nwrote {path}")
