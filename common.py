@@ -195,11 +195,12 @@ def init_device(device, dtype):
         torch.set_float32_matmul_precision('high')          # TF32
     device = torch.empty(0, device=device).device       # 'cuda' becomes cuda:3
     if dtype == 'auto':                         # bfloat16 where the device has it
-        has_bfloat16 = {
-            'cuda': lambda: torch.cuda.is_bf16_supported(including_emulation=False),
-            'cpu': torch.cpu._is_avx512_bf16_supported,
-        }.get(device.type, bool)                # bool() is False
-        dtype = 'bfloat16' if has_bfloat16() else 'float32'
+        has_bfloat16 = False
+        if device.type == 'cuda':
+            has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        elif device.type == 'cpu':
+            has_bfloat16 = torch.cpu._is_avx512_bf16_supported()
+        dtype = 'bfloat16' if has_bfloat16 else 'float32'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     # From here on matrix products are cast to bfloat16, and softmax and sums stay float32. The
     # casts of weights are not kept, because they would outlive the next update of the weights.
@@ -358,7 +359,7 @@ class Log:
         if torn:                                # the last line was never finished
             print(file=self.file)
         for line in lines:
-            with contextlib.suppress(ValueError):       # that of an earlier run was not, either
+            with contextlib.suppress(ValueError):       # an older torn line
                 last = json.loads(line)
                 self.began = {name: clock() - last[name] for name, clock in self.clocks.items()}
         self.samples = open(f'{folder}/samples.jsonl', 'a')

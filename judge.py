@@ -76,9 +76,9 @@ def distinct(scorer, r):
 def kl(scorer, r):
     """log policy - log reference of the completion, in nats. Its weight is negative. It is biased
     under top_k and top_p, as the estimators of the KL are."""
-    # The KL is the mean of this number over completions. Its gradient is 0 on average, so as a loss
-    # it is useless: see k1 in sampled_kl() in train_grpo.py. A reward is only multiplied with the
-    # gradient of log p, and the mean of that product is the gradient of the KL.
+    # The mean of this number over completions is the KL. As a loss it is useless, because the mean
+    # of its gradient is 0: see k1 in sampled_kl() in train_grpo.py. A reward is only multiplied
+    # with the gradient of log p, and the mean of that product is the gradient of the KL.
     now = token_stats(r, r.model, scorer.reference, scorer.temperature)
     return (now.logp_full - now.logp_ref).sum(1)
 

@@ -108,12 +108,15 @@ class Block(nn.Module):
 
 class Network(nn.Module):
     """What GRPO asks of a network. A GPT is one, and so is a Pretrained of pretrained.py. They have
-      trunk(inputs, cache) -> features (N, L, C) of ids (N, L), and logits(features) -> float32
-          logits (..., V). A position of a causal network sees itself and what stands to its left;
-          earlier tokens may be in the cache, to which new ones are added. bos is its first input.
-      causal, is_classifier, blank_id, bos_id, pad_id, block_size (of the longest
-          sequence), and args (plain values, for checkpoints)
-      hidden_matrices(): the weights for Muon; not needed with optimizer = 'adamw'"""
+      trunk(inputs, cache)      features (N, L, C) of ids (N, L). A position of a causal network
+                                sees itself and what stands to its left; earlier tokens may be in
+                                the cache, to which new ones are added. bos is its first input
+      logits(features)          float32 logits (..., V)
+      causal, is_classifier     what it is
+      blank_id, bos_id, pad_id  ids behind the V that it can produce
+      block_size                tokens of the longest sequence
+      args                      plain values, for checkpoints
+      hidden_matrices()         weights for Muon; not needed with optimizer = 'adamw'"""
     new_cache = KVCache
 
     @property
@@ -125,10 +128,10 @@ class Network(nn.Module):
         return next(self.parameters()).dtype
 
     def forward(self, tokens, where, copies=1):
-        """Return features (U, C), which score tokens[n, t] of tokens (N, T) at the U places where
-        `where` (N, T) is True, sequence by sequence: what fills a blank there, or follows the
-        tokens to the left. copies: sequences come in runs of `copies` that are equal up to their
-        first True; this part goes through a causal network once."""
+        """Return features (U, C) at the U places where `where` (N, T) is True, row by row; logits()
+        of them predict the token there. A bidirectional network sees these places as blanks, a
+        causal one sees what is to the left. copies: sequences come in runs of `copies` that are
+        equal up to their first True; this part goes through a causal network once."""
         if not self.causal:
             return self.trunk(tokens.masked_fill(where, self.blank_id))[where]
         inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last

@@ -163,13 +163,13 @@ def load_network(path, device='cpu'):
 def open_networks(names, dataset, blank_kind, device, may_train=True):
     """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
     a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
-    first, side by side; or refused, if may_train is False. dataset and marked blanks are for
-    recipes, which can set others. Of several ranks, the first makes the networks while the others
-    wait."""
+    first, side by side; or refused, if may_train is False. Recipes get the dataset, and blank_kind
+    if it is 'marked'; what they set themselves wins. Of several ranks, the first makes the networks
+    while the others wait."""
     flags = [f'--dataset={dataset}']
     if blank_kind == 'marked':
         flags.append('--blank_kind=marked')
-    if rank() > 0:                              # up to the barrier of rank 0, below
+    if rank() > 0:                              # until rank 0, at its barrier below, has made them
         barrier()
     paths = []
     running = []                                # processes, each with the path and knobs it makes

@@ -198,8 +198,8 @@ class Pretrained(Network):
         size = len(tokens)
         while size > 1 and size * tokens.size(1) > TOKENS_AT_ONCE:
             size = (size + 1) // 2
-        # A part may cut a run of copies. With 8 copies in parts of 12, runs of 4 are cut by no part
-        # and lie within one prompt.
+        # No part may cut a run of copies, so runs get shorter: 8 copies in parts of 12 become runs
+        # of 4.
         copies = math.gcd(copies, size)
         if size == len(tokens):
             return self.forward_part(tokens, where, copies)

@@ -21,10 +21,11 @@ LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 @dataclass
 class Rollout:
-    """k completions of each of B prompts. Each sampled token was drawn from one of U distributions,
-    those that a network gave at `where` in `states`. Sequences of a prompt that are in the same
-    state use the same distributions. In causal mode the states are the sequences, and each token
-    has a distribution of its own. An example stands below the fields."""
+    """k completions of each of B prompts. The network saw the rows of `states`, and gave a
+    distribution at each True of `where`: U in all. `drawn_from` says which of them a token was
+    drawn from. Sequences of a prompt that are in the same state use the same distributions. In
+    causal mode the states are the sequences, and each token has a distribution of its own. An
+    example stands below the fields."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
     states: Tensor              # (S, T) inputs of all passes, with blanks where nothing is yet
@@ -294,10 +295,11 @@ def fill(model, prompts, n_fill_steps, **sampling):
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
         logits = model.logits(model(states, where))                             # (U, V)
         ids, logp, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
-        # Distribution u gives completion j the token ids[u, j], if j is in its leader's state. u
-        # counts within this pass: in the picture it is 0 1 2 2, and 2 3 4 4 over all passes; j is
-        # 0 1 0 1. Both sequences of 2 8 _ draw from the last distribution.
-        u, j = is_equal[b, leader].nonzero(as_tuple=True)                       # (M,) each
+        # Token by token: distribution u gives completion j the token ids[u, j], if j is in its
+        # leader's state. u counts within this pass: in the picture it is 0 1 2 2, and 2 3 4 4 over
+        # all passes; j is 0 1 0 1. Both sequences of 2 8 _ draw from the last distribution.
+        in_state = is_equal[b, leader]                                          # (U, k)
+        u, j = in_state.nonzero(as_tuple=True)                                  # (M,) each
         target = b[u], j, t[u]
         partial[target] = ids[u, j]
         drawn_from[target] = n_distributions + u
@@ -356,7 +358,7 @@ def generate(model, prompts, **sampling):
         keys, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
         parent = keys // n_ids
         inputs = keys[:, None] % n_ids
-        # sequences that have ended get state 0, whose token they do not take
+        # sequences that have ended point at state 0, but take no token from it
         state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
         prompt_of = prompt_of[parent]
         # if no state has split or ended, the rows of the cache are right already

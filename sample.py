@@ -32,7 +32,7 @@ def open_run(path, *words):
     # Its knobs become words of a command line. A generator alone needs no reward.
     saved = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
     saved |= {'compile': False, 'out_dir': ''}          # no folder, because nothing is written
-    # A recipe is not taken from there: it is code. (A run names the files of its networks.)
+    # Not recipes: a checkpoint must not choose code that is run. (A run names its networks' files.)
     flags = [f'--{name}={value}' for name, value in saved.items()
              if name in grpo.DEFAULTS and not str(value).endswith('.py')]
     run = grpo.set_up(flags + list(words))
@@ -48,11 +48,12 @@ def open_run(path, *words):
 
 
 if __name__ == "__main__":
-    # The first word is the run. Three flags are ours, and all other words are for the run.
-    words = sys.argv[1:] or ['out-grpo']
-    ours = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
+    # Flags of ours, and words for open_run().
+    words = sys.argv[1:]
+    ours = [word for word in words
+            if word.startswith(('--prompt', '--num_samples', '--help', '-h'))]
     configure(globals(), ours)
-    run, networks = open_run(*[word for word in words if word not in ours])
+    run, networks = open_run(*[word for word in words if word not in ours] or ['out-grpo'])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]

@@ -235,10 +235,11 @@ class Dataset:
         encoded = list(map(encode, self.records))
         # After any prompt there is room for the longest answer.
         prompts, answers, _ = zip(*encoded)
-        answer = max(map(len, answers))
-        longest = max(map(len, prompts)) + max(self.max_new_tokens, answer)
-        if 0 < self.max_new_tokens < answer:
-            print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has {answer}")
+        longest_answer = max(map(len, answers))
+        longest = max(map(len, prompts)) + max(self.max_new_tokens, longest_answer)
+        if 0 < self.max_new_tokens < longest_answer:
+            print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has "
+                   f"{longest_answer}")
         self.block_size = T = min(block_size or 1024, longest)
         self.rows = torch.full((len(records), T), tok.pad)
         blanks = torch.zeros(len(records), T, dtype=torch.bool)
@@ -254,8 +255,9 @@ class Dataset:
 
     def encode_pair(self, record):
         """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the
-        blanks. If blanks are filled, a completion is the whole text. Then the record's answer
-        becomes the whole text, too, and its prompt is removed: cases_of() shows the blanks."""
+        blanks. If blanks are filled, a completion is the whole text. Then record['answer']
+        becomes the whole text, too, and record['prompt'] is deleted: cases_of() makes a prompt that
+        shows the blanks."""
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
             f"{record.get('line', record)} has no answer; only a causal generator needs none")

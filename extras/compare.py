@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import Signals, configure, fail
+from common import Signals, configure, fail, has_run, move_aside
 from extras.curves import Figure, read_log
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -54,7 +54,7 @@ def made_from(words):
 
 
 def train(run):
-    """Train to the end, in the folder path, unless it was done. Return whether it was."""
+    """Train a run to its end, in the folder path. Return True if an earlier call had done so."""
     path, words = run
     about = made_from(words)
     state = Path(f'{path}.state')
@@ -62,6 +62,8 @@ def train(run):
     if before == f'done {about}':
         return True
     resume = before == f'begun {about}' and os.path.exists(f'{path}/ckpt.pt')
+    if not resume and has_run(path):
+        move_aside(path, [])                    # it must not go on as if it were the new one
     state.write_text(f'begun {about}')
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={path}', f'--resume={resume}']
     with open(f'{path}.txt', 'a') as file:
@@ -171,10 +173,10 @@ if __name__ == "__main__":
     began = time.time()
     n_made = 0
     with ThreadPoolExecutor(n_processes) as pool:
-        for done, was_done in enumerate(pool.map(train, runs.items()), 1):
+        for n_done, was_done in enumerate(pool.map(train, runs.items()), 1):
             n_made += not was_done
-            minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - done)
-            print(f"{done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
+            minutes = (time.time() - began) / 60 / max(1, n_made) * (len(runs) - n_done)
+            print(f"{n_done} of {len(runs)} runs, {minutes:.0f} minutes left", flush=True)
 
     first_path, *_ = runs
     first_line, *_ = read_log(first_path)       # an evaluation
