@@ -80,15 +80,16 @@ def train(run):
 def show(title, columns, names, values, n=1, noise=np.nan):
     """Print a table of values (variants, seeds, columns): mean +- (standard deviation over seeds)
     / sqrt(n), with a star if the mean is more than `noise` of these."""
+    digits = 3 if n == 1 else 4                 # errors of a mean are smaller
     means = values.mean(1)                                          # (variants, columns)
     errors = values.std(1, ddof=1) / n ** 0.5
     has_star = abs(means) > noise * errors
-    print(f'\n{title:16}', *[f'{column:>17}' for column in columns])
+    print(f'\n{title:16}', *[f'{column:>20}' for column in columns])
     for i, name in enumerate(names):
         cells = []
         for mean, error, star in zip(means[i], errors[i], has_star[i]):
-            cells.append(f"{mean:.3f} +- {error:.3f}{'*' if star else ' '}")
-        print(f'{name:16}', *[f'{cell:>17}' for cell in cells])
+            cells.append(f"{mean:.{digits}f} +- {error:.{digits}f}{'*' if star else ' '}")
+        print(f'{name:16}', *[f'{cell:>20}' for cell in cells])
 
 
 def logs_of(folder, name, seeds, goal):
@@ -191,6 +192,6 @@ if __name__ == "__main__":
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
-    print("* more than chance makes once in twenty: 4.3 standard errors (before they are rounded) "
-          "of three seeds, 3.2 of four, 2.8 of five. Two seeds can agree by luck, and get no star. "
+    print("* more than chance makes once in twenty: 4.3 standard errors of three seeds, 3.2 of "
+          "four, 2.8 of five. Two seeds can agree by luck, and get no star. "
           f"Three are for a first look, five for a claim.\n\nwrote {path}")

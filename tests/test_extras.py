@@ -158,7 +158,7 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert row('b', table)[1::2] == ['0.250 +- 0.212', '0.500 +- 0.424']
     # the goal, greedy decoding, and the mean of two evaluations; the log has no pass@4
     assert [cell.split()[0] for cell in row('b', end)] == ['0.500', '0.700', '0.250']
-    assert row('b', gap)[::2] == ['0.200 +- 0.100', '0.100 +- 0.050'] and 'pass@4' not in text
+    assert row('b', gap)[::2] == ['0.2000 +- 0.1000', '0.1000 +- 0.0500'] and 'pass@4' not in text
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
     write('x.py', 'batch_size = 2')             # all four begin anew
@@ -167,11 +167,11 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     # At each rate minus the first variant of that rate. Equal gaps are more than noise, but not
     # with two seeds.
     gap = compare('x.py', '--seeds=1,2', '--rates=1e-3,9e-3', 'a=', 'b=')
-    assert row('b-1e-3', gap)[0] == '0.200 +- 0.100'
-    assert row('b-9e-3', gap)[::2] == ['1.000 +- 0.000', '0.500 +- 0.000']
+    assert row('b-1e-3', gap)[0] == '0.2000 +- 0.1000'
+    assert row('b-9e-3', gap)[::2] == ['1.0000 +- 0.0000', '0.5000 +- 0.0000']
     gap = compare('x.py', '--seeds=1,2,3', '--rates=1e-3,9e-3', 'a=', 'b=')
-    assert row('b-1e-3', gap)[0] == '0.200 +- 0.058'
-    assert row('b-9e-3', gap)[::2] == ['1.000 +- 0.000*', '0.500 +- 0.000*']
+    assert row('b-1e-3', gap)[0] == '0.2000 +- 0.0577'
+    assert row('b-9e-3', gap)[::2] == ['1.0000 +- 0.0000*', '0.5000 +- 0.0000*']
     # a config file that changes during a run
     with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
         compare('x.py', '--seeds=1,2', 'c=edit')
