@@ -106,7 +106,7 @@ def configure(namespace, words):
             # read as Python. That of a file is a value already: literal_eval() refuses it, and it
             # stays. float() also takes the 0 of kl_beta = 0.
             kind = type(defaults[name])
-            if kind is not str:
+            if kind is not str and type(value) is not bool:     # float(True) would be 1.0
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
@@ -186,6 +186,7 @@ def init_device(device, dtype):
     """
     if rank() >= n_ranks():
         fail(f"RANK = {rank()}, but WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
+    torch.set_float32_matmul_precision('highest')           # an earlier call may have changed it
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
@@ -258,10 +259,6 @@ def print_line(label, numbers):
 # ---- signals, files ------------------------------------------------------------------------------
 
 
-class Stop(SystemExit):
-    """A signal ends the process."""
-
-
 class Signals:
     """Ctrl-C, and the SIGTERM of a cluster that wants its machine back, end the process at once,
     without a traceback. After finish_step = True the first one only sets the exit code, so that the
@@ -281,7 +278,7 @@ class Signals:
         self.code = 128 + number
         if not self.finish_step:
             os.write(2, b"\nstopped\n")
-            raise Stop(self.code)
+            sys.exit(self.code)
         signal.signal(number, signal.SIG_DFL)   # the next one of this kind ends the process
         os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
@@ -338,18 +335,16 @@ class Log:
     A new run moves an older one out of its way. A resumed run appends.
     Each line has the seconds since the start of the run, and those of the processor.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
-    and the last evaluation line of each step.
-    needed: files that the run reads, which must not be moved.
-    wandb_project: also log to Weights & Biases, if not ''."""
+    and the last evaluation line of each step."""
 
     wandb = None
 
-    def __init__(self, folder, config, needed=(), resume=False, wandb_project=''):
+    def __init__(self, folder, config, resume):
         if rank() > 0:
             return
         path = Path(folder, 'log.jsonl')
         if not resume and has_run(folder):
-            move_aside(folder, needed)
+            move_aside(folder, [config['generator'], config['judge']])
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
         # A resumed run goes on counting where its log ends: it began that much earlier.
@@ -365,9 +360,10 @@ class Log:
         self.samples = open(f'{folder}/samples.jsonl', 'a')
         # the knobs of the last command, if the run was resumed with others
         Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
-        if wandb_project:
+        if config['wandb_project']:             # also log to Weights & Biases
             import wandb
-            self.wandb = wandb.init(project=wandb_project, name=path.parent.name, config=config)
+            self.wandb = wandb.init(project=config['wandb_project'], name=path.parent.name,
+                                    config=config)
 
     def write(self, step, numbers):
         """Append a line {'step': step, 'seconds': ..., 'cpu_seconds': ..., name: number}."""

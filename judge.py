@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import Stop, fail, fail_unknown
+from common import fail, fail_unknown
 from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -134,9 +134,7 @@ class Scorer:
                 bad = ~values.isfinite()
                 assert not bad.any(), (
                     f"{cases()[bad.int().argmax()]['completion']!r:.60} got {values[bad][0]}")
-            except Stop:                                # a signal is no failure
-                raise
-            except (Exception, SystemExit) as e:        # a function of yours can raise anything
+            except Exception as e:                      # a function of yours can raise anything
                 raise RewardError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
         return scores
@@ -199,15 +197,10 @@ class Scorer:
         has_answers: False leaves out functions that ask for more than prompt and completion."""
         functions = {'verify': self.verify} | self.functions
         names = dict.fromkeys(['verify', *rewards, 'distinct'])
-        known = []
-        for name in names:
-            if name not in BUILT_IN:
-                if functions[name] is None:     # there is no verifier
-                    continue
-                if not has_answers and not TEXTS.issuperset(required_arguments(functions[name])):
-                    continue
-            known.append(name)
-        return known
+        if self.verify is None:
+            names.pop('verify')
+        return [name for name in names if name in BUILT_IN or has_answers
+                or TEXTS.issuperset(required_arguments(functions[name]))]
 
 
 def required_arguments(function):

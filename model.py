@@ -149,11 +149,6 @@ class Network(nn.Module):
             x = torch.cat((x, rest), 1)
         return x[where[:, n_shared - 1:]]
 
-    def next_logits(self, tokens, cache):
-        """Return logits (N, V) of the token after tokens (N, L), which continue those in the cache.
-        """
-        return self.logits(self.trunk(tokens, cache)[:, -1])
-
 
 @torch.compiler.disable
 def first_true(where):
@@ -166,23 +161,24 @@ class GPT(Network):
 
     It reads V base ids, blank_id = V, bos = V + 1 and pad = V + 2. Its output is over the V base
     ids only, so nothing has to forbid the others. positions: 'rotary', for running text |
-    'learned', for sequences with columns. n_outputs: 1 for a classifier; 0: V."""
+    'learned', for sequences with columns. A classifier has one output a position."""
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
-                 n_outputs=0):
+                 is_classifier=False):
         super().__init__()
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
                      'n_head': n_head, 'n_embd': n_embd, 'causal': causal,
-                     'positions': positions, 'n_outputs': n_outputs}
+                     'positions': positions, 'is_classifier': is_classifier}
         assert n_embd > 0 and n_embd % (2 * n_head) == 0, (
             f"n_embd = {n_embd}, n_head = {n_head}: expected a multiple of 2 * n_head")
         self.block_size = block_size
         self.causal = causal
-        self.is_classifier = n_outputs == 1
+        self.is_classifier = is_classifier
         self.blank_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         self.blocks = nn.ModuleList(Block(i, n_layer, n_head, n_embd) for i in range(n_layer))
-        self.head = linear(n_embd, n_outputs or vocab_size, 0.0)    # the first guess is uniform
+        n_outputs = 1 if is_classifier else vocab_size
+        self.head = linear(n_embd, n_outputs, 0.0)      # the first guess is uniform
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
         # Rotary positions (arXiv:2104.09864) rotate pairs of channels, one from each half of a
@@ -224,10 +220,10 @@ class GPT(Network):
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-def make_optimizers(model, name, learning_rate, weight_decay, beta2):
+def make_optimizers(model, name, weight_decay, beta2):
     """Return a list of optimizers. 'adamw': for all weights. 'muon': Muon (K. Jordan, 2024) for the
-    hidden matrices, AdamW for the rest. match_rms_adamw makes the steps of both about as large."""
-    settings = {'lr': learning_rate, 'weight_decay': weight_decay}
+    hidden matrices, AdamW for the rest. match_rms_adamw makes the steps of both about as large.
+    optimizer_step() sets their learning rate."""
     # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
     # they get AdamW by convention, because their rows belong to single tokens.
     assert name != 'muon' or hasattr(model, 'hidden_matrices'), (
@@ -235,9 +231,11 @@ def make_optimizers(model, name, learning_rate, weight_decay, beta2):
     matrices = model.hidden_matrices() if name == 'muon' else []
     is_matrix = set(matrices)
     others = [p for p in model.parameters() if p not in is_matrix]
-    optimizers = [torch.optim.AdamW(others, betas=(0.9, beta2), fused=True, **settings)]
+    optimizers = [torch.optim.AdamW(others, betas=(0.9, beta2), fused=True,
+                                    weight_decay=weight_decay)]
     if matrices:
-        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw', **settings))
+        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw',
+                                           weight_decay=weight_decay))
     return optimizers
 
 
@@ -276,18 +274,13 @@ def checksum(network):
     return crc
 
 
-def is_finite(network):
-    """Return whether all weights of a network are finite."""
-    return all(weight.isfinite().all() for weight in network.state_dict().values())
-
-
 def save_checkpoint(path, model, vocabulary, config, **more):
     """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
     name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
     is not finite, an older file is unchanged."""
     temporary = Path(f'{path}.{os.getpid()}.tmp')
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    assert is_finite(model), (
+    assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     try:
         torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,

@@ -104,6 +104,11 @@ def loss_of(network, data, filler, split, n, step):
 # ---- recipes: config files that describe a network -----------------------------------------------
 
 
+def flags_for(dataset, blank_kind):
+    """Return what a recipe is told of the run: its dataset, and whether its blanks are marked."""
+    return [f'--dataset={dataset}'] + ['--blank_kind=marked'] * (blank_kind == 'marked')
+
+
 def read_recipe(namespace, words):
     """Apply config files and flags to knobs. Return the path of the network that they describe, its
     tokenizer, and what it depends on: knobs, and a checksum of the text."""
@@ -123,7 +128,8 @@ def read_recipe(namespace, words):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
     if config['against'].endswith('.py'):       # if that network is made again, so is this one
-        *_, filler = read_recipe(dict(DEFAULTS), [f'--dataset={dataset}', config['against']])
+        flags = flags_for(dataset, config['blank_kind'])
+        *_, filler = read_recipe(dict(DEFAULTS), [*flags, config['against']])
         config['filler'] = zlib.crc32(repr(filler).encode())
     for knob in ('device', 'compile', 'eval_interval'):     # the network does not depend on them
         del config[knob]
@@ -166,9 +172,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     first, side by side; or refused, if may_train is False. Recipes get the dataset, and blank_kind
     if it is 'marked'; what they set themselves wins. Of several ranks, the first makes the networks
     while the others wait."""
-    flags = [f'--dataset={dataset}']
-    if blank_kind == 'marked':
-        flags.append('--blank_kind=marked')
+    flags = flags_for(dataset, blank_kind)
     if rank() > 0:                              # until rank 0, at its barrier below, has made them
         barrier()
     paths = []
@@ -257,11 +261,11 @@ if __name__ == "__main__":
 
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',
-                  positions, n_outputs=int(kind == 'classifier')).to(torch_device)
+                  positions, is_classifier=kind == 'classifier').to(torch_device)
     use_threads(network)
     if compile:
         network.compile()
-    optimizers = make_optimizers(network, optimizer, learning_rate, weight_decay, beta2)
+    optimizers = make_optimizers(network, optimizer, weight_decay, beta2)
 
     began = time.time()
     for step in range(1, max_iters + 1):

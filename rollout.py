@@ -341,7 +341,7 @@ def generate(model, prompts, **sampling):
     j = torch.arange(k, device=model.device).repeat(len(prompts))       # (N,) which of the k it is
     # Each turn writes one column, of all sequences that have not ended.
     while to_sample[:, column:].any():
-        logits = model.next_logits(inputs, cache)                               # (S, V)
+        logits = model.logits(model.trunk(inputs, cache)[:, -1])                # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
         kept_at.append(kept[state_of])
         now = to_sample[:, column]              # (N,) False: still in the prompt, or after eos

@@ -68,7 +68,6 @@ if __name__ == "__main__":
         print()
     if not prompt:
         print("means over the held-out prompts; the greedy score of the start is the line to beat")
-        means = [grpo.evaluate(network, run.scorer, run.held_out, run.goal)
-                 for network in networks.values()]
+        means = [grpo.evaluate(network, run) for network in networks.values()]
         for name in means[0]:
             print_line(f'{name:18}', dict(zip(networks, [numbers[name] for numbers in means])))

@@ -22,6 +22,7 @@ import copy
 import itertools
 import math
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -737,7 +738,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
 def share_of_a(policy, kl_beta=0.0, kind='muon', learning_rate=1e-2):
     """Train a policy. Return the share of a's among the ids that it samples: 1/5 at the start."""
     reference = copy.deepcopy(policy).requires_grad_(False)
-    optimizers = make_optimizers(policy, kind, learning_rate, 0.0, 0.95)
+    optimizers = make_optimizers(policy, kind, 0.0, 0.95)
     scorer = toy_scorer(reference)
     for step in range(40):
         prompts = toy_prompts(policy.causal, P=16, k=8, seed=step)
@@ -763,7 +764,8 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     scorer = toy_scorer(None)
     scorer.judge = tiny(True, seed=5)
     scorer.verify = lambda completion: completion.count('a') / 5
-    assert 'judge_auc' not in evaluate(policy, scorer, prompts, 'verify')
+    run = SimpleNamespace(scorer=scorer, held_out=prompts, goal='verify')
+    assert 'judge_auc' not in evaluate(policy, run)
     scorer.verify = lambda completion: float('a' in completion)
     expected = {}
     for suffix in ('_greedy', ''):
@@ -776,9 +778,9 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     expected |= {'pass@4': verify.amax(1).mean().item(),
                  'standard_error': verify.mean(1).std().item() / 20 ** 0.5,
                  'judge_auc': auc(scores['judge'], verify == 1)}
-    assert evaluate(policy, scorer, prompts, 'verify') == pytest.approx(expected)
+    assert evaluate(policy, run) == pytest.approx(expected)
     scorer.verify = lambda completion: 0        # all wrong, but of 20 prompts only
-    assert evaluate(policy, scorer, prompts, 'verify')['standard_error'] == 1 / 20
+    assert evaluate(policy, run)['standard_error'] == 1 / 20
 
 
 def test_an_evaluation_holds_two_rollouts_and_asks_the_network_once_for_a_greedy_one(knobs):
@@ -793,5 +795,6 @@ def test_an_evaluation_holds_two_rollouts_and_asks_the_network_once_for_a_greedy
         return r
 
     knobs(rewards={'distinct': 1.0}, batch_size=2, n_fill_steps=3, act=watched)
-    evaluate(tiny(), toy_scorer(None), toy_prompts(P=8, k=4), 'reward')
+    evaluate(tiny(), SimpleNamespace(scorer=toy_scorer(None), held_out=toy_prompts(P=8, k=4),
+                                     goal='reward'))
     assert len(made) == 8

@@ -1,4 +1,4 @@
-# seconds: does everything once, at toy size; learns next to nothing
+# seconds: pretrains, trains and evaluates at toy size; learns next to nothing
 
 generator = 'config/networks/generator_smoke.py'
 judge = 'config/networks/judge_smoke.py'

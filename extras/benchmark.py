@@ -51,7 +51,7 @@ if __name__ == "__main__":
     policy = run.policy
     judge = run.scorer.judge
     reference = run.scorer.reference
-    optimizers = make_optimizers(policy, grpo.optimizer, 0.0, 0.0, grpo.beta2)
+    optimizers = make_optimizers(policy, grpo.optimizer, 0.0, grpo.beta2)
     has_usual = judge and reference and not policy.causal and grpo.n_fill_steps == 1
     times = {'a step': [], 'of it, act and score': [], 'the usual way': []}
     # The first five steps warm up: caches, memory, compilation.

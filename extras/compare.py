@@ -46,7 +46,8 @@ SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common'
 def made_from(words):
     """Return a text that says what a run depends on: its words, and a checksum of the scripts and
     of the config files among the words."""
-    files = [word for word in words if os.path.isfile(word)]
+    # a config file, or that of a flag such as --dataset=mine.jsonl
+    files = [path for path in (word.split('=')[-1] for word in words) if os.path.isfile(path)]
     files += [f'{name}.py' for name in SCRIPTS.split()]
     for folder in ('data', 'config/networks'):
         files += sorted(Path(folder).glob('*.py'))
@@ -69,7 +70,7 @@ def train(run):
     with open(f'{path}.txt', 'a') as file:
         code = subprocess.call(command, stdout=file, stderr=file)
     if code != 0:
-        *_, last = Path(f'{path}.txt').read_text().splitlines()
+        *_, last = Path(f'{path}.txt').read_text().strip().split('\n')
         fail(f"a run ended with code {code}, see {path}.txt: {last}")
     if made_from(words) != about:
         fail(f"a script has changed while {path} was made: start again, to make all runs anew")
@@ -103,13 +104,6 @@ def logs_of(folder, name, seeds, goal):
     return logs
 
 
-def curve_of(log, clock, goal, times):
-    """Return the goal at times of a clock, interpolated between the lines of a log."""
-    x = [line[clock] for line in log]
-    y = [line[goal] for line in log]
-    return np.interp(times, x, y)
-
-
 def ends_of(log, goal):
     """Return the numbers of END for a run; NaN if its log lacks them."""
     last = log[-1]
@@ -130,8 +124,9 @@ def report(names, logs, goal, panels):
         # from 0 to the end of the run that ends first
         ends = [log[-1][clock] for group in logs for log in group]
         times = np.linspace(0, min(ends), 101)
-        values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
-        values = np.array(values)                                   # (variants, seeds, 101)
+        values = np.array([[np.interp(times, [line[clock] for line in log],
+                                      [line[goal] for line in log])
+                            for log in group] for group in logs])   # (variants, seeds, 101)
         # the table has four of the 101 times
         show(clock, times[25::25].round(1), names, values[:, :, 25::25])
         for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
@@ -151,10 +146,10 @@ def report(names, logs, goal, panels):
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C: the runs are saved and end, and so do we
     # Three flags are ours. The first of the other words is the folder.
-    words = sys.argv[1:] or ['']
+    words = sys.argv[1:]
     ours = [word for word in words if word.startswith(('--seeds', '--rates', '--goal', '--help'))]
     configure(globals(), ours)
-    folder, *words = [word for word in words if word not in ours]
+    folder, *words = [word for word in words if word not in ours] or ['']
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     given = dict(word.split('=', 1) for word in words if word not in shared)
     seeds = seeds.split(',')

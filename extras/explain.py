@@ -27,8 +27,7 @@ if __name__ == "__main__":
     run = grpo.set_up(sys.argv[1:] + one_prompt)
     policy = run.policy
     start = copy.deepcopy(policy)
-    optimizers = make_optimizers(policy, grpo.optimizer, grpo.learning_rate, grpo.weight_decay,
-                                 grpo.beta2)
+    optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
     [(_, r)], scores, advantages, metrics = grpo.take_step(
         policy, run.scorer, optimizers, grpo.get_prompts(run.data, 0), grpo.learning_rate,
         grpo.kl_beta)

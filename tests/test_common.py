@@ -53,7 +53,7 @@ def test_the_value_of_a_flag_is_a_literal_or_text(flag):
 
 @pytest.mark.parametrize('line', [
     "group_size=2.0", "group_size=True", "group_size=-1", "resume=1", "rewards=3", "kl_beta='x'",
-    "kl_beta=-0.1", "kl_beta=1e999", "kl_beta=print"])
+    "kl_beta=-0.1", "kl_beta=1e999", "kl_beta=print", "kl_beta=True"])
 def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
     name, _ = line.split('=')
     for word in (write('mine.py', line), f'--{line}'):
@@ -74,21 +74,25 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
     source = (ROOT / f'{script}.py').read_text('utf-8')
     knobs = re.findall('(?m)^([a-z]\\w*) = ', source)
     code = re.sub(r'(?s)""".*?"""|#[^\n]*', '', source)
-    of_data = inspect.signature(Dataset).parameters         # which gets all knobs
+    # two that get all knobs: a Dataset and a Log
+    others = [*inspect.signature(Dataset).parameters, 'wandb_project']
     for name in knobs:
         assert re.search(rf'(?m)^  {name} = .*  # \S', text), name
-        is_read = len(re.findall(rf'\b{name}\b', code)) > 1 or name in of_data
+        is_read = len(re.findall(rf'\b{name}\b', code)) > 1 or name in others
         assert is_read, f"nobody reads {name}"
 
 
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
+CONFIG = {'generator': 'mine.pt', 'judge': '', 'wandb_project': ''}
+
+
 def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     for step in range(4):
-        log = Log('mine', {}, resume=step == 3)
+        log = Log('mine', CONFIG, step == 3)
         log.write(step, {'a': 1.5})
-        refused('another run', Log, 'mine', {}, resume=True)
+        refused('another run', Log, 'mine', CONFIG, True)
         log.file.close()                        # and with it the lock
     lines = {name: list(map(json.loads, open(f'{name}/log.jsonl')))
              for name in ('mine-1', 'mine-2', 'mine')}
@@ -99,11 +103,11 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     write('mine/best.pt', '')
     os.symlink('mine/best.pt', 'link.pt')
     for name in ('mine/best.pt', 'link.pt'):
-        refused(f'{name} is in /', Log, os.path.abspath('mine'), {}, ['2', name])
+        refused(f'{name} is in /', Log, os.path.abspath('mine'), CONFIG | {'judge': name}, False)
     os.mkdir('theirs')
     assert not common.has_run('theirs') and not common.has_run('nowhere')
     write('theirs/config.json', '{}')
-    refused('theirs is no folder of a run', Log, 'theirs', {})
+    refused('theirs is no folder of a run', Log, 'theirs', CONFIG, False)
 
 
 def test_a_full_disk_and_a_file_in_the_place_of_the_folder_are_named():
@@ -112,7 +116,7 @@ def test_a_full_disk_and_a_file_in_the_place_of_the_folder_are_named():
         with contextlib.suppress(OSError):
             full.close()
     with pytest.raises(FileExistsError, match='mine.md'):
-        Log(write('mine.md', 'mine'), {})
+        Log(write('mine.md', 'mine'), CONFIG, False)
 
 
 def test_python_must_not_drop_asserts():
@@ -122,9 +126,9 @@ def test_python_must_not_drop_asserts():
 
 
 def test_a_line_that_was_torn_by_a_kill_stays_alone():
-    Log('mine', {}).file.close()
+    Log('mine', CONFIG, False).file.close()
     write('mine/log.jsonl', '{"step": 0, "seconds": 50, "cpu_seconds": 5}\n{"step": 1, "seco')
-    log = Log('mine', {}, resume=True)
+    log = Log('mine', CONFIG, True)
     log.write(1, {})
     log.file.close()
     *_, torn, last = open('mine/log.jsonl').read().splitlines()
@@ -151,8 +155,9 @@ def test_a_console_without_a_sign_shows_another_one(monkeypatch):
 def test_numbers_go_to_wandb(monkeypatch):
     wandb = unittest.mock.MagicMock()
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
-    Log('mine', {'a': 1}, wandb_project='theirs').write(3, {'a': 1.5})
-    wandb.init.assert_called_once_with(project='theirs', name='mine', config={'a': 1})
+    config = CONFIG | {'wandb_project': 'theirs'}
+    Log('mine', config, False).write(3, {'a': 1.5})
+    wandb.init.assert_called_once_with(project='theirs', name='mine', config=config)
     (numbers,), step = wandb.init().log.call_args
     assert numbers['a'] == 1.5 and step == {'step': 3}
 

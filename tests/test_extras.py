@@ -120,7 +120,7 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         path = words[-2].removeprefix('--out_dir=')
         started.append((path, words[-1]))
         at = {'a-1': 0.1, 'a-2': 0.5, 'a-3': 0.3, 'b-1': 0.2, 'b-2': 0.8, 'b-3': 0.5, 'c-1': 0.2,
-              'c-2': 0.6}.get(path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
+              'c-2': 0.6, 'd-1': 0.0, 'd-2': 0.0}.get(path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
         if '--learning_rate=9e-3' in words:
             at = float('b-' in path)
         pathlib.Path(path).mkdir(exist_ok=True)
@@ -164,6 +164,10 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     write('x.py', 'batch_size = 2')             # all four begin anew
     compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
     assert len(started) == 11
+    for n in (1, 2, 2):                         # so does a run whose data have changed
+        write('d.jsonl', 'x' * n)
+        compare('x.py', '--seeds=1,2', 'b=', 'd=--dataset=d.jsonl')
+    assert len(started) == 15
     # At each rate minus the first variant of that rate. Equal gaps are more than noise, but not
     # with two seeds.
     gap = compare('x.py', '--seeds=1,2', '--rates=1e-3,9e-3', 'a=', 'b=')

@@ -139,7 +139,7 @@ def test_a_classifier_of_labels_sees_the_end_of_a_text_but_no_padding(monkeypatc
     monkeypatch.setattr(pretrain, 'kind', 'classifier')
     texts = [{'prompt': 'ab', 'answer': '', 'label': 1}, {'prompt': 'c', 'answer': '', 'label': 0}]
     data = Dataset(texts, texts, TOK, True)
-    judge = tiny(n_outputs=1)
+    judge = tiny(is_classifier=True)
     scores = torch.stack([judge.head(judge.trunk(row)).mean() for row in (
         torch.tensor([[1, 2, TOK.eos]]), torch.tensor([[3, TOK.eos]]))])
     expected = F.binary_cross_entropy_with_logits(scores, scores.new_tensor([1.0, 0.0]))
@@ -162,7 +162,7 @@ def test_every_weight_has_one_optimizer_and_muon_has_the_hidden_matrices():
     gpt = tiny()
     for kind in ('muon', 'adamw'):
         others, *matrices = [optimizer.param_groups[0]['params']
-                             for optimizer in make_optimizers(gpt, kind, 1e-3, 0.1, 0.95)]
+                             for optimizer in make_optimizers(gpt, kind, 0.1, 0.95)]
         others = set(others)
         for name, p in gpt.named_parameters():
             assert (p in others) != (kind == 'muon' and name.startswith('blocks'))

@@ -183,7 +183,11 @@ def test_the_settings_of_a_paper_go_with_any_experiment(path):
 def test_a_classifier_is_made_again_if_the_recipe_of_its_filler_changes():
     write('filler.py', 'n_layer = 1\n')
     classifier = write('classifier.py', "kind = 'classifier'\nagainst = 'filler.py'\n")
-    read = lambda: pretrain.read_recipe(dict(pretrain.DEFAULTS), [classifier])[2]
+    write('ab.jsonl', '{"prompt": "a_", "answer": "ab", "held_out": false}\n'
+          '{"prompt": "_a", "answer": "ba", "held_out": true}\n')
+    # both get the dataset, and that its blanks are marked
+    words = [*pretrain.flags_for('ab.jsonl', 'marked'), classifier]
+    read = lambda: pretrain.read_recipe(dict(pretrain.DEFAULTS), words)[2]
     before = read()
     assert read() == before
     write('filler.py', 'n_layer = 2\n')
