@@ -100,8 +100,8 @@ def configure(namespace, words):
                 continue
             if name not in defaults:
                 script = Path(namespace.get('__file__', 'this script')).name
-                fail_unknown(f'{word}: expected a knob of {script} (see --help) or _name, not',
-                             name, defaults)
+                fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ is '
+                             'for pretrain.py) or _name, not', name, defaults)
             # The type of the default is the type of the knob. The value of a flag is text, which is
             # read as Python. That of a file is a value already: literal_eval() refuses it, and it
             # stays. float() also takes the 0 of kl_beta = 0.
@@ -117,7 +117,8 @@ def configure(namespace, words):
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
-            fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
+            expected = f"{choices[0]} to {choices[-1]}" if type(choices) is range else choices
+            fail(f"{name} = {namespace[name]!r}: expected one of {expected}")
     return knobs_of(namespace), functions
 
 

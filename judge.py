@@ -129,7 +129,7 @@ class Scorer:
                 values = torch.as_tensor(self.score_one(name, r, cases), device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
                 assert values.shape == (N,), (
-                    f"expected {N} numbers, not shape {tuple(values.shape)}: "
+                    f"expected a list of {N} numbers, one for each completion, not "
                     f"{values.tolist()!r:.60}")
                 bad = ~values.isfinite()
                 assert not bad.any(), (

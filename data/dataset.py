@@ -62,7 +62,8 @@ class Tokenizer:
     def encode(self, text):
         """Return a list of ids."""
         unknown = set(text) - set(self.ids)
-        assert not unknown, f"the vocabulary lacks the characters {unknown} of {text!r:.80}"
+        assert not unknown, (
+            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):

@@ -168,6 +168,7 @@ if __name__ == "__main__":
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
     n_made = 0
+    print(f"{len(runs)} runs, {n_processes} at a time; the first makes missing networks", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n_done, was_done in enumerate(pool.map(train, runs.items()), 1):
             n_made += not was_done
@@ -187,6 +188,5 @@ if __name__ == "__main__":
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)
-    print("* more than chance makes once in twenty: 4.3 standard errors of three seeds, 3.2 of "
-          "four, 2.8 of five. Two seeds can agree by luck, and get no star. "
+    print("* more than chance makes once in twenty; two seeds can agree by luck, and get no star. "
           f"Three are for a first look, five for a claim.\n\nwrote {path}")

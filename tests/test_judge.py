@@ -142,7 +142,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
 FAILURES = {
     'asks for colour: expected names among .*level': lambda completions, colour: [],
     'it returned None': lambda prompts: None,
-    r'6 numbers, not shape \(5,\)': lambda prompts: [1.0] * 5,
+    r'6 numbers, one for each completion, not': lambda prompts: [1.0] * 5,
     'ValueError': lambda prompts: ['a'] * 6,
     "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
     'ZeroDivisionError': lambda prompts: 1 / 0,
