@@ -280,7 +280,8 @@ class Signals:
         if not self.finish_step:
             os.write(2, b"\nstopped\n")
             sys.exit(self.code)
-        signal.signal(number, signal.SIG_DFL)   # the next one of this kind ends the process
+        for number in (signal.SIGINT, signal.SIGTERM):      # the next one ends the process
+            signal.signal(number, signal.SIG_DFL)
         os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
 
@@ -301,14 +302,14 @@ def lock(path):
 def write_line(file, values):
     """Append a dict as a line of JSON. Exit and name the file if the disk is full."""
     try:
-        print(json.dumps(values), file=file, flush=True)
+        print(json.dumps(values, default=str), file=file, flush=True)
     except OSError as e:
         fail(f"{file.name} cannot be written: {e}")
 
 
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
-    if not os.path.isdir(folder) or not os.listdir(folder):
+    if not os.path.exists(folder) or os.path.isdir(folder) and not os.listdir(folder):
         return False
     if not os.path.exists(f'{folder}/log.jsonl'):
         fail(f"{folder} is no folder of a run; choose another --out_dir")
@@ -379,7 +380,7 @@ class Log:
     def write_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
-            write_line(self.samples, {'step': step} | sample)
+            write_line(self.samples, {'step': step} | sample | {'step': step})
 
 
 # ---- a run in numbers and words ------------------------------------------------------------------

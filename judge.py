@@ -43,6 +43,7 @@ def judge_sequences(judge, sequences, where):
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
     is_real = sequences != judge.pad_id                                         # (N, T)
+    is_real[:, 0] &= judge.has_bos              # without one the first token has no probability
     # Only real tokens have logits. Back in their rectangle, padding keeps the 0.
     logits = judge.logits(judge(sequences, is_real))                            # (tokens, V)
     logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')

@@ -118,6 +118,7 @@ class Network(nn.Module):
       args                      plain values, for checkpoints
       hidden_matrices()         weights for Muon; not needed with optimizer = 'adamw'"""
     new_cache = KVCache
+    has_bos = True              # False: the first token of a sequence has no probability
 
     @property
     def device(self):

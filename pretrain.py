@@ -33,8 +33,8 @@ tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose character
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
 against = ''                # classifier: learns to spot what this network fills; '': learns the
                             # column `label` of the dataset, numbers between 0 and 1
-block_size = 0              # T, tokens in a sequence; 0: the longest pair, up to 1024, or 64 of
-                            # running text
+block_size = 0              # T, tokens in a sequence; 0: the longest prompt and the longest answer,
+                            # up to 1024; of running text 64
 n_layer = 3                 # blocks
 n_head = 4                  # heads per block
 n_embd = 64                 # C, channels

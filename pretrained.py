@@ -228,6 +228,7 @@ class Pretrained(Network):
         drops_bos = not self.has_bos and bool(inputs[0, 0] == self.bos_id)
         if drops_bos:
             inputs = inputs[:, 1:]
+            assert inputs.size(1) > 0, f"{self.args['folder']} has no bos: a prompt is empty"
         ids = torch.where(inputs < self.tok.vocab_size, inputs,
                           self.special_ids[(inputs - self.tok.vocab_size).clamp(min=0)])
         more = {'past_key_values': cache, 'use_cache': cache is not None}

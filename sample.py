@@ -8,8 +8,7 @@ at a generator alone.
 
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
-one are not shown. It should look like those of the dataset: any other is completed and scored, too,
-without a word. The numbers at the end are those of the run's log (config/README.md says what they
+one are not shown. It should look like those of the dataset: no reward says that it does not. The numbers at the end are those of the run's log (config/README.md says what they
 are). A generator alone has no reward, so its reward is `distinct`."""
 import sys
 
@@ -69,5 +68,6 @@ if __name__ == "__main__":
     if not prompt:
         print("means over the held-out prompts; the greedy score of the start is the line to beat")
         means = [grpo.evaluate(network, run) for network in networks.values()]
-        for name in means[0]:
-            print_line(f'{name:18}', dict(zip(networks, [numbers[name] for numbers in means])))
+        for name in means[0] | means[-1]:
+            print_line(f'{name:18}', {label: numbers[name] for label, numbers
+                                      in zip(networks, means) if name in numbers})

@@ -91,7 +91,8 @@ def make_tokenizer(kind, dataset, blank_kind):
     if blank_kind == 'marked':
         chars.discard(BLANK)
     assert BLANK not in chars, (
-        f"{dataset} has the sign {BLANK!r}, which stands for a blank: see blank_kind = 'marked'")
+        f"{dataset} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can mark "
+        "their blanks with it, see blank_kind = 'marked'.)")
     return Tokenizer('char', ''.join(sorted(chars)))
 
 
@@ -191,6 +192,9 @@ class Dataset:
         self.causal = causal
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
+        has_chat = hasattr(tok, 'encode_chat') and blank_kind in ('random', 'answer')
+        assert has_chat or not chat_template, (
+            "chat_template: expected a pretrained generator, and pairs")
         self.fill_order = fill_order
         self.blank_kind = blank_kind
         # only used if the blanks of a row are not always the same
@@ -262,8 +266,6 @@ class Dataset:
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
             f"{record.get('line', record)} has no answer; only a causal generator needs none")
-        assert not self.chat_template or hasattr(tok, 'encode_chat'), (
-            "chat_template: expected a pretrained generator")
         encode_prompt = tok.encode_chat if self.chat_template else self.encode
         prompt = encode_prompt(record['prompt'])
         answer = self.encode(record['answer'])
@@ -296,8 +298,8 @@ class Dataset:
     def encode(self, text):
         """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
         assert self.causal or BLANK not in text, (
-            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank; see blank_kind = "
-            "'marked'")
+            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts "
+            "can mark their blanks with it, see blank_kind = 'marked'.)")
         return self.tok.encode(text)
 
     def choose_rows(self, split, n, rng):
@@ -366,8 +368,11 @@ class Dataset:
         groups = sequences.unflatten(0, (len(prompts), -1)).tolist()
         cases = []
         for ids, group, row in zip(shown, groups, prompts.row.tolist()):
-            start = ids.index(self.tok.blank_id) if self.causal else 0
-            prompt = self.tok.text_of(ids[:start] if self.causal else ids)
+            start = 0
+            prompt = self.tok.text_of(ids)
+            if self.causal:                     # (an eos in it separates paragraphs)
+                start = ids.index(self.tok.blank_id)
+                prompt = self.tok.decode(ids[:start])
             # The prompt of a record, if it has one, is the text itself, without a chat template.
             case = {'prompt': prompt} | (self.records[row] if self.records else {})
             cases += [case | {'completion': self.tok.text_of(ids[start:])} for ids in group]

@@ -8,7 +8,8 @@ a run writes is in study/NAME-RATE-SEED, and what it prints in study/NAME-RATE-S
 --rates in study/NAME-SEED. There are as many runs at a time as cores, or OMP_NUM_THREADS, with one
 thread each. All variants of a seed see the same prompts. Finished runs are not made again and
 interrupted ones go on, so the same command can get more variants, seeds and rates. After a change
-of a script, or of a config file among its words, a run begins anew.
+of a script, or of a file among its words, a run begins anew. (Data that a config file names do not
+count: name them with --dataset=.)
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl, such as --goal=reward or --goal=clip_frac: mean +- standard deviation over seeds, for

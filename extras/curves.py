@@ -40,7 +40,8 @@ def read_log(folder):
 def draw(ax, lines, name, *style, **more):
     """Plot one quantity of a log against the step."""
     points = [(line['step'], line[name]) for line in lines if name in line]
-    ax.plot(*zip(*points), *style, **more)
+    if points:                                  # this run may not have it
+        ax.plot(*zip(*points), *style, **more)
 
 
 if __name__ == "__main__":
@@ -58,7 +59,8 @@ if __name__ == "__main__":
     if not any(line.get('kl') for line in logs[folders[0]]):    # there was no reference
         small.remove('kl')
     if config['goal'] == 'reward':              # a sum: each of its parts
-        small += [f'eval/{name}' for name in config['rewards'] if name != 'verify']
+        parts = [f'eval/{name}' for name in config['rewards']]
+        small += [name for name in parts if name not in [goal, 'eval/verify', *small]]
     figure = Figure(figsize=(10, 4.4), layout='constrained')
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',

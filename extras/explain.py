@@ -57,8 +57,11 @@ if __name__ == "__main__":
         print(f"{token!r:7} {p:7.3f} {p_after:7.3f} {entropy:7.3f}")
     print(f"mean reward {scores['reward'].mean():.3f}, std {scores['reward'].std():.3f}; "
           f"adv_norm = '{grpo.adv_norm}'\n")
-    print(f"Each term is a sum over {r.n_tokens} sampled tokens, divided by "
-          f"{grpo.loss_divisor(r)}: loss_norm = '{grpo.loss_norm}'")
+    terms = f"{r.n_tokens} sampled tokens"
+    if grpo.loss_norm == 'sequence':
+        terms = f"{len(r.sequences)} sequences, of each the mean of its tokens"
+    print(f"Each term is a sum over {terms}, divided by {grpo.loss_divisor(r)}: "
+          f"loss_norm = '{grpo.loss_norm}'")
     for name, words in TERMS.items():
         print(f"{name:14} {metrics[name].item():9.5f}   {words}")
     grad_norm = metrics['grad_norm'].item()

@@ -44,7 +44,7 @@ if __name__ == "__main__":
         ax.set_xticks(KS, KS)
         ax.minorticks_off()
         case = micro_steps[0][1].cases()[0]
-        ax.set_title(f"{grpo.dataset}: {case['prompt']}", loc='left')
+        ax.set_title(f"{grpo.dataset}: {case['prompt']}", loc='left', parse_math=False)
         ax.set_xlabel('k, samples of each prompt')
         ax.set_ylim(0, 1.02)
     axes[0].set_ylabel('pass@k: prompts with a right one')

@@ -8,6 +8,7 @@ import re
 import sys
 import unittest.mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,12 +93,14 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     for step in range(4):
         log = Log('mine', CONFIG, step == 3)
         log.write(step, {'a': 1.5})
+        log.write_samples(step, [{'step': 'a column', 'n': np.int64(3)}])
         refused('another run', Log, 'mine', CONFIG, True)
         log.file.close()                        # and with it the lock
     lines = {name: list(map(json.loads, open(f'{name}/log.jsonl')))
              for name in ('mine-1', 'mine-2', 'mine')}
     steps = {name: [line['step'] for line in lines[name]] for name in lines}
     assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
+    assert '"step": 3' in open('mine/samples.jsonl').read().splitlines()[1]
     for name in ('seconds', 'cpu_seconds'):     # a resumed run goes on counting
         assert 0 <= lines['mine'][0][name] <= lines['mine'][1][name] < 60
     write('mine/best.pt', '')
@@ -115,8 +118,7 @@ def test_a_full_disk_and_a_file_in_the_place_of_the_folder_are_named():
         refused('/dev/full cannot be written', common.write_line, full, {'a': 1})
         with contextlib.suppress(OSError):
             full.close()
-    with pytest.raises(FileExistsError, match='mine.md'):
-        Log(write('mine.md', 'mine'), CONFIG, False)
+    refused('mine.md is no folder of a run', Log, write('mine.md', 'mine'), CONFIG, False)
 
 
 def test_python_must_not_drop_asserts():

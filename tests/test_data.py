@@ -203,7 +203,8 @@ def test_a_prompt_and_a_completion_end_where_a_text_ends():
             (False, 'a_.-', 'a_', 'aa.-', 'aa'),                # the end is given
             (False, 'ab__', 'ab__', 'abb.', 'abb'),             # the end was blank
             (False, 'a__b', 'a__b', 'a.ab', 'a\nab'),           # a text ends in the middle
-            (True, 'a_____', 'a', 'aaa.--', 'aa')):
+            (True, 'a_____', 'a', 'aaa.--', 'aa'),
+            (True, 'a.____', 'a\n', 'a.ab.-', 'ab')):          # the next paragraph
         data = toy_data('aaaaaa', causal=causal, block_size=6)
         prompts = Prompts(ids(row), ids(row) == TOK.blank_id, None, None, torch.tensor([0]), data)
         assert data.cases_of(prompts, ids(sequence)) == [

@@ -3,6 +3,7 @@ and the pictures run."""
 import itertools
 import json
 import math
+import os
 import pathlib
 import re
 import runpy
@@ -58,6 +59,12 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
         succeeds(f'extras/{script}', *folders)
         assert pathlib.Path(path).read_bytes()[:4] == b'\x89PNG'
     fails('no/run', 'extras/curves.py', 'no/run')
+    # a reward that is the goal, one that is drawn anyway, and a run that has neither
+    os.mkdir('mine')
+    write('mine/config.json', '{"goal": "reward", "rewards": {"reward": 1, "tokens": -1}}')
+    write('mine/log.jsonl', '{"step": 0, "eval/reward": 1, "eval/reward_greedy": 1, '
+          '"eval/tokens": 2, "eval/ended": 1}')
+    succeeds('extras/curves.py', 'mine', 'run')
 
 
 def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():

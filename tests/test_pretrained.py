@@ -15,9 +15,10 @@ import tokenizers
 import pretrained
 from data.dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
+from judge import judge_sequences
 from pretrain import load_network
 from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
-from rollout import complete, draw, log_probs
+from rollout import complete, draw, log_probs, token_stats
 
 close = torch.testing.assert_close
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
@@ -124,6 +125,15 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     uniforms = r.prompts.uniforms.flatten(0, 1)[n, t, None]                             # (M, 1)
     logp = log_probs(logits, 0.7, r.kept)[u]                                            # (M, V)
     assert draw(logp, uniforms)[:, 0].equal(r.sequences[n, t])  # it would sample the same
+
+
+def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
+    judge = pretrained.Pretrained(folder_of('gpt2'))
+    r = complete(judge, toy_prompts(judge))
+    expected = token_stats(r, judge).logp.sum(1) / r.lengths
+    close(judge_sequences(judge, r.sequences, r.is_sampled), expected)
+    with pytest.raises(AssertionError, match='a prompt is empty'):
+        judge.trunk(torch.full((2, 1), judge.bos_id))
 
 
 @pytest.mark.parametrize('n_sequences, copies', [(1, 1), (2, 2), (3, 1)])

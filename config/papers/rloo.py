@@ -4,5 +4,5 @@ adv_norm = 'rloo'
 loss_norm = 'constant'
 objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 1.0, 1e9
-kl_beta = 0.0
+kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
