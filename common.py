@@ -62,7 +62,8 @@ def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
     # names that share most of their letters
     similar = difflib.get_close_matches(name, known)
-    fail(f"{message} '{name}'; similar names: {similar or 'none'}")
+    hint = '; for models of others see README.md, Real models' if name.startswith('out/') else ''
+    fail(f"{message} '{name}'; similar names: {similar or 'none'}{hint}")
 
 
 # ---- command line --------------------------------------------------------------------------------
@@ -100,8 +101,8 @@ def configure(namespace, words):
                 continue
             if name not in defaults:
                 script = Path(namespace.get('__file__', 'this script')).name
-                fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ is '
-                             'for pretrain.py) or _name, not', name, defaults)
+                fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
+                             'is for pretrain.py) or _name, not', name, defaults)
             # The type of the default is the type of the knob. The value of a flag is text, which is
             # read as Python. That of a file is a value already: literal_eval() refuses it, and it
             # stays. float() also takes the 0 of kl_beta = 0.

@@ -8,8 +8,9 @@ at a generator alone.
 
 The knobs are those of the run; config files and flags change them. Functions never come from the
 checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
-one are not shown. It should look like those of the dataset: no reward says that it does not. The numbers at the end are those of the run's log (config/README.md says what they
-are). A generator alone has no reward, so its reward is `distinct`."""
+one are not shown. It should look like those of the dataset: no reward says that it does not. The
+numbers at the end are those of the run's log (config/README.md says what they are). A generator
+alone has no reward, so its reward is `distinct`."""
 import sys
 
 import train_grpo as grpo

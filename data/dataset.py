@@ -91,8 +91,8 @@ def make_tokenizer(kind, dataset, blank_kind):
     if blank_kind == 'marked':
         chars.discard(BLANK)
     assert BLANK not in chars, (
-        f"{dataset} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can mark "
-        "their blanks with it, see blank_kind = 'marked'.)")
+        f"{dataset} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can "
+        "mark their blanks with it, see blank_kind = 'marked'.)")
     return Tokenizer('char', ''.join(sorted(chars)))
 
 

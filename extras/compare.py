@@ -13,10 +13,11 @@ count: name them with --dataset=.)
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl, such as --goal=reward or --goal=clip_frac: mean +- standard deviation over seeds, for
-each rate by itself. Values between two lines of the log are interpolated, up to the end of the run
-that ends first. The differences are those to the first variant, seed by seed: their mean +- its
-standard error. For those to another variant, name it first: the runs are kept. Seconds are those of
-the processor; evaluations, and the load of the machine, are in them."""
+each rate by itself; the last table has the ends at all rates. Values between two lines of the log
+are interpolated, up to the end of the run that ends first. The differences are those to the first
+variant, seed by seed: their mean +- its standard error. For those to another variant, name it
+first: the runs are kept. Seconds are those of the processor; evaluations, and the load of the
+machine, are in them."""
 import os
 import subprocess
 import sys
@@ -116,7 +117,8 @@ def ends_of(log, goal):
 
 def report(names, logs, goal, panels):
     """Print the tables of variants, and draw a line with a band for each in two panels: by step and
-    by seconds. logs[i][j] is the log of variant i and seed j, a list of lines."""
+    by seconds. logs[i][j] is the log of variant i and seed j, a list of lines. Return the goal at
+    the end (variants, seeds)."""
     n_seeds = len(logs[0])
     first = logs[0][0][0]
     start = [f'{name} {first[name]:.3f}' for name in (goal, f'{goal}_greedy') if name in first]
@@ -142,6 +144,7 @@ def report(names, logs, goal, panels):
     columns = np.array(END)[is_known]
     show('at the end', columns, names, ends)
     show(f'minus {names[0]}', columns, names[1:], ends[1:] - ends[0], n_seeds, NOISE[n_seeds])
+    return ends[:, :, 0]
 
 
 if __name__ == "__main__":
@@ -169,7 +172,7 @@ if __name__ == "__main__":
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
     n_made = 0
-    print(f"{len(runs)} runs, {n_processes} at a time; the first makes missing networks", flush=True)
+    print(f"{len(runs)} runs, {n_processes} at a time, after networks that are missing", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n_done, was_done in enumerate(pool.map(train, runs.items()), 1):
             n_made += not was_done
@@ -183,9 +186,12 @@ if __name__ == "__main__":
     print('\n', *shared)
     figure = Figure(figsize=(11, 4 * len(groups)), layout='constrained')
     rows = figure.subplots(len(groups), 2, sharey=True, squeeze=False)
+    goals = []                                  # at each rate (variants, seeds)
     for group, panels in zip(groups, rows):
         logs = [logs_of(folder, name, seeds, goal) for name in group]
-        report(list(group), logs, goal, panels)
+        goals.append(report(list(group), logs, goal, panels))
+    if rates:
+        show(f'{goal} at', rates.split(','), list(given), np.stack(goals, 2))
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
     path = f"{folder}/{goal.removeprefix('eval/')}.png"
     figure.savefig(path, dpi=130)

@@ -126,8 +126,9 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     def call(words, **_):
         path = words[-2].removeprefix('--out_dir=')
         started.append((path, words[-1]))
+        run = path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-')
         at = {'a-1': 0.1, 'a-2': 0.5, 'a-3': 0.3, 'b-1': 0.2, 'b-2': 0.8, 'b-3': 0.5, 'c-1': 0.2,
-              'c-2': 0.6, 'd-1': 0.0, 'd-2': 0.0}.get(path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-'))
+              'c-2': 0.6, 'd-1': 0.0, 'd-2': 0.0}.get(run)
         if '--learning_rate=9e-3' in words:
             at = float('b-' in path)
         pathlib.Path(path).mkdir(exist_ok=True)
@@ -183,6 +184,7 @@ def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     gap = compare('x.py', '--seeds=1,2,3', '--rates=1e-3,9e-3', 'a=', 'b=')
     assert row('b-1e-3', gap)[0] == '0.2000 +- 0.0577'
     assert row('b-9e-3', gap)[::2] == ['1.0000 +- 0.0000*', '0.5000 +- 0.0000*']
+    assert row('b', gap) == ['0.500 +- 0.300', '1.000 +- 0.000']    # one table of all rates
     # a config file that changes during a run
     with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
         compare('x.py', '--seeds=1,2', 'c=edit')
