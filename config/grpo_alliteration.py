@@ -1,6 +1,6 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
 # python train_grpo.py config/grpo_alliteration.py
-# alliteration: start 4.9 %, line to beat 20.3 %, policy 99.0 %; seed 1
+# alliteration: start 4.9 %, line to beat 20.3 %, policy 98.8 %; seed 1
 
 dataset = 'docstrings'
 blank_kind = 'suffix'
