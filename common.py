@@ -62,8 +62,7 @@ def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
     # names that share most of their letters
     similar = difflib.get_close_matches(name, known)
-    hint = '; for models of others see README.md, Real models' if name.startswith('out/') else ''
-    fail(f"{message} '{name}'; similar names: {similar or 'none'}{hint}")
+    fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
 # ---- command line --------------------------------------------------------------------------------
@@ -118,8 +117,10 @@ def configure(namespace, words):
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
-            expected = f"{choices[0]} to {choices[-1]}" if type(choices) is range else choices
-            fail(f"{name} = {namespace[name]!r}: expected one of {expected}")
+            expected = f"one of {choices}"
+            if type(choices) is range:
+                expected = f"{choices[0]} to {choices[-1]}"
+            fail(f"{name} = {namespace[name]!r}: expected {expected}")
     return knobs_of(namespace), functions
 
 
@@ -381,6 +382,7 @@ class Log:
     def write_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
+            # step first; but a column of the dataset may have this name, too
             write_line(self.samples, {'step': step} | sample | {'step': step})
 
 

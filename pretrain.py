@@ -106,7 +106,10 @@ def loss_of(network, data, filler, split, n, step):
 
 def flags_for(dataset, blank_kind):
     """Return what a recipe is told of the run: its dataset, and whether its blanks are marked."""
-    return [f'--dataset={dataset}'] + ['--blank_kind=marked'] * (blank_kind == 'marked')
+    flags = [f'--dataset={dataset}']
+    if blank_kind == 'marked':
+        flags.append('--blank_kind=marked')
+    return flags
 
 
 def read_recipe(namespace, words):

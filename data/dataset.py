@@ -33,6 +33,10 @@ def rng_for(seed, purpose, step=0):
 
 # ---- tokenizer -----------------------------------------------------------------------------------
 
+# the end of two messages
+HAS_BLANK = (f"has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can mark "
+             "their blanks with it, see blank_kind = 'marked'.)")
+
 
 class Tokenizer:
     """Characters, or the byte pairs of GPT-2.
@@ -90,9 +94,7 @@ def make_tokenizer(kind, dataset, blank_kind):
         chars.update(text if type(text) is str else text['prompt'] + text['answer'])
     if blank_kind == 'marked':
         chars.discard(BLANK)
-    assert BLANK not in chars, (
-        f"{dataset} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can "
-        "mark their blanks with it, see blank_kind = 'marked'.)")
+    assert BLANK not in chars, f"{dataset} {HAS_BLANK}"
     return Tokenizer('char', ''.join(sorted(chars)))
 
 
@@ -165,8 +167,9 @@ def hold_out(texts):
     return parts
 
 
-def check_blanks(texts, blank_kind):
+def check_blanks(texts, blank_kind, blank_low, blank_high):
     """Refuse blanks that the texts cannot have."""
+    assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
     is_text = type(texts[0]) is str
     assert blank_kind == 'random' or is_text == (blank_kind == 'suffix'), (
         f"the dataset has {'running text' if is_text else 'prompts'}; blank_kind = '{blank_kind}' "
@@ -201,7 +204,7 @@ class Dataset:
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
         self.records = self.blanks = None
-        check_blanks(train, blank_kind)
+        check_blanks(train, blank_kind, blank_low, blank_high)
         # All texts of a dataset are strings, or all are records.
         is_text = type(train[0]) is str
         # A causal network continues running text at its end, and a pair by its answer.
@@ -297,9 +300,7 @@ class Dataset:
 
     def encode(self, text):
         """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
-        assert self.causal or BLANK not in text, (
-            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts "
-            "can mark their blanks with it, see blank_kind = 'marked'.)")
+        assert self.causal or BLANK not in text, f"{text!r:.80} {HAS_BLANK}"
         return self.tok.encode(text)
 
     def choose_rows(self, split, n, rng):
@@ -387,7 +388,6 @@ def random_blanks(may_be_blank, rng, suffix, low, high, span):
     `span` positions anywhere, or a suffix. A share of each sequence is blank, uniform in [low,
     high], but at least one position."""
     n, T = may_be_blank.shape
-    assert low <= high <= 1, f"expected blank_low <= blank_high = {high} <= 1"
     # Positions with the lowest keys are blank. The positions of a run share a random key, and runs
     # begin at a random offset, so that their edges can be anywhere. For span = 2 and offset 1, runs
     # and keys of T = 6 positions are     0 1 1 2 2 3     and     .7 .2 .2 .9 .9 .4

@@ -47,9 +47,9 @@ SCRIPTS = 'train_grpo rollout model pretrained pretrain judge common'
 
 def made_from(words):
     """Return a text that says what a run depends on: its words, and a checksum of the scripts and
-    of the config files among the words."""
-    # a config file, or that of a flag such as --dataset=mine.jsonl
-    files = [path for path in (word.split('=')[-1] for word in words) if os.path.isfile(path)]
+    of the files among the words: config files, and those of flags such as --dataset=mine.jsonl."""
+    values = [word.split('=')[-1] for word in words]
+    files = [value for value in values if os.path.isfile(value)]
     files += [f'{name}.py' for name in SCRIPTS.split()]
     for folder in ('data', 'config/networks'):
         files += sorted(Path(folder).glob('*.py'))
@@ -106,6 +106,13 @@ def logs_of(folder, name, seeds, goal):
     return logs
 
 
+def curve_of(log, clock, goal, times):
+    """Return the goal at times of a clock, interpolated between the lines of a log."""
+    x = [line[clock] for line in log]
+    y = [line[goal] for line in log]
+    return np.interp(times, x, y)
+
+
 def ends_of(log, goal):
     """Return the numbers of END for a run; NaN if its log lacks them."""
     last = log[-1]
@@ -127,9 +134,8 @@ def report(names, logs, goal, panels):
         # from 0 to the end of the run that ends first
         ends = [log[-1][clock] for group in logs for log in group]
         times = np.linspace(0, min(ends), 101)
-        values = np.array([[np.interp(times, [line[clock] for line in log],
-                                      [line[goal] for line in log])
-                            for log in group] for group in logs])   # (variants, seeds, 101)
+        values = [[curve_of(log, clock, goal, times) for log in group] for group in logs]
+        values = np.array(values)                                   # (variants, seeds, 101)
         # the table has four of the 101 times
         show(clock, times[25::25].round(1), names, values[:, :, 25::25])
         for name, mean, std in zip(names, values.mean(1), values.std(1, ddof=1)):
@@ -172,7 +178,7 @@ if __name__ == "__main__":
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
     n_made = 0
-    print(f"{len(runs)} runs, {n_processes} at a time, after networks that are missing", flush=True)
+    print(f"{len(runs)} runs, {n_processes} at a time; missing networks come first", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n_done, was_done in enumerate(pool.map(train, runs.items()), 1):
             n_made += not was_done
