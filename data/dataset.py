@@ -195,9 +195,6 @@ class Dataset:
         self.causal = causal
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
-        has_chat = hasattr(tok, 'encode_chat') and blank_kind in ('random', 'answer')
-        assert has_chat or not chat_template, (
-            "chat_template: expected a pretrained generator, and pairs")
         self.fill_order = fill_order
         self.blank_kind = blank_kind
         # only used if the blanks of a row are not always the same
@@ -207,6 +204,9 @@ class Dataset:
         check_blanks(train, blank_kind, blank_low, blank_high)
         # All texts of a dataset are strings, or all are records.
         is_text = type(train[0]) is str
+        has_chat = hasattr(tok, 'encode_chat') and not is_text and blank_kind != 'marked'
+        assert has_chat or not chat_template, (
+            "chat_template: expected a pretrained generator, and prompts without marked blanks")
         # A causal network continues running text at its end, and a pair by its answer.
         if causal and blank_kind == 'random':
             self.blank_kind = 'suffix' if is_text else 'answer'
