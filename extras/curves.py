@@ -3,12 +3,14 @@
     python -m extras.curves out-grpo                        # out-grpo/curves.png
     python -m extras.curves out-grpo out-other              # out-grpo/compare.png
 
-extras.compare draws several seeds of a variant as one line with a band."""
+extras.compare calls report(), for several seeds of each variant."""
 import contextlib
 import json
 import os
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from common import fail
 
@@ -42,6 +44,53 @@ def draw(ax, lines, name, *style, **more):
     points = [(line['step'], line[name]) for line in lines if name in line]
     if points:                                  # this run may not have it
         ax.plot(*zip(*points), *style, **more)
+
+
+def points_of(folder, clock, goal):
+    """Return the numbers `clock` and `goal` of the lines of a run's log that have both."""
+    lines = [line for line in read_log(folder) if goal in line]
+    if not lines:
+        fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
+    return [line[clock] for line in lines], [line[goal] for line in lines]
+
+
+def curves_by(clock, goal, groups):
+    """Return 101 times, from 0 to the end of the run that ends first, and the goal at these times,
+    (variants, seeds, 101), interpolated between the lines of the logs."""
+    points = [[points_of(folder, clock, goal) for folder in folders] for folders in groups.values()]
+    ends = [x[-1] for group in points for x, _ in group]
+    times = np.linspace(0, min(ends), 101)
+    values = [[np.interp(times, x, y) for x, y in group] for group in points]
+    return times, np.array(values)
+
+
+def report(groups, goal, path):
+    """Print tables of a number of the log, and draw it: mean +- standard deviation over seeds, by
+    step and by the seconds of the processor. groups {variant: folders of its runs, a seed each}.
+
+    The tables have the start, each quarter and the end. The last column is the difference at the
+    end to the first variant, seed by seed: its mean +- its standard error."""
+    figure = Figure(figsize=(11, 4), layout='constrained')
+    panels = figure.subplots(1, 2, sharey=True)
+    first, *_ = groups
+    for ax, clock in zip(panels, ('step', 'cpu_seconds')):
+        times, values = curves_by(clock, goal, groups)
+        means = values.mean(1)                                      # (variants, 101)
+        stds = values.std(1, ddof=1)
+        gaps = values[:, :, -1] - values[0, :, -1]                  # (variants, seeds)
+        errors = gaps.std(1, ddof=1) / gaps.shape[1] ** 0.5
+        print(f'\n{clock:12}', *[f'{time:>16.1f}' for time in times[::25]], f'  minus {first}')
+        for i, name in enumerate(groups):
+            cells = [f'{mean:.3f} +- {std:.3f}' for mean, std in zip(means[i], stds[i])]
+            print(f'{name:12}', *[f'{cell:>16}' for cell in cells[::25]],
+                  f'  {gaps[i].mean():+.4f} +- {errors[i]:.4f}')
+            ax.plot(times, means[i], label=name)
+            ax.fill_between(times, means[i] - stds[i], means[i] + stds[i], alpha=0.2)
+        ax.set_xlabel(clock)
+    ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+    figure.suptitle(f'{goal}: mean and standard deviation over seeds')
+    figure.savefig(path, dpi=130)
+    print(f"\nwrote {path}")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-study() { # folder, words of extras.compare
+study() { # folder, words of extras.compare: a table and a picture for each of the goals
     mkdir -p "out-studies/$1"
-    python -m extras.compare "out-studies/$1" "${@:2}" | tee "out-studies/$1/table.txt"
+    for goal in ${goals:-eval/verify eval/verify_greedy eval/tokens}; do
+        printf '\n%s\n' "$1, $goal"
+        python -m extras.compare "out-studies/$1" "${@:2}" "--goal=$goal" |
+            tee "out-studies/$1/${goal#eval/}.txt"
+    done
 }
 
 long="config/grpo_think.py config/grpo_cups20.py --max_iters=40"
@@ -38,13 +42,13 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
 
 c() { # what an advantage is divided by: with one reward, and with two
     study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
-    two="config/grpo_config.py config/grpo_repeats.py --goal=reward"
-    study c-two $two --seeds=1,2,3,4,5 "${rules[@]}"
+    two="config/grpo_config.py config/grpo_repeats.py"
+    goals="eval/reward eval/verify eval/repeats" study c-two $two --seeds=1,2,3,4,5 "${rules[@]}"
     for lr in 3e-4 3e-3; do
         study c-one-$lr $long --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
     done
     for lr in 1.3e-3 1.2e-2; do
-        study c-two-$lr $two --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
+        goals="eval/reward eval/verify" study c-two-$lr $two --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
     done
 }
 
@@ -57,16 +61,17 @@ d() { # group size, for 256 completions a step
 }
 
 e() { # the KL, with a judge that can be fooled
-    hacked="config/grpo_config.py --judge=config/networks/judge_classifier.py"
-    study e $hacked --seeds=1,2,3 \
-        none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k2=--kl_beta=0.2 --kl_type=k2' \
-        'k3=--kl_beta=0.2 --kl_type=k3' 'k3_weak=--kl_beta=0.07 --kl_type=k3' \
-        'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' \
-        'target=--kl_beta=0.2 --target_kl=0.5' \
-        "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
-    study e-1.3e-3 $hacked --learning_rate=1.3e-3 --seeds=1,2,3 \
-        none=--kl_beta=0 'exact=--kl_beta=0.2 --kl_type=exact' 'k3=--kl_beta=0.2 --kl_type=k3' \
-        "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}"
+    hacked="config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3"
+    kls=('exact=--kl_beta=0.2 --kl_type=exact' 'k3=--kl_beta=0.2 --kl_type=k3'
+         "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}")
+    more=('k2=--kl_beta=0.2 --kl_type=k2' 'k3_weak=--kl_beta=0.07 --kl_type=k3'
+          'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' 'target=--kl_beta=0.2 --target_kl=0.5')
+    local goals="eval/verify eval/judge cpu_seconds"
+    study e $hacked none=--kl_beta=0 "${kls[@]}" "${more[@]}"
+    study e-1.3e-3 $hacked --learning_rate=1.3e-3 none=--kl_beta=0 "${kls[@]}"
+    goals=kl                                    # `none` has no reference to compare with
+    study e $hacked "${kls[@]}" "${more[@]}"
+    study e-1.3e-3 $hacked --learning_rate=1.3e-3 "${kls[@]}"
 }
 
 f() { # what the loss is divided by, where lengths differ

@@ -7,6 +7,8 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
+import time
 
 import pytest
 import torch
@@ -116,78 +118,55 @@ def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_righ
     assert second['charge']([prompt], [completion]) == [net_is_right]
 
 
-def test_compare_runs_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
-    """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4; at a second
-    rate by 1.0 and 1.0."""
+def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
+    """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4."""
     pytest.importorskip('matplotlib')
-    started = []
-    fails_at = ['study/b-2']
+    ends = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8}
+    made = []
 
     def call(words, **_):
-        path = words[-2].removeprefix('--out_dir=')
-        started.append((path, words[-1]))
-        run = path[6:].replace('-1e-3-', '-').replace('-9e-3-', '-')
-        at = {'a-1': 0.1, 'a-2': 0.5, 'a-3': 0.3, 'b-1': 0.2, 'b-2': 0.8, 'b-3': 0.5, 'c-1': 0.2,
-              'c-2': 0.6, 'd-1': 0.0, 'd-2': 0.0}.get(run)
-        if '--learning_rate=9e-3' in words:
-            at = float('b-' in path)
-        pathlib.Path(path).mkdir(exist_ok=True)
+        path = words[-1].removeprefix('--out_dir=')
+        name = path.removeprefix('study/')
+        made.append(name)
+        shutil.rmtree(path, ignore_errors=True)             # as if it were moved aside
+        os.mkdir(path)
+        write(f'{path}/config.json', '')
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
-            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': at * step / 100,
-             'eval/verify_greedy': 0.7}) for step in (0, 100)))
-        write(f'{path}/ckpt.pt', '')
-        write(f'{path}.txt', 'its last line\n')
-        if 'edit' in words:
-            write('x.py', f'batch_size = {len(started)}')
-        return int(path in fails_at)
+            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100})
+            for step in (0, 100)))
+        return int('fails' in words)
 
     def compare(*words):
-        monkeypatch.setattr('sys.argv', ['compare.py', 'study', *words])
+        """Return what is printed, and the names of the runs that are made."""
+        made.clear()
+        monkeypatch.setattr('sys.argv', ['compare.py', 'study', '--seeds=1,2', *words])
         runpy.run_module('extras.compare', run_name='__main__')
-        return capsys.readouterr().out
+        return capsys.readouterr().out, sorted(made)
 
-    def row(name, text):
-        """Return the cells of a variant in the last table, such as 0.100 +- 0.000*."""
-        *_, line = re.findall(f'(?m)^{name} .*', text)
-        return re.findall(r'(\S+ \+- [^ *]+\*?)', line)
-
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
     monkeypatch.setattr('common.Signals', lambda: None)
     monkeypatch.setattr('subprocess.call', call)
-    words = ['x.py', '--seeds=1,2', 'a=--group_size=2', 'b=']
-    with pytest.raises(SystemExit, match='code 1, see study/b-2.txt: its last line'):
-        compare(*words)
-    fails_at.clear()
-    text = compare(*words)
-    assert started[-1] == ('study/b-2', '--resume=True') and len(started) == 5
-    _, step, seconds, end, gap = re.split('step  |cpu_seconds|at the end|minus a', text)
-    assert 'at the start: eval/verify 0.000 eval/verify_greedy 0.700' in text
-    for table in (step, seconds):               # halfway 0.15, 0.25; at the end 0.3, 0.5
-        assert row('a', table)[1::2] == ['0.150 +- 0.141', '0.300 +- 0.283']
-        assert row('b', table)[1::2] == ['0.250 +- 0.212', '0.500 +- 0.424']
-    # the goal, greedy decoding, and the mean of two evaluations; the log has no pass@4
-    assert [cell.split()[0] for cell in row('b', end)] == ['0.500', '0.700', '0.250']
-    assert row('b', gap)[::2] == ['0.2000 +- 0.1000', '0.1000 +- 0.0500'] and 'pass@4' not in text
-    compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
-    assert sorted(started[5:]) == [('study/a-1', '--resume=False'), ('study/a-2', '--resume=False')]
-    write('x.py', 'batch_size = 2')             # all four begin anew
-    compare('x.py', '--seeds=1,2', 'a=--group_size=4', 'b=')
-    assert len(started) == 11
-    for n in (1, 2, 2):                         # so does a run whose data have changed
-        write('d.jsonl', 'x' * n)
-        compare('x.py', '--seeds=1,2', 'b=', 'd=--dataset=d.jsonl')
-    assert len(started) == 15
-    # At each rate minus the first variant of that rate. Equal gaps are more than noise, but not
-    # with two seeds.
-    gap = compare('x.py', '--seeds=1,2', '--rates=1e-3,9e-3', 'a=', 'b=')
-    assert row('b-1e-3', gap)[0] == '0.2000 +- 0.1000'
-    assert row('b-9e-3', gap)[::2] == ['1.0000 +- 0.0000', '0.5000 +- 0.0000']
-    gap = compare('x.py', '--seeds=1,2,3', '--rates=1e-3,9e-3', 'a=', 'b=')
-    assert row('b-1e-3', gap)[0] == '0.2000 +- 0.0577'
-    assert row('b-9e-3', gap)[::2] == ['1.0000 +- 0.0000*', '0.5000 +- 0.0000*']
-    assert row('b', gap) == ['0.500 +- 0.300', '1.000 +- 0.000']    # one table of all rates
-    # a config file that changes during a run
-    with pytest.raises(SystemExit, match='has changed while study/c-[12] was made'):
-        compare('x.py', '--seeds=1,2', 'c=edit')
-    for mistake in (['--seeds=1', 'a='], ['--seeds=1,2'], ['--goal=no', '--seeds=1,2', 'b=']):
-        with pytest.raises(SystemExit, match='two to five seeds|no no in the logs of'):
+    write('x.py', '')
+    with pytest.raises(SystemExit, match='ended with code 1: see study/b-1.txt'):
+        compare('x.py', 'a=--group_size=2', 'b=fails')
+    text, names = compare('x.py', 'a=--group_size=2', 'b=')
+    assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
+    for table in text.split('cpu_seconds'):     # the start, halfway, the end
+        a, b = re.findall(r'(?m)^[ab] .*', table)
+        assert re.findall(r'\S+ \+- \S+', a)[::2] == [
+            '0.000 +- 0.000', '0.150 +- 0.141', '0.300 +- 0.283']
+        assert re.findall(r'\S+ \+- \S+', b)[::2] == [
+            '0.000 +- 0.000', '0.250 +- 0.212', '0.500 +- 0.424']
+        assert b.endswith('  +0.2000 +- 0.1000') and a.endswith('  +0.0000 +- 0.0000')
+    assert compare('x.py', 'a=--group_size=2', 'b=')[1] == []
+    # other words, more variants, more seeds; a script, and data, that have changed
+    assert compare('x.py', 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
+    assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
+    for name in ('x.py', 'mine.jsonl'):
+        write(name, '')
+        os.utime(name, (time.time() + 9, time.time() + 9))
+        assert compare('x.py', 'b=')[1] == ['b-1', 'b-2']
+        os.remove(name)
+    for mistake in (['--seeds=1', 'b='], ['b'], ['--goal=no', 'b=']):
+        with pytest.raises(SystemExit, match='two or more --seeds|no no in study/b-1/log.jsonl'):
             compare(*mistake)
