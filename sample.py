@@ -6,11 +6,11 @@ at a generator alone.
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
     python sample.py out/generator_arithmetic.pt
 
-The knobs are those of the run; config files and flags change them. Functions never come from the
-checkpoint, so it cannot run code of its own. A typed prompt has no answer, so rewards that ask for
-one are not shown. It should look like those of the dataset: no reward says that it does not. The
-numbers at the end are those of the run's log (config/README.md says what they are). A generator
-alone has no reward, so its reward is `distinct`."""
+The knobs are those of the run; config files and flags change them. Functions are not in the
+checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
+shown. It should look like those of the dataset: no reward says that it does not. The last lines are
+means over all held-out prompts, as in the run's log (config/README.md says what they are). A
+generator alone is shown as `before`; it has no reward, so its reward is `distinct`."""
 import sys
 
 import train_grpo as grpo
@@ -24,42 +24,39 @@ prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it 
 num_samples = 10            # held-out prompts to show
 
 
-def open_run(path, *words):
+def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
-    policy 'before' and 'after' the run, or a generator alone. words: config files and flags, which
-    change knobs of the run."""
+    policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
+    files and flags, which change knobs of the run."""
     checkpoint = load_checkpoint(path)
-    # Its knobs become words of a command line. A generator alone needs no reward.
-    saved = {'generator': path, 'rewards': {'distinct': 1.0}} | checkpoint['config']
-    saved |= {'compile': False, 'out_dir': ''}          # no folder, because nothing is written
-    # Not recipes: a checkpoint must not choose code that is run. (A run names its networks' files.)
-    flags = [f'--{name}={value}' for name, value in saved.items()
-             if name in grpo.DEFAULTS and not str(value).endswith('.py')]
+    # Its knobs become words of a command line. A generator alone has no reward.
+    saved = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
+             'compile': False, 'out_dir': ''}           # no folder, because nothing is written
+    flags = [f'--{name}={value}' for name, value in saved.items() if name in grpo.DEFAULTS]
     run = grpo.set_up(flags + list(words))
-    if 'must_match' not in checkpoint:
-        return run, {'generator': run.policy}
-    changed = dict(run.must_match.items() - checkpoint['must_match'].items())
-    if changed:
-        print("made anew since this run, or changed by a flag:", *changed)
-    after, _ = load_network(path, run.policy.device)
-    if 'generator' in changed:                  # then the start is lost
-        return run, {'after': after}
-    return run, {'before': run.policy, 'after': after}
+    networks = {'before': run.policy}
+    if 'must_match' in checkpoint:              # of a run
+        networks['after'], _ = load_network(path, run.policy.device)
+        changed = dict(run.must_match.items() - checkpoint['must_match'].items())
+        if changed:
+            print("made anew since this run, or changed by a flag:", *changed)
+        if 'generator' in changed:              # then the start is lost
+            del networks['before']
+    return run, networks
 
 
 if __name__ == "__main__":
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
-    ours = [word for word in words
-            if word.startswith(('--prompt', '--num_samples', '--help', '-h'))]
+    ours = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
     configure(globals(), ours)
-    run, networks = open_run(*[word for word in words if word not in ours] or ['out-grpo'])
+    run, networks = open_run(*[word for word in words if word not in ours])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = run.held_out[:num_samples]
     if prompt:
         prompts = run.data.typed_prompt(prompt).prompts('train', 1, grpo.group_size, grpo.seed)
-    names = run.scorer.shown_names(grpo.rewards, has_answers=not prompt)
+    names = run.scorer.shown_names(grpo.rewards, not prompt)    # a typed prompt has no answer
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
@@ -67,8 +64,5 @@ if __name__ == "__main__":
             show_group(label, r, run.scorer.score(names, r))
         print()
     if not prompt:
-        print("means over the held-out prompts; the greedy score of the start is the line to beat")
-        means = [grpo.evaluate(network, run) for network in networks.values()]
-        for name in means[0] | means[-1]:
-            print_line(f'{name:18}', {label: numbers[name] for label, numbers
-                                      in zip(networks, means) if name in numbers})
+        for label, network in networks.items():
+            print_line(label, grpo.evaluate(network, run))

@@ -102,16 +102,15 @@ if __name__ == "__main__":
     # The large picture is the number that the run watches.
     config = json.loads(Path(folders[0], 'config.json').read_text())
     goal = f"eval/{config['goal']}"
-    small = [name for name in TITLES if name != goal and (name in first or 'eval' not in name)]
-    if not any(line.get('eval/ended') for line in logs[folders[0]]):    # blanks: tokens are given
-        small.remove('eval/tokens')
-    if not any(line.get('kl') for line in logs[folders[0]]):    # there was no reference
-        small.remove('kl')
-    if config['goal'] == 'reward':              # a sum: each of its parts
-        parts = [f'eval/{name}' for name in config['rewards']]
-        small += [name for name in parts if name not in [goal, 'eval/verify', *small]]
+    # Small ones: what changes in the first run. (Without a reference there is no KL, and blanks do
+    # not become more.)
+    names = list(TITLES)
+    if len(config['rewards']) > 1:
+        names += [f'eval/{name}' for name in config['rewards'] if name != 'verify']
+    small = [name for name in names
+             if name != goal and len({line.get(name) for line in logs[folders[0]]} - {None}) > 1]
     figure = Figure(figsize=(10, 4.4), layout='constrained')
-    axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
+    axes = figure.subplot_mosaic([[goal, name] for name in small or ['kl']], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
                        label='line to beat: the start with greedy decoding')
     for i, (folder, lines) in enumerate(logs.items()):

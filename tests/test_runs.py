@@ -414,7 +414,7 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     assert sample['lowest_reward'] == pytest.approx(step_2[0]['lowest_reward'])
     text = succeeds('sample.py', 'run', '--num_samples=2')
     for name in ('judge', 'verify', 'judge_greedy'):
-        assert re.search(rf'(?m)^{name} +.* after {last["eval/" + name]:.3f}$', text)
+        assert re.search(rf'(?m)^after .*\| {name} {last["eval/" + name]:.3f}', text)
     assert len(re.findall('(?m)^(?:before|after) +verify +judge ', text)) == 4
     assert text.count('\n\n') == 2 and '\n\n\n' not in text
     for words in ([EQUATIONS, '--prompt=12+35='],
@@ -437,17 +437,11 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
         torch.save(saved, path)
 
 
-def test_sample_runs_no_code_that_a_checkpoint_names():
+def test_sample_asks_for_the_file_of_a_reward():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
     fails('charm', 'sample.py', 'run', '--num_samples=1')
-    forged = load_checkpoint('run')
-    forged['config']['generator'] = 'theirs.py'
-    forged['config']['rewards'] = {'distinct': 1.0}
-    os.mkdir('forged')
-    torch.save(forged, 'forged/ckpt.pt')
-    succeeds('sample.py', 'forged', '--num_samples=1')
     assert pathlib.Path('was-here').read_text() == 'x'
     text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
-    assert re.search(r'charm +\| before 3.000 \| after 3.000', text)
+    assert len(re.findall(r'(?m)^(?:before|after) .*\| charm 3.000', text)) == 2
