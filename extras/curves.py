@@ -39,29 +39,26 @@ def read_log(folder):
     return [lines[key] for key in sorted(lines)]
 
 
-def draw(ax, lines, name, *style, **more):
-    """Plot one quantity of a log against the step."""
-    points = [(line['step'], line[name]) for line in lines if name in line]
-    if points:                                  # this run may not have it
-        ax.plot(*zip(*points), *style, **more)
-
-
-def points_of(folder, clock, goal):
-    """Return the numbers `clock` and `goal` of the lines of a run's log that have both."""
-    lines = [line for line in read_log(folder) if goal in line]
-    if not lines:
-        fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
-    return [line[clock] for line in lines], [line[goal] for line in lines]
+def points_of(lines, clock, name):
+    """Return the times by a clock, a number of the log, and the values of a number, of the lines
+    that have it."""
+    lines = [line for line in lines if name in line]
+    return [line[clock] for line in lines], [line[name] for line in lines]
 
 
 def curves_by(clock, goal, groups):
-    """Return 101 times, from 0 to the end of the run that ends first, and the goal at these times,
-    (variants, seeds, 101), interpolated between the lines of the logs."""
-    points = [[points_of(folder, clock, goal) for folder in folders] for folders in groups.values()]
-    ends = [x[-1] for group in points for x, _ in group]
-    times = np.linspace(0, min(ends), 101)
-    values = [[np.interp(times, x, y) for x, y in group] for group in points]
-    return times, np.array(values)
+    """Return 101 times, from 0 to the end of the run that ends first, and {variant: (seeds, 101)}:
+    the goal at these times, interpolated between the lines of the logs."""
+    points = {}
+    for folder in sum(groups.values(), []):
+        points[folder] = points_of(read_log(folder), clock, goal)
+        if not points[folder][0]:
+            fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
+    times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
+    curves = {}
+    for name, folders in groups.items():
+        curves[name] = np.array([np.interp(times, *points[folder]) for folder in folders])
+    return times, curves
 
 
 def report(groups, goal, path):
@@ -74,18 +71,18 @@ def report(groups, goal, path):
     panels = figure.subplots(1, 2, sharey=True)
     first, *_ = groups
     for ax, clock in zip(panels, ('step', 'cpu_seconds')):
-        times, values = curves_by(clock, goal, groups)
-        means = values.mean(1)                                      # (variants, 101)
-        stds = values.std(1, ddof=1)
-        gaps = values[:, :, -1] - values[0, :, -1]                  # (variants, seeds)
-        errors = gaps.std(1, ddof=1) / gaps.shape[1] ** 0.5
+        times, curves = curves_by(clock, goal, groups)
         print(f'\n{clock:12}', *[f'{time:>16.1f}' for time in times[::25]], f'  minus {first}')
-        for i, name in enumerate(groups):
-            cells = [f'{mean:.3f} +- {std:.3f}' for mean, std in zip(means[i], stds[i])]
-            print(f'{name:12}', *[f'{cell:>16}' for cell in cells[::25]],
-                  f'  {gaps[i].mean():+.4f} +- {errors[i]:.4f}')
-            ax.plot(times, means[i], label=name)
-            ax.fill_between(times, means[i] - stds[i], means[i] + stds[i], alpha=0.2)
+        for name, curve in curves.items():      # (seeds, 101)
+            mean = curve.mean(0)
+            std = curve.std(0, ddof=1)
+            cells = [f'{m:.3f} +- {s:.3f}' for m, s in zip(mean[::25], std[::25])]
+            gap = curve[:, -1] - curves[first][:, -1]
+            error = gap.std(ddof=1) / len(gap) ** 0.5
+            print(f'{name:12}', *[f'{cell:>16}' for cell in cells],
+                  f'  {gap.mean():+.4f} +- {error:.4f}')
+            ax.plot(times, mean, label=name)
+            ax.fill_between(times, mean - std, mean + std, alpha=0.2)
         ax.set_xlabel(clock)
     ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
@@ -114,10 +111,11 @@ if __name__ == "__main__":
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
                        label='line to beat: the start with greedy decoding')
     for i, (folder, lines) in enumerate(logs.items()):
-        draw(axes[goal], lines, goal, f'C{i}', label=f'{folder}: samples')
-        draw(axes[goal], lines, f'{goal}_greedy', f'C{i}:', label=f'{folder}: greedy')
+        axes[goal].plot(*points_of(lines, 'step', goal), f'C{i}', label=f'{folder}: samples')
+        axes[goal].plot(*points_of(lines, 'step', f'{goal}_greedy'), f'C{i}:',
+                        label=f'{folder}: greedy')
         for name in small:
-            draw(axes[name], lines, name, f'C{i}')
+            axes[name].plot(*points_of(lines, 'step', name), f'C{i}')
     for name, ax in axes.items():
         ax.set_title(TITLES.get(name, name.removeprefix('eval/')), loc='left')
     axes[goal].legend(frameon=False)

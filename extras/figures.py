@@ -11,7 +11,7 @@ import statistics
 import sys
 
 import train_grpo as grpo
-from extras.curves import Figure, draw, read_log
+from extras.curves import Figure, points_of, read_log
 from sample import open_run
 
 
@@ -40,8 +40,8 @@ def hacking(figure, *folders):
         start = lines[0]['eval/reward']
         scale = lines[-1]['eval/reward'] - start        # judges differ in scale
         gains = [line | {'gain': (line['eval/reward'] - start) / scale} for line in lines]
-        draw(reward_ax, gains, 'gain', style)
-        draw(verify_ax, lines, 'eval/verify', style, label=folder)
+        reward_ax.plot(*points_of(gains, 'step', 'gain'), style)
+        verify_ax.plot(*points_of(lines, 'step', 'eval/verify'), style, label=folder)
     reward_ax.set_title('reward gained: 0 at the start, 1 at the end', loc='left')
     verify_ax.set_title('held-out equations that are true', loc='left')
     verify_ax.set_ylim(0, 1)
@@ -53,13 +53,13 @@ def think(figure, folder, cost_folder):
     """Draw how a run learns to think, and how many tokens each network spends on a prompt."""
     steps_ax, swaps_ax = figure.subplots(1, 2)
     lines = [line for line in read_log(folder) if 'eval/verify' in line]
-    draw(steps_ax, lines, 'eval/verify', 'C0', label='right answers (left axis)')
+    steps_ax.plot(*points_of(lines, 'step', 'eval/verify'), 'C0', label='right answers (left axis)')
     steps_ax.axhline(lines[0]['eval/verify_greedy'], color='C0', linestyle='--',
                      label='right at the start, likeliest tokens')
     steps_ax.plot([], [], 'C1', label='tokens (right axis)')
     steps_ax.set_ylim(0, 1.05)
     tokens_ax = steps_ax.twinx()
-    draw(tokens_ax, lines, 'eval/tokens', 'C1')
+    tokens_ax.plot(*points_of(lines, 'step', 'eval/tokens'), 'C1')
     tokens_ax.set_ylim(0, 11.5)
     steps_ax.set_title('GRPO: answers become right, and long', loc='left')
     steps_ax.set_xlabel('step')
