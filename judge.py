@@ -63,7 +63,8 @@ def classify(judge, sequences):
 
 
 def judged(scorer, r):
-    """What the judge says of whole sequences; if they were generated, of the completions only."""
+    """What the judge says. A classifier reads whole sequences. A likelihood is that of all tokens,
+    or, if the generator is causal, of those of the completion."""
     where = r.is_sampled if r.prompts.data.causal else r.sequences != scorer.judge.pad_id
     return judge_sequences(scorer.judge, r.sequences, where)
 
@@ -102,8 +103,8 @@ NUMBERS = ['reward', 'standard_error', 'judge_auc', 'advantage', 'start', 'greed
 
 
 class RewardError(AssertionError):
-    """Scorer.score() raises it for whatever a reward raises. The policy has not changed since its
-    last step."""
+    """Scorer.score() raises it for whatever a reward raises, group_advantages() for rewards that it
+    cannot divide by. Both come before learn(), so this step has changed nothing yet."""
 
 
 @dataclass

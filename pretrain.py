@@ -4,8 +4,9 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/networks/generator_arithmetic.py
     python pretrain.py config/networks/judge_classifier.py --max_iters=600 --out=out/later.pt
 
-train_grpo.py runs this for networks that are missing or out of date. Their config files are called
-recipes.
+The config file of a network is its recipe. train_grpo.py calls open_networks(), which runs this
+script for recipes whose network is missing, or out of date: other knobs, other texts. This file
+reads downwards: knobs; the loss; recipes (skip them at first); the run.
 """
 import atexit
 import os
@@ -72,7 +73,7 @@ CHOICES = {
     **dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'blank_span', 'max_iters', 'eval_interval'),
                     range(1, 1_000_000_000)),
 }
-# for recipes that open_networks() reads, whatever this process has set
+# A recipe is read into a copy of these, as if into the globals of a fresh process: see configure().
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
@@ -80,10 +81,13 @@ DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
 def loss_of(network, data, filler, split, n, step):
-    """Return the loss on n texts, in nats: the cross-entropy of guessing the blanks (fill), all
-    tokens or all answers (causal), or labels (classifier). Labels are the column `label` of the
-    dataset; or, if a network is the filler, 1 for real texts and 0 for the same texts as it fills
-    their blanks, half of each."""
+    """Return the loss on n texts, in nats, a cross-entropy.
+
+    fill:       of the tokens in the blanks
+    causal:     of all tokens; with blank_kind = 'answer' only of those of the answers
+    classifier: of labels. With a filler, half of the texts are real, with label 1, and half are the
+                same texts with blanks that the filler has filled, with label 0. Without one, labels
+                are the column `label` of the dataset."""
     prompts = data.prompts(split, n, 1, seed, step, 'pretrain ').to(network.device)
     tokens = prompts.tokens                     # (n, T); their blanks still have the real text
     if kind == 'classifier':
@@ -105,7 +109,8 @@ def loss_of(network, data, filler, split, n, step):
 
 
 def flags_for(dataset, blank_kind):
-    """Return what a recipe is told of the run: its dataset, and whether its blanks are marked."""
+    """Return the flags that go before a recipe: the dataset of the run, and whether its blanks are
+    marked. The recipe comes behind them, so what it sets itself wins."""
     flags = [f'--dataset={dataset}']
     if blank_kind == 'marked':
         flags.append('--blank_kind=marked')
@@ -113,10 +118,10 @@ def flags_for(dataset, blank_kind):
 
 
 def read_recipe(namespace, words):
-    """Apply config files and flags to knobs. Return the path of the network that they describe, its
-    tokenizer, and what it depends on: knobs, and a checksum of the text."""
-    # The checksum of the text is stored with the knobs. If either changes, the network is trained
-    # again.
+    """Apply config files and flags to the knobs in a namespace. Return the path of the network that
+    they describe, its tokenizer, and its config: all that it depends on, which is its knobs and a
+    checksum of its texts. save_checkpoint() keeps the config; if a later one differs, the network
+    is trained again."""
     config, _ = configure(namespace, words)
     dataset = config['dataset']
     config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
@@ -126,11 +131,13 @@ def read_recipe(namespace, words):
     for word in words:
         if not word.startswith('-'):
             name = Path(word).stem
-    config['recipe'] = name                     # a file that another recipe made is left alone
+    config['recipe'] = name                     # changed_knobs() overwrites only its own recipe's
     if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
-    if config['against'].endswith('.py'):       # if that network is made again, so is this one
+    # A classifier against a recipe is made again if that network is. (`filler` is the config of
+    # that network, not the network.)
+    if config['against'].endswith('.py'):
         flags = flags_for(dataset, config['blank_kind'])
         *_, filler = read_recipe(dict(DEFAULTS), [*flags, config['against']])
         config['filler'] = zlib.crc32(repr(filler).encode())
@@ -140,8 +147,9 @@ def read_recipe(namespace, words):
 
 
 def changed_knobs(path, config):
-    """Return the knobs of config with which the network at path was not made: all of them if there
-    is no network. Refuse a file that another recipe or script has made."""
+    """Return what is new in config since the network at path was made: {} if it is up to date, the
+    whole config if there is no network yet. Refuse a file that another recipe or script has made.
+    """
     if not os.path.exists(path):
         return config
     old = load_checkpoint(path)['config']
@@ -170,27 +178,28 @@ def load_network(path, device='cpu'):
 
 
 def open_networks(names, dataset, blank_kind, device, may_train=True):
-    """Return the paths of the networks in names, their tokenizer, and the networks. A checkpoint or
-    a folder is used as it is. Of recipes, the networks that are missing or out of date are trained
-    first, side by side; or refused, if may_train is False. Recipes get the dataset, and blank_kind
-    if it is 'marked'; what they set themselves wins. Of several ranks, the first makes the networks
-    while the others wait."""
+    """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
+    checkpoint or a folder, which is used as it is, or a recipe. If the network of a recipe is
+    missing or out of date, it is trained first, side by side with others; with may_train = False it
+    is refused. Of several ranks, the first trains while the others wait."""
     flags = flags_for(dataset, blank_kind)
     if rank() > 0:                              # until rank 0, at its barrier below, has made them
         barrier()
     paths = []
     running = []                                # processes, each with the path and knobs it makes
     for name in names:
-        words = [*flags, name]                  # the recipe comes last, so it has the last word
+        words = [*flags, name]                  # used if name is a recipe
         path = name
         if name.endswith('.py'):
             path, _, config = read_recipe(dict(DEFAULTS), words)
-            # two recipes of one path would overwrite each other; the same one twice is fine
+            # Generator and judge may be one recipe, and then it is made once. Two recipes of one
+            # path would overwrite each other.
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
                 if not may_train:
                     fail(f"{path} is missing or out of date: a resumed run keeps its networks")
-                if config['against']:           # a classifier waits for the network it learns from
+                # A classifier learns from the generator, which may be in the making: wait for it.
+                if config['against']:
                     for process, _, _ in running:
                         process.wait()
                 # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
@@ -205,7 +214,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     for process, path, config in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
-        if changed_knobs(path, config):         # it was made this minute
+        if changed_knobs(path, config):         # it is new, so nothing can have changed
             fail(f"{path} has other texts: does texts() of the dataset return others at each call?")
     if rank() == 0:
         barrier()
@@ -224,13 +233,14 @@ def open_data(tok, filler):
     """Return the Dataset that the network learns from, and the verify() that checks its samples, or
     None if it completes nothing that could be right. filler: the network `against`, or None."""
     train, held_out, verify = read_texts(dataset)
-    # The rows of a causal network are a prompt, its answer and eos. So are those of a classifier
-    # that learns labels. One that learns from a filler has the rows of the filler.
+    # `causal` is about the rows of the data, not about the network: are they prompt, answer, eos,
+    # as a causal network needs them? A classifier is never causal itself. It takes the rows of its
+    # filler, or, if it learns labels, those of a causal network.
     causal = filler.causal if filler else kind != 'fill'
     if kind == 'classifier' or causal and blank_kind == 'marked':
         verify = None
-    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))
-    for record in data.records or [{}]:         # running text has no answers and no labels
+    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))     # block_size is a knob
+    for record in data.records or [{}]:         # running text stands as one record without columns
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")
@@ -275,13 +285,13 @@ if __name__ == "__main__":
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
-        grad_norm = optimizer_step(network, optimizers, lr, grad_clip)
+        grad_norm = optimizer_step(network, optimizers, lr, grad_clip)     # also sets grads to 0
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
                 held_out_loss = loss_of(network, data, filler, 'val', 2 * batch_size, 0)
             numbers = {'loss': loss.detach(), 'held-out loss': held_out_loss}
-            if verify:                          # where GRPO would start
+            if verify:                          # the share of right samples, GRPO's `start`
                 r = complete(network, data.prompts('val', 2 * batch_size, 1, 0).to(torch_device))
                 scores = Scorer(verify=verify).score(['verify'], r)
                 numbers['held-out verify'] = scores['verify'].mean()

@@ -21,11 +21,12 @@ LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 @dataclass
 class Rollout:
-    """k completions of each of B prompts. The network saw the rows of `states`, and gave a
-    distribution at each True of `where`: U in all. `drawn_from` says which of them a token was
-    drawn from. Sequences of a prompt that are in the same state use the same distributions. In
-    causal mode the states are the sequences, and each token has a distribution of its own. An
-    example stands below the fields."""
+    """k completions of each of B prompts, and how each token came about; read the example below the
+    fields first. `states` are the inputs that the network saw. It gave a distribution at each True
+    of `where`: U in all, numbered row by row. `drawn_from` has the number of the distribution that
+    each token was drawn from. Completions of a prompt that are equal so far share a state, and so
+    its distributions. From left to right it is simpler: the states are the sequences, and each
+    token has a distribution of its own."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
     states: Tensor              # (S, T) inputs of all passes, with blanks where nothing is yet
@@ -33,6 +34,7 @@ class Rollout:
     drawn_from: Tensor          # (N, T) number of the distribution that a token was drawn from; -1
                                 # where none was sampled: in the prompt, and after the end
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled; 0 elsewhere
+                                # (only for the log: the ratio takes logp_old)
     kept: Tensor                # (U, V) bool: what top-k and top-p kept; (U, 1) without a filter
     model: nn.Module | None = None      # the network that sampled
     logp_old: Tensor | None = None      # (N, T) log-probability before the first update; None if
@@ -85,8 +87,9 @@ class Rollout:
 
     def of_prompts(self, keep):
         """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
-        of_kept = keep.repeat_interleave(self.prompts.k)                        # (N,)
-        drawn_from = self.drawn_from[of_kept]                                   # (kept, T)
+        # The field `kept` is another matter: it is about top-k and top-p.
+        of_kept = keep.repeat_interleave(self.prompts.k)        # (N,) n of them are True
+        drawn_from = self.drawn_from[of_kept]                                   # (n, T)
         is_sampled = self.is_sampled[of_kept]
         used = torch.zeros(len(self.kept), dtype=torch.bool, device=keep.device)        # (U,)
         used[drawn_from[is_sampled]] = True
@@ -128,7 +131,9 @@ def kept_set(logp, top_k=0, top_p=1.0):
     if top_k > 0:
         p[:, top_k:] = 0
     cdf = p.cumsum(-1)
-    keep = cdf - p < top_p * cdf[:, -1:]        # an id is kept if the likelier ids have less
+    # An id is kept if the likelier ids together have less than this. What top_k has set to 0 comes
+    # after all the mass, so it is never kept.
+    keep = cdf - p < top_p * cdf[:, -1:]
     return keep.scatter(-1, order, keep)        # back into the order of the ids
 
 
@@ -164,11 +169,11 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
 
 
 class TokenStats(NamedTuple):
-    """What a policy and a reference say of the sampled tokens of a Rollout: (N, T) each, in nats, 0
-    where no token was sampled. The distributions are at the temperature that samples."""
-    logp: Tensor        # log-probability under the distribution that sampled it: what was kept
-    logp_full: Tensor   # log-probability, unfiltered
-    logp_ref: Tensor    # the same of the reference
+    """What a policy, as it is now, and a reference say of the tokens that a Rollout sampled: (N, T)
+    each, in nats, 0 where no token was sampled. All are at the temperature that samples."""
+    logp: Tensor        # of the policy now, among the ids that top-k and top-p kept when sampling
+    logp_full: Tensor   # of the policy now, among all ids
+    logp_ref: Tensor    # of the reference, among all ids
     kl: Tensor          # KL(policy || reference) of the token's distribution, unfiltered
     entropy: Tensor     # and its entropy
 
@@ -185,8 +190,8 @@ def exact_entropy(logp):
 
 def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
     """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,), drawn from the
-    distributions u (M,) of logits (U, V). kept: what the filters left. logits_ref (U, V): None
-    stands for the same logits, to which the KL is 0."""
+    distributions u (M,) of logits (U, V). kept: the ids that top-k and top-p keep. logits_ref (U,
+    V); None: there is no reference, so the KL is 0."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
     logp = logp_full
     if kept.size(1) > 1:                        # a filter
@@ -201,7 +206,8 @@ def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
 
 
 def token_stats(r, policy, reference=None, temperature=1.0):
-    """Return the TokenStats of a Rollout, with the policy's gradient.
+    """Return the TokenStats of a Rollout, with the policy's gradient. The features of the reference
+    never change, so the first call keeps them in r.x_ref.
 
     U x V logits, and all that is made of them, would be most of the memory of a step. So only a
     part of them exists at a time, and the backward pass makes each part again."""

@@ -262,10 +262,12 @@ class Dataset:
             self.blanks = blanks
 
     def encode_pair(self, record):
-        """Return the ids of a prompt; of its answer, with eos; and of both, with blank_id in the
-        blanks. If blanks are filled, a completion is the whole text. Then record['answer']
-        becomes the whole text, too, and record['prompt'] is deleted: cases_of() makes a prompt that
-        shows the blanks."""
+        """Return three lists of ids: a prompt; its answer and eos; and both, with blank_id in the
+        blanks.
+
+        If blanks are filled, this also changes the record. A completion is then the whole text, so
+        record['answer'] becomes the whole text, too, and verify() can compare them. The prompt is
+        deleted: cases_of() makes one that shows the blanks."""
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
             f"{record.get('line', record)} has no answer; only a causal generator needs none")
@@ -280,7 +282,8 @@ class Dataset:
         return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [tok.eos]
 
     def encode_marked(self, record):
-        """Return the same of a prompt with marked blanks: its answer is the whole text."""
+        """Return three lists of ids for a prompt with marked blanks: the whole text (the answer, if
+        there is one); eos; and both, with blank_id in the blanks."""
         tok = self.tok
         place = record.get('line', record['prompt'])
         # Text between blanks is encoded by itself, so that no token spans a blank.
@@ -325,8 +328,8 @@ class Dataset:
         return data
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):
-        """Return n Prompts for k completions each, a function of (seed, split, step). purpose: of
-        the texts and blanks, so that pretraining draws others."""
+        """Return n Prompts for k completions each, a function of (seed, split, step). purpose: a
+        word that changes which texts and blanks are drawn; pretraining has its own."""
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
         row = self.choose_rows(split, n, rng)                                   # (n,)
