@@ -6,7 +6,7 @@ from left to right (which is also a likelihood judge), or a classifier.
 
 The config file of a network is its recipe. train_grpo.py calls open_networks(), which runs this
 script for recipes whose network is missing, or out of date: other knobs, other texts. This file
-reads downwards: knobs; the loss; recipes (skip them at first); the run.
+reads downwards: knobs; loss and data; recipes (skip them at first); the run.
 """
 import atexit
 import os
@@ -77,7 +77,7 @@ CHOICES = {
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
-# ---- the loss ------------------------------------------------------------------------------------
+# ---- the loss, and the data ----------------------------------------------------------------------
 
 
 def loss_of(network, data, filler, split, n, step):
@@ -103,6 +103,33 @@ def loss_of(network, data, filler, split, n, step):
     if kind == 'fill' or blank_kind == 'answer':        # only what is blank
         where &= prompts.blank
     return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
+
+
+def open_data(tok, filler):
+    """Return the Dataset that the network learns from, and the verify() that checks its samples, or
+    None if it completes nothing that could be right. filler: the network `against`, or None."""
+    train, held_out, verify = read_texts(dataset)
+    # `causal` is about the rows of the data, not about the network: are they prompt, answer, eos,
+    # as a causal network needs them? A classifier is never causal itself. It takes the rows of its
+    # filler, or, if it learns labels, those of a causal network.
+    causal = filler.causal if filler else kind != 'fill'
+    if kind == 'classifier' or causal and blank_kind == 'marked':
+        verify = None
+    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))     # block_size is a knob
+    for record in data.records or [{}]:         # running text stands as one record without columns
+        assert blank_kind != 'marked' or record['answer'], (
+            f"{dataset} has prompts without an answer to learn from: give a trained network "
+            "(--generator=FILE, --judge=FILE)")
+        if kind == 'classifier' and not against:
+            check_label(record)
+    return data, verify
+
+
+def check_label(record):
+    label = record.get('label')
+    assert type(label) in (int, float) and 0 <= label <= 1, (
+        f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a network "
+        "`against` it")
 
 
 # ---- recipes: config files that describe a network -----------------------------------------------
@@ -141,8 +168,10 @@ def read_recipe(namespace, words):
         flags = flags_for(dataset, config['blank_kind'])
         *_, filler = read_recipe(dict(DEFAULTS), [*flags, config['against']])
         config['filler'] = zlib.crc32(repr(filler).encode())
-    for knob in ('device', 'compile', 'eval_interval'):     # the network does not depend on them
-        del config[knob]
+    # The network does not depend on these, unless an evaluation can stop its training.
+    del config['device'], config['compile']
+    if config['stop_at'] == 0:
+        del config['eval_interval']
     return path, make_tokenizer(config['tokenizer'], dataset, config['blank_kind']), config
 
 
@@ -197,7 +226,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
             assert path not in paths or name == names[0], f"two recipes would make {path}"
             if path not in paths and changed_knobs(path, config):
                 if not may_train:
-                    fail(f"{path} is missing or out of date: a resumed run keeps its networks")
+                    fail(f"{path} is missing or out of date; --resume and sample.py train none")
                 # A classifier learns from the generator, which may be in the making: wait for it.
                 if config['against']:
                     for process, _, _ in running:
@@ -227,33 +256,6 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
 
 
 # ---- the run -------------------------------------------------------------------------------------
-
-
-def open_data(tok, filler):
-    """Return the Dataset that the network learns from, and the verify() that checks its samples, or
-    None if it completes nothing that could be right. filler: the network `against`, or None."""
-    train, held_out, verify = read_texts(dataset)
-    # `causal` is about the rows of the data, not about the network: are they prompt, answer, eos,
-    # as a causal network needs them? A classifier is never causal itself. It takes the rows of its
-    # filler, or, if it learns labels, those of a causal network.
-    causal = filler.causal if filler else kind != 'fill'
-    if kind == 'classifier' or causal and blank_kind == 'marked':
-        verify = None
-    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))     # block_size is a knob
-    for record in data.records or [{}]:         # running text stands as one record without columns
-        assert blank_kind != 'marked' or record['answer'], (
-            f"{dataset} has prompts without an answer to learn from: give a trained network "
-            "(--generator=FILE, --judge=FILE)")
-        if kind == 'classifier' and not against:
-            check_label(record)
-    return data, verify
-
-
-def check_label(record):
-    label = record.get('label')
-    assert type(label) in (int, float) and 0 <= label <= 1, (
-        f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a network "
-        "`against` it")
 
 
 if __name__ == "__main__":

@@ -31,17 +31,17 @@ def open_run(path='out-grpo', *words):
     checkpoint = load_checkpoint(path)
     # Its knobs become words of a command line. A generator alone has no reward.
     saved = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
-             'compile': False, 'out_dir': ''}           # no folder, because nothing is written
+             'compile': False, 'out_dir': '',           # no folder, because nothing is written
+             'resume': True}                            # no network is trained
     flags = [f'--{name}={value}' for name, value in saved.items() if name in grpo.DEFAULTS]
     run = grpo.set_up(flags + list(words))
     networks = {'before': run.policy}
     if 'must_match' in checkpoint:              # of a run
         networks['after'], _ = load_network(path, run.policy.device)
-        changed = dict(run.must_match.items() - checkpoint['must_match'].items())
-        if changed:
-            print("made anew since this run, or changed by a flag:", *changed)
-        if 'generator' in changed:              # then the start is lost
-            del networks['before']
+        for name in dict(run.must_match.items() - checkpoint['must_match'].items()):
+            print("made anew since this run, or changed by a flag:", name)
+            if name == 'generator':             # then the start is lost
+                del networks['before']
     return run, networks
 
 

@@ -103,7 +103,7 @@ if __name__ == "__main__":
     # not become more.)
     names = list(TITLES)
     if len(config['rewards']) > 1:
-        names += [f'eval/{name}' for name in config['rewards'] if name != 'verify']
+        names += [f'eval/{name}' for name in config['rewards'] if f'eval/{name}' not in TITLES]
     small = [name for name in names
              if name != goal and len({line.get(name) for line in logs[folders[0]]} - {None}) > 1]
     figure = Figure(figsize=(10, 4.4), layout='constrained')

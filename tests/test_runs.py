@@ -21,7 +21,7 @@ from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
 from model import load_checkpoint
-from pretrain import load_network
+from pretrain import DEFAULTS, load_network, read_recipe
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
                        weights, write)
 from rollout import complete
@@ -222,6 +222,10 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
                     '--batch_size=64', '--out=b.pt', '--eval_interval=10', '--stop_at=0.2')
     *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
     assert max(before) < 0.2 <= last and 'step 40' not in text and 'stopped after' in text
+    # only an evaluation can stop it, so their number is a part of the recipe
+    made = [read_recipe(dict(DEFAULTS), [f'--stop_at={share}', f'--eval_interval={n}'])[2]
+            for share in (0.0, 0.2) for n in (10, 20)]
+    assert made[0] == made[1] and made[2] != made[3]
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
@@ -392,6 +396,14 @@ def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags):
     fails(MISTAKES[flags], *command(*flags.split()))
 
 
+def test_prompts_without_an_answer_need_the_length_of_completions():
+    write('asked.jsonl', '\n'.join(f'{{"prompt": "{i}+1="}}' for i in range(99)))
+    flags = [f'--generator={EQUATIONS}', '--dataset=asked.jsonl', '--rewards={"distinct": 1.0}']
+    fails('expected --max_new_tokens', *command(*flags))
+    train(*flags, '--max_new_tokens=3', '--max_iters=1')
+    assert read_log('run')[0]['eval/tokens'] > 1
+
+
 @pytest.mark.parametrize('flags', MISTAKES_IN_RECIPES)
 def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
     write('unanswered.jsonl', '\n'.join(f'{{"prompt": "{i}_"}}' for i in range(99)))
@@ -421,6 +433,9 @@ def test_sample_shows_the_numbers_that_the_run_prints():
                   ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
+    n_files = len(os.listdir('out'))            # it looks, and makes nothing
+    fails('sample.py train none', 'sample.py', 'run', '--generator=config/networks/judge_prose.py')
+    assert len(os.listdir('out')) == n_files
 
 
 def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew():

@@ -1,6 +1,6 @@
 # DAPO, arXiv:2503.14476, 3.1 and 3.3: a higher upper clip, one mean over all tokens, no KL.
-# Its filter of groups that teach nothing is built in, see STUDIES.md, g; instead of refilling them,
-# take more prompts. Instead of its penalty for overlong answers: 'tokens' or 'ended' as a reward
+# Groups that teach nothing cost only their sampling, see STUDIES.md, g; instead of refilling them,
+# take more prompts. (The mean over tokens counts theirs, too, which AdamW and Muon do not see.) Instead of its penalty for overlong answers: 'tokens' or 'ended' as a reward
 adv_norm = 'std'
 loss_norm = 'token'
 objective, ratio_level = 'ppo', 'token'
