@@ -519,6 +519,19 @@ def test_by_sequence_a_long_wrong_completion_is_punished_less_per_token(norm, kn
     close(push, torch.tensor(PUNISHED[norm]) * 2 / 3)
 
 
+@pytest.mark.parametrize('level', ['token', 'sequence'])
+def test_a_prompt_without_blanks_has_no_gradient_and_spoils_no_other(level, knobs):
+    """By sequence it counts as one of two."""
+    knobs(loss_norm='sequence', ratio_level=level)
+    r = two_sequences()
+    r.drawn_from = torch.tensor([[-1, -1, -1, -1], [0, 1, 2, 3]])
+    z = torch.zeros(4, 3, requires_grad=True)               # all probabilities are 1/3
+    terms, _ = loss_of(z, r, torch.ones(1, 2))
+    close(terms['loss'], torch.tensor(-1.0))                # not NaN: A = 1, times a mean of ones
+    push, _, _ = torch.autograd.grad(-terms['loss'] / loss_divisor(r), z)[0].T
+    close(push, torch.full((4,), 1 / 8 * 2 / 3), atol=1e-6)
+
+
 def letters(completions):
     """A reward: how many a's there are."""
     return [text.count('a') for text in completions]
@@ -561,6 +574,7 @@ STEPS = {
     'dead groups, causal': {'dead': True, 'beta': 0.0, 'causal': True, **TWO, 'top_p': 0.8,
                             'mini_batches': 2},
     'dead groups, but a KL': {'dead': True, **TWO, 'inner_updates': 2},
+    'dead groups, but an entropy bonus': {'dead': True, 'beta': 0.0, 'entropy_coef': 0.2, **TWO},
 }
 
 

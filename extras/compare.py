@@ -9,8 +9,8 @@ runs at a time as cores, or OMP_NUM_THREADS, with one thread each; if a network 
 the first ones trains it. All variants of a seed see the same prompts.
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
-seeds. A run begins anew if it was stopped, or if its words have changed, or a Python file or data
-(*.jsonl) in this folder.
+seeds. A run begins anew if it was stopped, or if something else than an earlier run has made it:
+its words, a script, a config file or data (*.jsonl) of this folder have other contents.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl: --goal=eval/verify_greedy, --goal=eval/pass@4, --goal=kl. For other numbers, and for
@@ -19,8 +19,8 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
-from glob import glob
 from pathlib import Path
 
 from common import Signals, configure, fail
@@ -30,14 +30,16 @@ from extras.curves import report
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
 goal = 'eval/verify'        # a number of log.jsonl
 
+# of the files here that a run depends on
+CHECKSUM = zlib.crc32(b''.join(
+    path.read_bytes() for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py')
+    for path in sorted(Path().glob(pattern))))
+
 
 def is_finished(folder, words):
-    """Return whether an earlier call has made this run, and no file has changed since it began."""
-    done = Path(folder, 'done')                 # has the words of a finished run
-    if not done.exists() or done.read_text() != str(words):
-        return False
-    files = glob('**/*.py', recursive=True) + glob('*.jsonl')
-    return os.path.getmtime(f'{folder}/config.json') > max(map(os.path.getmtime, files))
+    """Return whether an earlier call has made this run, from the same files."""
+    done = Path(folder, 'done')
+    return done.exists() and done.read_text() == f'{CHECKSUM} {words}'
 
 
 def train(run):
@@ -46,9 +48,8 @@ def train(run):
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}']
     with open(f'{folder}.txt', 'w') as file:
         code = subprocess.call(command, stdout=file, stderr=file)
-    if code != 0:
-        fail(f"a run ended with code {code}: see {folder}.txt")
-    Path(folder, 'done').write_text(str(words))
+    assert code == 0, f"a run ended with code {code}: see {folder}.txt"
+    Path(folder, 'done').write_text(f'{CHECKSUM} {words}')
 
 
 if __name__ == "__main__":
@@ -73,9 +74,9 @@ if __name__ == "__main__":
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
-    print(f"{len(runs)} runs, {len(todo)} to make", flush=True)
+    print(len(todo), "runs to make", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, todo), 1):
-            minutes = (time.time() - began) / n * (len(todo) - n) / 60
+            minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(todo) - n)
             print(f"{n} of {len(todo)}, {minutes:.0f} minutes left", flush=True)
     report(groups, goal, f"{folder}/{goal.removeprefix('eval/')}.png")

@@ -61,28 +61,34 @@ def curves_by(clock, goal, groups):
     return times, curves
 
 
+def print_row(name, means, errors, digits):
+    """Print every 25th of 101 numbers, with its error."""
+    cells = [f'{mean:{digits}} +- {error:{digits}}' for mean, error in zip(means, errors)]
+    print(f'{name:16}', *[f'{cell:>18}' for cell in cells[::25]])
+
+
 def report(groups, goal, path):
     """Print tables of a number of the log, and draw it: mean +- standard deviation over seeds, by
     step and by the seconds of the processor. groups {variant: folders of its runs, a seed each}.
 
-    The tables have the start, each quarter and the end. The last column is the difference at the
-    end to the first variant, seed by seed: its mean +- its standard error."""
+    The tables have the start, each quarter and the end. Below them stand the differences to the
+    first variant, seed by seed: their mean +- its standard error."""
     figure = Figure(figsize=(11, 4), layout='constrained')
     panels = figure.subplots(1, 2, sharey=True)
-    first, *_ = groups
+    first, *others = groups
     for ax, clock in zip(panels, ('step', 'cpu_seconds')):
         times, curves = curves_by(clock, goal, groups)
-        print(f'\n{clock:12}', *[f'{time:>16.1f}' for time in times[::25]], f'  minus {first}')
+        print(f'\n{clock:16}', *[f'{time:>18.1f}' for time in times[::25]])
         for name, curve in curves.items():      # (seeds, 101)
             mean = curve.mean(0)
             std = curve.std(0, ddof=1)
-            cells = [f'{m:.3f} +- {s:.3f}' for m, s in zip(mean[::25], std[::25])]
-            gap = curve[:, -1] - curves[first][:, -1]
-            error = gap.std(ddof=1) / len(gap) ** 0.5
-            print(f'{name:12}', *[f'{cell:>16}' for cell in cells],
-                  f'  {gap.mean():+.4f} +- {error:.4f}')
+            print_row(name, mean, std, '.3f')
             ax.plot(times, mean, label=name)
             ax.fill_between(times, mean - std, mean + std, alpha=0.2)
+        print(f'minus {first}')
+        for name in others:
+            gap = curves[name] - curves[first]
+            print_row(name, gap.mean(0), gap.std(0, ddof=1) / len(gap) ** 0.5, '.4f')
         ax.set_xlabel(clock)
     ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')

@@ -163,6 +163,13 @@ def test_the_end_of_a_text_is_blank_only_if_it_is_generated(kind):
         assert data.prompts('train', 1, 1, 0).tokens.equal(ids('abab---'))
 
 
+@pytest.mark.parametrize('suffix', [False, True])
+def test_at_least_one_position_is_blank(suffix):
+    may_be_blank = torch.arange(9) < torch.arange(1, 10)[:, None]
+    blank = random_blanks(may_be_blank, rng_for(0, 'test'), suffix, 0.0, 0.05, 1)
+    assert (blank.sum(1) == 1).all() and not (blank & ~may_be_blank).any()
+
+
 def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
     data = toy_data('abab', 'bbbaa', 'abbab', block_size=7)
     first, more, *others = [data.prompts(*settings) for settings in (
@@ -181,6 +188,13 @@ def test_the_order_of_blanks_is_random_or_from_left_to_right():
         .argsort(1) for order in ('random', 'left')]
     assert (places.double().mean(0) - 2.5).abs().max() < 0.5    # no position is always early
     assert (from_left == torch.arange(6)).all()
+
+
+def test_the_order_of_blanks_and_the_samples_are_independent():
+    prompts = toy_data('ababa', 'b', block_size=6).prompts('train', 200, 3, 0)
+    for uniforms in prompts.uniforms.unbind(1):
+        both = torch.stack((prompts.order.flatten(), uniforms.flatten()))
+        assert both.corrcoef()[0, 1].abs() < 0.15
 
 
 def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():

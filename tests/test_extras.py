@@ -8,7 +8,6 @@ import pathlib
 import re
 import runpy
 import shutil
-import time
 
 import pytest
 import torch
@@ -130,7 +129,6 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         made.append(name)
         shutil.rmtree(path, ignore_errors=True)             # as if it were moved aside
         os.mkdir(path)
-        write(f'{path}/config.json', '')
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100})
             for step in (0, 100)))
@@ -147,26 +145,26 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     monkeypatch.setattr('common.Signals', lambda: None)
     monkeypatch.setattr('subprocess.call', call)
     write('x.py', '')
-    with pytest.raises(SystemExit, match='ended with code 1: see study/b-1.txt'):
+    with pytest.raises(AssertionError, match='ended with code 1: see study/b-1.txt'):
         compare('x.py', 'a=--group_size=2', 'b=fails')
     text, names = compare('x.py', 'a=--group_size=2', 'b=')
     assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
     for table in text.split('cpu_seconds'):     # the start, halfway, the end
-        a, b = re.findall(r'(?m)^[ab] .*', table)
+        a, b, gap = re.findall(r'(?m)^[ab] .*', table)
         assert re.findall(r'\S+ \+- \S+', a)[::2] == [
             '0.000 +- 0.000', '0.150 +- 0.141', '0.300 +- 0.283']
         assert re.findall(r'\S+ \+- \S+', b)[::2] == [
             '0.000 +- 0.000', '0.250 +- 0.212', '0.500 +- 0.424']
-        assert b.endswith('  +0.2000 +- 0.1000') and a.endswith('  +0.0000 +- 0.0000')
+        assert re.findall(r'\S+ \+- \S+', gap)[::2] == [
+            '0.0000 +- 0.0000', '0.1000 +- 0.0500', '0.2000 +- 0.1000']
     assert compare('x.py', 'a=--group_size=2', 'b=')[1] == []
     # other words, more variants, more seeds; a script, and data, that have changed
     assert compare('x.py', 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
     assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
-    for name in ('x.py', 'mine.jsonl'):
-        write(name, '')
-        os.utime(name, (time.time() + 9, time.time() + 9))
-        assert compare('x.py', 'b=')[1] == ['b-1', 'b-2']
-        os.remove(name)
+    for name, text, is_new in (('x.py', 'seed = 3', True), ('mine.jsonl', 'x', True),
+                               ('mine.jsonl', 'x', False)):
+        write(name, text)
+        assert compare('x.py', 'b=')[1] == ['b-1', 'b-2'] * is_new
     for mistake in (['--seeds=1', 'b='], ['b'], ['--goal=no', 'b=']):
         with pytest.raises(SystemExit, match='two or more --seeds|no no in study/b-1/log.jsonl'):
             compare(*mistake)

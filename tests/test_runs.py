@@ -137,6 +137,27 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
     assert line['ratio_off'] == line['kl'] == 0
 
 
+def test_the_weight_of_the_kl_follows_its_target_by_a_share_for_each_completion():
+    """A step has 8 prompts, and 4 completions of each."""
+    train('--target_kl=0.01')
+    lines = [line for line in read_log('run') if 'loss' in line]
+    for line, later in zip(lines, lines[1:]):
+        error = max(-0.2, min(0.2, line['kl'] / 0.01 - 1))
+        expected = line['kl_beta'] * (1 + error * 32 / 10_000)
+        assert later['kl_beta'] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_kl_in_the_reward_alone_has_a_reference_too():
+    """The same run as with a KL in the loss that weighs nothing. In float64, because without a KL
+    in the loss groups of equal rewards are left out, and sums are rounded in another order."""
+    flags = ['--rewards={"judge": 1.0, "kl": -0.5}', '--dtype=float64']
+    train(*flags, '--kl_beta=0', out='without')
+    train(*flags, '--kl_beta=1e-30', out='with')
+    assert (weights('with') - weights('without')).abs().max() < 1e-12
+    *_, line, _ = read_log('without')
+    assert line['mean_kl'] != 0
+
+
 # ---- every config file ---------------------------------------------------------------------------
 
 
@@ -252,6 +273,26 @@ def test_pretraining_learns(words):
                         for sequences in (prompts.tokens, r.sequences)]
         assert real > filled
         fails('a classifier cannot generate', *command('--generator=a.pt'))
+
+
+def test_the_first_step_of_pretraining_is_the_first_of_its_warm_up():
+    """The first step of AdamW moves a weight by the learning rate, and the output layer is 0."""
+    succeeds('pretrain.py', 'config/networks/generator_arithmetic.py', '--max_iters=1',
+             '--warmup_iters=3', '--learning_rate=0.004', '--optimizer=adamw', '--weight_decay=0',
+             '--out=a.pt')
+    head = load_checkpoint('a.pt')['model']['head.weight']
+    assert head.abs().max().item() == pytest.approx(0.001, rel=1e-3)
+
+
+def test_the_held_out_loss_is_that_of_held_out_texts():
+    """Here they are unlike the others."""
+    write('ab.jsonl', '{"prompt": "a", "answer": "b", "held_out": false}\n'
+          '{"prompt": "b", "answer": "a", "held_out": true}\n')
+    text = succeeds('pretrain.py', '--dataset=ab.jsonl', '--kind=causal', '--max_iters=100',
+                    '--n_layer=1', '--n_embd=32', '--batch_size=16', '--dtype=float32',
+                    '--out=a.pt')
+    *_, (loss, held_out) = re.findall(r'\| loss (\S+) \| held-out loss (\S+)', text)
+    assert float(loss) < 1 < float(held_out)    # a guess costs log 3 = 1.1
 
 
 # ---- signals and resuming ------------------------------------------------------------------------
@@ -433,6 +474,8 @@ def test_sample_shows_the_numbers_that_the_run_prints():
                   ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
+    text = succeeds('sample.py', 'run', '--num_samples=1', '--optimizer=muon')
+    assert 'or changed by a flag: optimizer' in text and re.search('(?m)^before', text)
     n_files = len(os.listdir('out'))            # it looks, and makes nothing
     fails('sample.py train none', 'sample.py', 'run', '--generator=config/networks/judge_prose.py')
     assert len(os.listdir('out')) == n_files
