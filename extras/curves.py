@@ -34,8 +34,8 @@ def read_log(folder):
     with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
         for text in file:
             with contextlib.suppress(ValueError):       # the last line of a run that was killed
-                line = json.loads(text)                     # only a training line has a loss
-                lines[line['step'], 'loss' in line] = line
+                line = json.loads(text)
+                lines[line['step'], 'loss' in line] = line      # only a training line has a loss
     return [lines[key] for key in sorted(lines)]
 
 

@@ -48,7 +48,9 @@ def test_the_benchmark_compares_with_the_usual_way():
 def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     pytest.importorskip('matplotlib')
     from extras.curves import read_log
-    succeeds('train_grpo.py', *TOY, '--max_iters=1', '--out_dir=run')
+    succeeds('train_grpo.py', *TOY, '--generator=out/generator_equations-arithmetic.pt',
+             '--blank_kind=answer', '--rewards={"verify": 1.0, "tokens": -0.1}', '--max_iters=1',
+             '--out_dir=run')
     with open('run/log.jsonl', 'a') as log:
         log.write('{"step": 1, "loss": 2, "kl": 3, "entropy": 4}\n' * 2 + '{"s')
     assert [line['step'] for line in read_log('run')] == [0, 0, 1, 1]
