@@ -286,9 +286,9 @@ def test_the_first_step_of_pretraining_is_the_first_of_its_warm_up():
 
 def test_the_held_out_loss_is_that_of_held_out_texts():
     """Here they are unlike the others."""
-    write('ab.jsonl', '{"prompt": "a", "answer": "b", "held_out": false}\n'
+    write('opposite.jsonl', '{"prompt": "a", "answer": "b", "held_out": false}\n'
           '{"prompt": "b", "answer": "a", "held_out": true}\n')
-    text = succeeds('pretrain.py', '--dataset=ab.jsonl', '--kind=causal', '--max_iters=100',
+    text = succeeds('pretrain.py', '--dataset=opposite.jsonl', '--kind=causal', '--max_iters=100',
                     '--n_layer=1', '--n_embd=32', '--batch_size=16', '--dtype=float32',
                     '--out=a.pt')
     *_, (loss, held_out) = re.findall(r'\| loss (\S+) \| held-out loss (\S+)', text)
