@@ -611,16 +611,18 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     logps = [slow_logp(by_hand, c).detach() for _, tokens in completions for c in tokens]
     entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
-    losses = []
+    losses, norms = [], []
     for first in list(range(0, 4, size)) * train_grpo.inner_updates:
         loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size],
                          advantages[first:first + size], beta)
         losses.append(loss.detach())
         sgd_by_hand.zero_grad()
         loss.backward()
+        norms.append(nn.utils.get_total_norm([p.grad for p in by_hand.parameters()]))
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
+    close(line['grad_norm'], torch.stack(norms).mean(), atol=1e-5)
     if not dead and len(losses) == 1:
         close(line['entropy'].double(), entropy, atol=1e-5)
     assert dead or (line['clip_frac'] > 0) == (len(losses) > 1)

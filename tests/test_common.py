@@ -134,7 +134,9 @@ def test_a_line_that_was_torn_by_a_kill_stays_alone():
     log.write(1, {})
     log.file.close()
     *_, torn, last = open('mine/log.jsonl').read().splitlines()
-    assert torn == '{"step": 1, "seco' and 50 <= json.loads(last)['seconds'] < 60
+    last = json.loads(last)
+    assert torn == '{"step": 1, "seco' and 50 <= last['seconds'] < 60
+    assert 5 <= last['cpu_seconds'] < 15        # the clock of the processor has its own start
 
 
 def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsys):
@@ -184,6 +186,9 @@ VERDICTS = {                # by the goal now, before, and in training; it was 0
     # 2.5 of the errors of one of them
     (0.325, 0.32, 0.34): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '
                          'not learn)',
+    # it fell by chance: training prompts need not gain anything to do better than that
+    (0.28, 0.30, 0.30): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '
+                        'not learn)',
     (0.60, 0.20, 0.65): 'above the line to beat; it was 0.200 after step 10: try a smaller '
                         '--learning_rate or a larger --batch_size',
     (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',

@@ -180,6 +180,8 @@ def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
     assert first.uniforms.equal(more.uniforms[:, :2])
     for other in others:
         assert not first.uniforms.equal(other.uniforms) and not first.row.equal(other.row)
+    pretraining = data.prompts('train', 9, 2, 3, 5, 'pretrain ')
+    assert not first.row.equal(pretraining.row) and not first.blank.equal(pretraining.blank)
 
 
 def test_the_order_of_blanks_is_random_or_from_left_to_right():

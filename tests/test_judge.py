@@ -168,9 +168,10 @@ def test_a_signal_is_no_failure_of_a_reward_and_a_reward_gets_copies(rollout_of_
         Scorer(functions={'mine': stop}).score(['mine'], rollout_of_records)
     for record in rollout_of_records.prompts.data.records:
         record['tests'] = [1]
-    scorer = Scorer(functions={'mine': lambda tests: [test.pop() for test in tests]})
-    for _ in range(2):
-        assert (scorer.score(['mine'], rollout_of_records)['mine'] == 1).all()
+    scorer = Scorer(verify=lambda tests: tests.pop(),
+                    functions={'mine': lambda tests: [test.pop() for test in tests]})
+    for name in ('mine', 'verify', 'mine', 'verify'):
+        assert (scorer.score([name], rollout_of_records)[name] == 1).all()
 
 
 def test_none_means_0_as_in_trl(rollout_of_records):

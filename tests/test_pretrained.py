@@ -82,6 +82,7 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     tok = pretrained.PretrainedTokenizer(folder_of(kind))
     ids = tok.encode('<u>12+7=19</s>') + [tok.eos, tok.pad, tok.bos]
     assert tok.decode(ids) == '<u>12+7=19</s>\n' and ids.count(tok.eos) == 1
+    assert tok.decode([tok.blank_id] * 2 + [tok.eos] * 2) == '__\n\n'
     chat = tok.tokenizer.convert_ids_to_tokens(tok.encode_chat('1+2='))
     assert chat == ['<u>', *'1+2=', '</s>', '<a>']
     tok.tokenizer.unk_token = '7'
@@ -125,6 +126,15 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     uniforms = r.prompts.uniforms.flatten(0, 1)[n, t, None]                             # (M, 1)
     logp = log_probs(logits, 0.7, r.kept)[u]                                            # (M, V)
     assert draw(logp, uniforms)[:, 0].equal(r.sequences[n, t])  # it would sample the same
+
+
+@KINDS
+def test_the_longest_sequence_leaves_a_place_for_bos(kind):
+    """A folder of ours has 64 places."""
+    model = pretrained.Pretrained(folder_of(kind))
+    where = torch.arange(model.block_size)[None] > 0        # the first one may need a bos
+    features = model(torch.full((1, model.block_size), 20), where)
+    assert len(features) == 62 and model.block_size == 63
 
 
 def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():

@@ -130,6 +130,17 @@ def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_
     assert training == pytest.approx(read_log('run')[-2]['mean_reward'])
 
 
+def test_training_prompts_are_verified_in_the_last_step_before_an_evaluation():
+    """Though the verifier is no reward. One that weighs nothing is asked in every step."""
+    flags = ['--batch_size=64', '--max_iters=3', '--eval_interval=9']
+    train(*flags, out='a')
+    train(*flags, '--rewards={"judge": 1.0, "verify": 1e-30}', out='b')
+    shares = [line['mean_verify'] for line in read_log('b') if 'loss' in line]
+    assert shares[0] != shares[-1]
+    training = load_checkpoint('a')['progress']['training'][0]
+    assert training == pytest.approx(shares[-1])
+
+
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
     train(*KINDS['causal'], '--kl_beta=0.1', '--max_iters=1', '--learning_rate=0', '--min_lr=0',
           '--dtype=bfloat16')
@@ -293,6 +304,15 @@ def test_the_held_out_loss_is_that_of_held_out_texts():
                     '--out=a.pt')
     *_, (loss, held_out) = re.findall(r'\| loss (\S+) \| held-out loss (\S+)', text)
     assert float(loss) < 1 < float(held_out)    # a guess costs log 3 = 1.1
+
+
+def test_another_seed_is_another_network():
+    """Without a learning rate weights stay as they were drawn."""
+    flags = ['config/networks/generator_arithmetic.py', '--max_iters=1', '--learning_rate=0']
+    for name, seed in (('a', 2), ('b', 2), ('c', 3)):
+        succeeds('pretrain.py', *flags, f'--seed={seed}', f'--out={name}.pt')
+    assert weights('a.pt').equal(weights('b.pt'))
+    assert not weights('a.pt').equal(weights('c.pt'))
 
 
 # ---- signals and resuming ------------------------------------------------------------------------
