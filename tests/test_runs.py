@@ -306,6 +306,13 @@ def test_the_held_out_loss_is_that_of_held_out_texts():
     assert float(loss) < 1 < float(held_out)    # a guess costs log 3 = 1.1
 
 
+def test_a_text_with_a_label_may_have_the_sign_of_a_blank():
+    write('labels.jsonl', '\n'.join(json.dumps({'prompt': f'a_{i}', 'label': i % 2})
+                                    for i in range(40)))
+    succeeds('pretrain.py', '--dataset=labels.jsonl', '--kind=classifier', '--tokenizer=gpt2',
+             '--max_iters=1', '--batch_size=4', '--n_layer=1', '--n_embd=32', '--out=a.pt')
+
+
 def test_another_seed_is_another_network():
     """Without a learning rate weights stay as they were drawn."""
     flags = ['config/networks/generator_arithmetic.py', '--max_iters=1', '--learning_rate=0']
