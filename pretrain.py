@@ -109,13 +109,12 @@ def open_data(tok, filler):
     """Return the Dataset that the network learns from, and the verify() that checks its samples, or
     None if it completes nothing that could be right. filler: the network `against`, or None."""
     train, held_out, verify = read_texts(dataset)
-    # `causal` is about the rows of the data, not about the network: are they prompt, answer, eos,
-    # as a causal network needs them? A classifier is never causal itself. It takes the rows of its
-    # filler, or, if it learns labels, those of a causal network.
-    causal = filler.causal if filler else kind != 'fill'
-    if kind == 'classifier' or causal and blank_kind == 'marked':
+    # Are the rows prompt, answer, eos, as a causal network needs them? A classifier is never causal
+    # itself. It takes the rows of its filler, or, if it learns labels, those of a causal network.
+    has_causal_rows = filler.causal if filler else kind != 'fill'
+    if kind == 'classifier' or has_causal_rows and blank_kind == 'marked':
         verify = None
-    data = Dataset(train, held_out, tok, causal, **knobs_of(globals()))     # block_size is a knob
+    data = Dataset(train, held_out, tok, has_causal_rows, **knobs_of(globals()))  # block_size, too
     for record in data.records or [{}]:         # running text stands as one record without columns
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
@@ -162,12 +161,11 @@ def read_recipe(namespace, words):
     if Path(dataset).stem not in name.split('_'):
         name += '-' + Path(dataset).stem
     path = config.pop('out') or f'out/{name}.pt'
-    # A classifier against a recipe is made again if that network is. (`filler` is the config of
-    # that network, not the network.)
+    # A classifier against a recipe is made again if that network is.
     if config['against'].endswith('.py'):
         flags = flags_for(dataset, config['blank_kind'])
-        *_, filler = read_recipe(dict(DEFAULTS), [*flags, config['against']])
-        config['filler'] = zlib.crc32(repr(filler).encode())
+        *_, filler_config = read_recipe(dict(DEFAULTS), [*flags, config['against']])
+        config['filler'] = zlib.crc32(repr(filler_config).encode())
     # The network does not depend on these, unless an evaluation can stop its training.
     del config['device'], config['compile']
     if config['stop_at'] == 0:
@@ -217,9 +215,9 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     paths = []
     running = []                                # processes, each with the path and knobs it makes
     for name in names:
-        words = [*flags, name]                  # used if name is a recipe
         path = name
         if name.endswith('.py'):
+            words = [*flags, name]
             path, _, config = read_recipe(dict(DEFAULTS), words)
             # Generator and judge may be one recipe, and then it is made once. Two recipes of one
             # path would overwrite each other.

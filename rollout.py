@@ -85,13 +85,12 @@ class Rollout:
         u, order = self.drawn_from[n, t].sort(stable=True)
         return n[order], t[order], u
 
-    def of_prompts(self, keep):
-        """Return the part of this Rollout that belongs to the prompts where keep (B,) is True."""
-        # The field `kept` is another matter: it is about top-k and top-p.
-        of_kept = keep.repeat_interleave(self.prompts.k)        # (N,) n of them are True
-        drawn_from = self.drawn_from[of_kept]                                   # (n, T)
-        is_sampled = self.is_sampled[of_kept]
-        used = torch.zeros(len(self.kept), dtype=torch.bool, device=keep.device)        # (U,)
+    def of_prompts(self, chosen):
+        """Return the part of this Rollout that belongs to the chosen (B,) prompts."""
+        rows = chosen.repeat_interleave(self.prompts.k)                     # (N,), n True
+        drawn_from = self.drawn_from[rows]                                      # (n, T)
+        is_sampled = self.is_sampled[rows]
+        used = torch.zeros(len(self.kept), dtype=torch.bool, device=chosen.device)    # (U,)
         used[drawn_from[is_sampled]] = True
         # `used` has one value for each True of self.where
         where = self.where.masked_scatter(self.where, used)                     # (S, T)
@@ -99,9 +98,9 @@ class Rollout:
         # The new number of a distribution is how many used ones precede it.
         number = used.cumsum(0) - 1
         drawn_from[is_sampled] = number[drawn_from[is_sampled]]
-        return replace(self, prompts=self.prompts[keep], sequences=self.sequences[of_kept],
+        return replace(self, prompts=self.prompts[chosen], sequences=self.sequences[rows],
                        states=self.states[is_state], where=where[is_state], drawn_from=drawn_from,
-                       logp_sampled=self.logp_sampled[of_kept], kept=self.kept[used],
+                       logp_sampled=self.logp_sampled[rows], kept=self.kept[used],
                        x_ref=None if self.x_ref is None else self.x_ref[used])
 
     def cases(self):

@@ -30,10 +30,17 @@ from extras.curves import report
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
 goal = 'eval/verify'        # a number of log.jsonl
 
-# of the files here that a run depends on
-CHECKSUM = zlib.crc32(b''.join(
-    path.read_bytes() for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py')
-    for path in sorted(Path().glob(pattern))))
+
+def checksum():
+    """Return a number that changes with the files here: scripts, config files and data."""
+    crc = 0
+    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py'):
+        for path in sorted(Path().glob(pattern)):
+            crc = zlib.crc32(path.read_bytes(), crc)
+    return crc
+
+
+CHECKSUM = checksum()                           # before the runs: a later change counts as one
 
 
 def is_finished(folder, words):
@@ -69,14 +76,14 @@ if __name__ == "__main__":
             path = f'{folder}/{name}-{seed}'
             runs[path] = [*shared, *own.split(), f'--seed={seed}']
             groups[name].append(path)
-    todo = [run for run in runs.items() if not is_finished(*run)]
+    unmade = [run for run in runs.items() if not is_finished(*run)]
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
-    print(len(todo), "runs to make", flush=True)
+    print(len(unmade), "runs to make", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
-        for n, _ in enumerate(pool.map(train, todo), 1):
-            minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(todo) - n)
-            print(f"{n} of {len(todo)}, {minutes:.0f} minutes left", flush=True)
+        for n, _ in enumerate(pool.map(train, unmade), 1):
+            minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)
+            print(f"{n} of {len(unmade)}, {minutes:.0f} minutes left", flush=True)
     report(groups, goal, f"{folder}/{goal.removeprefix('eval/')}.png")

@@ -110,10 +110,14 @@ if __name__ == "__main__":
     names = list(TITLES)
     if len(config['rewards']) > 1:
         names += [f'eval/{name}' for name in config['rewards'] if f'eval/{name}' not in TITLES]
-    small = [name for name in names
-             if name != goal and len({line.get(name) for line in logs[folders[0]]} - {None}) > 1]
+    small = []
+    for name in names:
+        _, values = points_of(logs[folders[0]], 'step', name)
+        if name != goal and len(set(values)) > 1:
+            small.append(name)
+    small = small or ['kl']                     # nothing changes in a run of no steps
     figure = Figure(figsize=(10, 4.4), layout='constrained')
-    axes = figure.subplot_mosaic([[goal, name] for name in small or ['kl']], width_ratios=[1.7, 1])
+    axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
     axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
                        label='line to beat: the start with greedy decoding')
     for i, (folder, lines) in enumerate(logs.items()):
