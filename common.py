@@ -301,14 +301,6 @@ def lock(path):
     return file
 
 
-def write_line(file, values):
-    """Append a dict as a line of JSON. Exit and name the file if the disk is full."""
-    try:
-        print(json.dumps(values, default=str), file=file, flush=True)
-    except OSError as e:
-        fail(f"{file.name} cannot be written: {e}")
-
-
 def has_run(folder):
     """Return whether a folder holds a run of ours. Exit if it holds something else."""
     if not os.path.exists(folder) or os.path.isdir(folder) and not os.listdir(folder):
@@ -375,7 +367,7 @@ class Log:
             # The clocks come last, so that without them two logs can be compared as text.
             for name, clock in self.clocks.items():
                 numbers[name] = round(clock() - self.began[name], 3)
-            write_line(self.file, {'step': step} | numbers)
+            print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
         if self.wandb:
             self.wandb.log(numbers, step=step)
 
@@ -383,7 +375,8 @@ class Log:
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
             # step first; but a column of the dataset may have this name, too
-            write_line(self.samples, {'step': step} | sample | {'step': step})
+            line = {'step': step} | sample | {'step': step}
+            print(json.dumps(line, default=str), file=self.samples, flush=True)
 
 
 # ---- a run in numbers and words ------------------------------------------------------------------
@@ -425,10 +418,9 @@ class Progress:
         noise."""
         at_start, *_ = self.evaluations.values()
         *_, means = self.evaluations.values()
-        values = self.values()
         start = at_start[self.goal]
         now = means[self.goal]
-        before, _ = values[-2:][0]              # the evaluation before the last, if there is one
+        before, _ = self.values()[-2:][0]       # the evaluation before the last, if there is one
         # Start and end are both measured on finitely many prompts.
         noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
         words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (data/README.md: If it "
@@ -438,11 +430,7 @@ class Progress:
         # Samples can be better than greedy decoding, and then they are the line.
         if now > max(start, at_start[f'{self.goal}_greedy']) + noise:
             words = "above the line to beat"
-        lowest, step = min(values)
-        if lowest < start - noise:
-            words += (f"; it was {lowest:.3f} after step {step}: try a smaller --learning_rate or "
-                      "a larger --batch_size")
-        elif now > max(before + 2 * means['standard_error'], start + noise):
+        if now > max(before + 2 * means['standard_error'], start + noise):
             words += "; still rising: try a larger --max_iters"
         # Memorised: training prompts gained twice as much, and more than chance explains.
         training, error = self.training or (start, 0.0)

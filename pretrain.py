@@ -5,12 +5,11 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/networks/judge_classifier.py --max_iters=600 --out=out/later.pt
 
 The config file of a network is its recipe. train_grpo.py calls open_networks(), which runs this
-script for recipes whose network is missing, or out of date: other knobs, other texts. This file
-reads downwards: knobs; loss and data; recipes (skip them at first); the run.
+script for recipes whose network does not exist yet. This file reads downwards: knobs; loss and
+data; recipes (skip them at first); the run.
 """
 import atexit
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from model import GPT, get_lr, load_checkpoint, make_optimizers, optimizer_step,
 from rollout import complete
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
-out = ''                    # checkpoint to write; '': out/NAME.pt, named by recipe and dataset
+out = ''                    # checkpoint to write; '': out/NAME-NUMBER.pt, see read_recipe()
 dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
@@ -145,44 +144,23 @@ def flags_for(dataset, blank_kind):
 
 def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
-    they describe, its tokenizer, and its config: all that it depends on, which is its knobs and a
-    checksum of its texts. save_checkpoint() keeps the config; if a later one differs, the network
-    is trained again."""
+    they describe, and the knobs. The path ends in a checksum of all that the network depends on,
+    which is knobs and texts. So a network that exists is up to date; other knobs, or other texts,
+    make another file: generator_pairs.py makes out/generator_pairs-0d1c3f1a.pt."""
     config, _ = configure(namespace, words)
-    dataset = config['dataset']
-    config['text'] = zlib.crc32(repr(read_texts(dataset)[:2]).encode())
     name = config['kind']
-    # The last config file names the network: generator_pairs.py with mine.jsonl makes
-    # out/generator_pairs-mine.pt, generator_arithmetic.py out/generator_arithmetic.pt.
-    for word in words:
+    for word in words:                          # the last config file names the network
         if not word.startswith('-'):
             name = Path(word).stem
-    config['recipe'] = name                     # changed_knobs() overwrites only its own recipe's
-    if Path(dataset).stem not in name.split('_'):
-        name += '-' + Path(dataset).stem
-    path = config.pop('out') or f'out/{name}.pt'
-    # A classifier against a recipe is made again if that network is.
-    if config['against'].endswith('.py'):
-        flags = flags_for(dataset, config['blank_kind'])
-        *_, filler_config = read_recipe(dict(DEFAULTS), [*flags, config['against']])
-        config['filler'] = zlib.crc32(repr(filler_config).encode())
-    # The network does not depend on these, unless an evaluation can stop its training.
-    del config['device'], config['compile']
-    if config['stop_at'] == 0:
-        del config['eval_interval']
-    return path, make_tokenizer(config['tokenizer'], dataset, config['blank_kind']), config
-
-
-def changed_knobs(path, config):
-    """Return what is new in config since the network at path was made: {} if it is up to date, the
-    whole config if there is no network yet. Refuse a file that another recipe or script has made.
-    """
-    if not os.path.exists(path):
-        return config
-    old = load_checkpoint(path)['config']
-    assert old.get('recipe') == config['recipe'], (
-        f"{path} was not made by {config['recipe']}; move it, or choose another --out=FILE")
-    return dict(config.items() - old.items())
+    depends_on = config | {'texts': read_texts(config['dataset'])[:2]}
+    del depends_on['out'], depends_on['device'], depends_on['compile']
+    if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
+        del depends_on['eval_interval']
+    if config['against'].endswith('.py'):       # a classifier depends on its filler
+        flags = flags_for(config['dataset'], config['blank_kind'])
+        depends_on['against'], _ = read_recipe(dict(DEFAULTS), [*flags, config['against']])
+    number = zlib.crc32(repr(depends_on).encode())
+    return config['out'] or f'out/{name}-{number:08x}.pt', config
 
 
 def load_network(path, device='cpu'):
@@ -206,28 +184,27 @@ def load_network(path, device='cpu'):
 
 def open_networks(names, dataset, blank_kind, device, may_train=True):
     """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
-    checkpoint or a folder, which is used as it is, or a recipe. If the network of a recipe is
-    missing or out of date, it is trained first, side by side with others; with may_train = False it
-    is refused. Of several ranks, the first trains while the others wait."""
+    checkpoint or a folder, or a recipe. A network of a recipe that does not exist is trained first,
+    side by side with others; with may_train = False it is refused. Of several ranks, the first
+    trains while the others wait."""
     flags = flags_for(dataset, blank_kind)
     if rank() > 0:                              # until rank 0, at its barrier below, has made them
         barrier()
     paths = []
-    running = []                                # processes, each with the path and knobs it makes
+    running = []                                # processes, each with the path it makes
     for name in names:
         path = name
         if name.endswith('.py'):
             words = [*flags, name]
-            path, _, config = read_recipe(dict(DEFAULTS), words)
-            # Generator and judge may be one recipe, and then it is made once. Two recipes of one
-            # path would overwrite each other.
-            assert path not in paths or name == names[0], f"two recipes would make {path}"
-            if path not in paths and changed_knobs(path, config):
+            path, config = read_recipe(dict(DEFAULTS), words)
+            # (generator and judge may be one recipe, and then it is made once)
+            if path not in paths and not os.path.exists(path):
                 if not may_train:
-                    fail(f"{path} is missing or out of date; --resume and sample.py train none")
+                    fail(f"there is no {path} (is something new in {name}, or in {dataset}?); "
+                         "--resume and sample.py train no network")
                 # A classifier learns from the generator, which may be in the making: wait for it.
                 if config['against']:
-                    for process, _, _ in running:
+                    for process, _ in running:
                         process.wait()
                 # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
                 # it is not a rank of this run.
@@ -235,14 +212,14 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
                 print0('$', *command)
                 process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
                 atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
-                running.append((process, path, config))
+                running.append((process, path))
         paths.append(path)
     # Wait for all of them. The message of one that fails stands above ours.
-    for process, path, config in running:
+    for process, path in running:
         if process.wait() != 0:
             fail(f"{process.args} ended with code {process.returncode}")
-        if changed_knobs(path, config):         # it is new, so nothing can have changed
-            fail(f"{path} has other texts: does texts() of the dataset return others at each call?")
+        if not os.path.exists(path):
+            fail(f"{path} was not made: does texts() of the dataset return others at each call?")
     if rank() == 0:
         barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])
@@ -258,11 +235,11 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
 
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
-    path, tok, config = read_recipe(globals(), sys.argv[1:])
-    changed = changed_knobs(path, config)
-    if changed and os.path.exists(path):
-        print(f"{path} is made again; the old one is kept as {path}.old; changed:", *changed)
-        shutil.copy(path, f'{path}.old')
+    path, config = read_recipe(globals(), sys.argv[1:])
+    if os.path.exists(path):
+        assert 'kind' in load_checkpoint(path)['config'], (
+            f"{path} was not made by this script; choose another --out=FILE")
+    tok = make_tokenizer(tokenizer, dataset, blank_kind)
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"

@@ -48,7 +48,7 @@ def test_the_benchmark_compares_with_the_usual_way():
 def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     pytest.importorskip('matplotlib')
     from extras.curves import read_log
-    succeeds('train_grpo.py', *TOY, '--generator=out/generator_equations-arithmetic.pt',
+    succeeds('train_grpo.py', *TOY, '--generator=out/generator_equations.pt',
              '--blank_kind=answer', '--rewards={"verify": 1.0, "tokens": -0.1}', '--max_iters=1',
              '--out_dir=run')
     with open('run/log.jsonl', 'a') as log:
@@ -82,10 +82,10 @@ def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
 
 def test_how_often_a_network_thinks_is_printed_and_drawn():
     pytest.importorskip('matplotlib')
-    make_network('generator_think', 'cups')
+    path = make_network('generator_think')
     succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
              '--batch_size=4', '--out_dir=run')
-    text = succeeds('extras/cups.py', 'run', 'out/generator_think-cups.pt')
+    text = succeeds('extras/cups.py', 'run', path)
     assert len(re.findall(r'(?m)^.*(?: \| [a-z 1248]+ [\d.nan]+){13}$', text)) == 3
     for words in (['figures.py', 'think', 'run', 'run'], ['passk.py', 'run']):
         succeeds(f'extras/{words[0]}', *words[1:])

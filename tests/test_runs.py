@@ -26,7 +26,7 @@ from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, ru
                        weights, write)
 from rollout import complete
 
-EQUATIONS = 'out/generator_equations-arithmetic.pt'
+EQUATIONS = 'out/generator_equations.pt'
 KINDS = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
     'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
@@ -187,7 +187,7 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     paths = [*AFTER.get(name, []), f'config/{name}.py']
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
-        make_network(pathlib.Path(config[knob]).stem, config['dataset'])
+        make_network(pathlib.Path(config[knob]).stem, f"--dataset={config['dataset']}")
     text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
                     '--device=cpu', '--compile=False', '--out_dir=run')
@@ -213,33 +213,32 @@ def test_the_settings_of_a_paper_go_with_any_experiment(path):
 # ---- networks by name ----------------------------------------------------------------------------
 
 
-def test_a_classifier_is_made_again_if_the_recipe_of_its_filler_changes():
+def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     write('filler.py', 'n_layer = 1\n')
     classifier = write('classifier.py', "kind = 'classifier'\nagainst = 'filler.py'\n")
     write('ab.jsonl', '{"prompt": "a_", "answer": "ab", "held_out": false}\n'
           '{"prompt": "_a", "answer": "ba", "held_out": true}\n')
     # both get the dataset, and that its blanks are marked
     words = [*pretrain.flags_for('ab.jsonl', 'marked'), classifier]
-    read = lambda: pretrain.read_recipe(dict(pretrain.DEFAULTS), words)[2]
-    before = read()
-    assert read() == before
+    read = lambda: read_recipe(dict(DEFAULTS), words)
+    path, config = read()
+    assert read() == (path, config)
     write('filler.py', 'n_layer = 2\n')
-    assert {name for name in before if before[name] != read()[name]} == {'filler'}
+    assert read()[0] != path and read()[1] == config
 
 
-def test_a_recipe_makes_its_network_once_and_again_if_a_knob_changes():
+def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
     for is_made in (True, False):
         text = train(f'--generator={recipe}', '--max_iters=0', '--rewards={"verify": 1.0}')
         assert (f'{sys.executable} pretrain.py' in text) == is_made
-    path = 'out/generator_new-arithmetic.pt'
-    before = weights(path)
+    made, = pathlib.Path('out').glob('generator_new-*.pt')
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
-    assert weights(path).equal(before)
-    assert 'changed: n_embd' in succeeds('pretrain.py', recipe, '--n_embd=16')
-    assert weights(f'{path}.old').equal(before) and len(weights(path)) < len(before)
+    succeeds('pretrain.py', recipe, '--n_embd=16')
+    sizes = [len(weights(path)) for path in pathlib.Path('out').glob('generator_new-*.pt')]
+    assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
-    fails('was not made by', 'pretrain.py', f'--out={path}')
+    fails('was not made by', 'pretrain.py', '--out=run/ckpt.pt')
 
 
 def test_pretraining_prints_which_share_of_the_samples_is_right():
@@ -255,9 +254,9 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
     *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
     assert max(before) < 0.2 <= last and 'step 40' not in text and 'stopped after' in text
     # only an evaluation can stop it, so their number is a part of the recipe
-    made = [read_recipe(dict(DEFAULTS), [f'--stop_at={share}', f'--eval_interval={n}'])[2]
-            for share in (0.0, 0.2) for n in (10, 20)]
-    assert made[0] == made[1] and made[2] != made[3]
+    paths = [read_recipe(dict(DEFAULTS), [f'--stop_at={share}', f'--eval_interval={n}'])[0]
+             for share in (0.0, 0.2) for n in (10, 20)]
+    assert paths[0] == paths[1] and paths[2] != paths[3]
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
@@ -365,7 +364,7 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     for words, *flags in (['keeps its optimizer', '--optimizer=muon'],
                           ['keeps its generator', '--generator=other.pt'],
                           ['keeps its rewards', '--rewards={"distinct": 1.0}'],
-                          ['other-mine.pt is missing', '--generator=' + write('other.py', '')]):
+                          ['there is no out/other-', '--generator=' + write('other.py', '')]):
         assert sys.executable not in fails(words, *command(*mine, '--resume=True', *flags))
     write('mine.jsonl', lines.partition('\n')[2])
     fails('keeps its dataset', *command(*mine, '--resume=True'))
@@ -504,14 +503,13 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = succeeds('sample.py', 'run', '--num_samples=1', '--optimizer=muon')
     assert 'or changed by a flag: optimizer' in text and re.search('(?m)^before', text)
     n_files = len(os.listdir('out'))            # it looks, and makes nothing
-    fails('sample.py train none', 'sample.py', 'run', '--generator=config/networks/judge_prose.py')
+    fails('sample.py train no network', 'sample.py', 'run', '--generator=config/networks/judge_prose.py')
     assert len(os.listdir('out')) == n_files
 
 
 def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew():
     recipe = 'config/networks/generator_arithmetic.py'
-    path = 'out/generator_arithmetic-marked.pt'
-    succeeds('pretrain.py', *KINDS['marked'], recipe)
+    path = make_network('generator_arithmetic', *KINDS['marked'])
     train(*KINDS['passes'], f'--generator={recipe}', '--rewards={"verify": 1.0}', '--max_iters=1')
     saved = load_checkpoint(path)
     for is_anew in (False, True):
