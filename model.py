@@ -38,7 +38,8 @@ def attention(q, k, v, mask):
 
 
 class KVCache(dict):
-    """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen."""
+    """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen. Its
+    methods have the names of those of transformers.Cache."""
 
     def update(self, k, v, layer):
         """Append k, v (N, H, L, D) of the next tokens; return those of all tokens so far."""
@@ -48,7 +49,7 @@ class KVCache(dict):
         self[layer] = kv
         return kv
 
-    def select(self, rows):
+    def batch_select_indices(self, rows):
         """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
         for layer in self:
             self[layer] = self[layer].index_select(1, rows)
@@ -148,7 +149,7 @@ class Network(nn.Module):
         rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
         x = self.trunk(inputs[::copies, :n_shared], cache)[:, -1:].index_select(0, rows)
         if n_shared < inputs.size(1):
-            cache.select(rows)
+            cache.batch_select_indices(rows)
             rest = self.trunk(inputs[:, n_shared:], cache)                  # (N, T - n_shared, C)
             x = torch.cat((x, rest), 1)
         return x[where[:, n_shared - 1:]]

@@ -54,8 +54,7 @@ class PretrainedTokenizer(Tokenizer):
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        unknown = self.tokenizer.unk_token_id
-        assert unknown is None or unknown not in ids, (
+        assert self.tokenizer.unk_token_id not in ids, (        # (None never is)
             f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
         return ids
 
@@ -130,18 +129,8 @@ class CacheLayer(transformers.cache_utils.DynamicLayer):
         return self.keys, self.values
 
 
-class Cache(transformers.Cache):
-    def __init__(self):
-        super().__init__(layer_class_to_replicate=CacheLayer)
-
-    def select(self, rows):
-        """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
-        self.batch_select_indices(rows)
-
-
 class Pretrained(Network):
     """A network of transformers in the place of a GPT."""
-    new_cache = Cache
     is_classifier = False
 
     def __init__(self, folder):
@@ -153,9 +142,7 @@ class Pretrained(Network):
         assert name.endswith(('CausalLM', 'LMHeadModel', 'MaskedLM')), (
             f"{folder} has a {name}: expected a ...ForCausalLM or a ...ForMaskedLM")
         self.causal = not name.endswith('MaskedLM')
-        kind = transformers.AutoModelForMaskedLM
-        if self.causal:
-            kind = transformers.AutoModelForCausalLM
+        kind = getattr(transformers, name)
         self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype(), **DATA).eval()
         # logits() calls the output layer alone, so nothing may follow it, such as a cap on logits.
         # Nine ids, whichever, tell.
@@ -165,23 +152,27 @@ class Pretrained(Network):
             head = Head(self.network.get_output_embeddings())
             self.network.set_output_embeddings(head)
             logits = head.linear(self.network(ids).logits)
-        assert expected.isfinite().all(), f"{folder} has weights that are not finite"
         assert torch.allclose(logits, expected, atol=1e-4), (
-            f"{folder} changes its logits after the output layer, which is not supported")
+            f"{folder} changes its logits after the output layer, which is not supported, or has "
+            "weights that are not finite")
         # One place is for bos. RoBERTa has fewer places than positions, and its tokenizer knows.
         self.block_size = min(config.max_position_embeddings,
                               self.tok.tokenizer.model_max_length) - 1
         self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
-        # The folder's ids for our blank, bos and pad; 0 for those that it lacks, or nobody reads:
-        # a causal network gets no blanks, and no position attends to padding. Without a bos of the
-        # folder's own, a text begins with its first token.
+        # Our ids are the folder's, but for blank, bos and pad, the last three. They become 0 if it
+        # lacks them, or nobody reads them: a causal network gets no blanks, and no position attends
+        # to padding. Without a bos of the folder's own, a text begins with its first token.
         tokenizer = self.tok.tokenizer
         bos = tokenizer.bos_token_id if self.causal else tokenizer.cls_token_id
         self.has_bos = bos is not None
-        self.special_ids = nn.Buffer(torch.tensor([tokenizer.mask_token_id or 0, bos or 0, 0]),
-                                persistent=False)
+        folder_ids = torch.arange(self.tok.vocab_size + 3)
+        folder_ids[-3:] = torch.tensor([tokenizer.mask_token_id or 0, bos or 0, 0])
+        self.folder_ids = nn.Buffer(folder_ids, persistent=False)
+
+    def new_cache(self):
+        return transformers.Cache(layer_class_to_replicate=CacheLayer)
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
@@ -207,8 +198,6 @@ class Pretrained(Network):
                           for part in zip(tokens.split(size), where.split(size))])
 
     def forward_part(self, tokens, where, copies):
-        assert self.has_bos or not (self.causal and where[:, 0].any()), (
-            f"{self.args['folder']} has no bos: a prompt is empty")
         if self.causal:                         # nobody looks at what follows the last place
             stop = int(where.any(0).nonzero()[-1]) + 1
             tokens = tokens[:, :stop]
@@ -222,28 +211,14 @@ class Pretrained(Network):
         # causal            bos text        bos text                    all
         # causal, no bos    bos text        text                        0 for bos, those of the text
         # (A call that continues a cache has no bos.)
-        adds_bos = self.has_bos and not self.causal
-        if adds_bos:
-            inputs = F.pad(inputs, (1, 0), value=self.bos_id)
-        drops_bos = not self.has_bos and bool(inputs[0, 0] == self.bos_id)
-        if drops_bos:
-            inputs = inputs[:, 1:]
-            assert inputs.size(1) > 0, f"{self.args['folder']} has no bos: a prompt is empty"
-        ids = torch.where(inputs < self.tok.vocab_size, inputs,
-                          self.special_ids[(inputs - self.tok.vocab_size).clamp(min=0)])
+        n_more = 0                              # inputs that the network gets in front
+        if self.has_bos and not self.causal:
+            n_more = 1
+        elif not self.has_bos and inputs[0, 0] == self.bos_id:
+            n_more = -1
+        inputs = F.pad(inputs, (n_more, 0), value=self.bos_id)      # of -1, pad() takes one away
         more = {'past_key_values': cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
-        x = self.network(input_ids=ids, **more).logits          # see Head: these are features
-        if drops_bos:
-            return F.pad(x, (0, 0, 1, 0))
-        return x[:, int(adds_bos):]             # without that of [CLS]
-
-    def save_pretrained(self, folder):
-        """Write network and tokenizer as a folder that transformers and this file can open."""
-        # with the output layer in its place for the moment
-        head = self.network.get_output_embeddings()
-        self.network.set_output_embeddings(head.linear)
-        self.network.save_pretrained(folder)
-        self.network.set_output_embeddings(head)
-        self.tok.tokenizer.save_pretrained(folder)
+        x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see Head
+        return F.pad(x, (0, 0, -n_more, 0))

@@ -36,7 +36,7 @@ class Rollout:
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled; 0 elsewhere
                                 # (only for the log: the ratio takes logp_old)
     kept: Tensor                # (U, V) bool: what top-k and top-p kept; (U, 1) without a filter
-    model: nn.Module | None = None      # the network that sampled
+    model: nn.Module | None = None      # the network that sampled; the reward 'kl' asks it again
     logp_old: Tensor | None = None      # (N, T) log-probability before the first update; None if
                                 # the step has a single update
     x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
@@ -89,18 +89,21 @@ class Rollout:
         """Return the part of this Rollout that belongs to the chosen (B,) prompts."""
         rows = chosen.repeat_interleave(self.prompts.k)                     # (N,), n True
         drawn_from = self.drawn_from[rows]                                      # (n, T)
-        is_sampled = self.is_sampled[rows]
-        used = torch.zeros(len(self.kept), dtype=torch.bool, device=chosen.device)    # (U,)
-        used[drawn_from[is_sampled]] = True
+        numbers = torch.arange(len(self.kept), device=chosen.device)            # (U,)
+        used = torch.isin(numbers, drawn_from)
         # `used` has one value for each True of self.where
         where = self.where.masked_scatter(self.where, used)                     # (S, T)
         is_state = where.any(1)                                                 # (S,)
-        # The new number of a distribution is how many used ones precede it.
-        number = used.cumsum(0) - 1
-        drawn_from[is_sampled] = number[drawn_from[is_sampled]]
-        return replace(self, prompts=self.prompts[chosen], sequences=self.sequences[rows],
-                       states=self.states[is_state], where=where[is_state], drawn_from=drawn_from,
-                       logp_sampled=self.logp_sampled[rows], kept=self.kept[used],
+        # The new number of a distribution is how many used ones precede it; -1 stays -1, because
+        # new_number[-1] is -1.
+        new_number = F.pad(used.cumsum(0) - 1, (0, 1), value=-1)                # (U + 1,)
+        return replace(self, prompts=self.prompts[chosen],
+                       sequences=self.sequences[rows],
+                       states=self.states[is_state],
+                       where=where[is_state],
+                       drawn_from=new_number[drawn_from],
+                       logp_sampled=self.logp_sampled[rows],
+                       kept=self.kept[used],
                        x_ref=None if self.x_ref is None else self.x_ref[used])
 
     def cases(self):
@@ -182,11 +185,6 @@ def exact_kl(logp, logp_ref):
     return (logp.exp() * (logp - logp_ref)).sum(-1)
 
 
-def exact_entropy(logp):
-    """Return the entropy (U,) in nats, of log-probabilities (U, V)."""
-    return -(logp.exp() * logp).sum(-1)
-
-
 def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
     """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,), drawn from the
     distributions u (M,) of logits (U, V). kept: the ids that top-k and top-p keep. logits_ref (U,
@@ -196,7 +194,7 @@ def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
     if kept.size(1) > 1:                        # a filter
         logp = log_probs(logits, temperature, kept)
     logp_ref = logp_full.detach()
-    entropy = exact_entropy(logp_full)
+    entropy = -(logp_full.exp() * logp_full).sum(-1)
     kl = torch.zeros_like(entropy)
     if logits_ref is not None:
         logp_ref = log_probs(logits_ref, temperature)
@@ -245,17 +243,15 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k,
     top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
+    assert model.has_bos or not prompts.blank[:, 0].any(), "without a bos no prompt may be empty"
     if model.causal:
         assert n_fill_steps == 1 and prompts.data.blank_kind != 'marked', (
             "a causal generator has no passes (n_fill_steps = 1) and no marked blanks")
         # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
         kind = model.device.type
         with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
-            r = generate(model, prompts, **sampling)
-    else:
-        r = fill(model, prompts, n_fill_steps, **sampling)
-    r.model = model                             # the reward 'kl' asks it again
-    return r
+            return generate(model, prompts, **sampling)
+    return fill(model, prompts, n_fill_steps, **sampling)
 
 
 def fill(model, prompts, n_fill_steps, **sampling):
@@ -267,9 +263,8 @@ def fill(model, prompts, n_fill_steps, **sampling):
     Pass i fills those with place * n_fill_steps // blanks == i. The order does not depend on the
     samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
     B, k, T = prompts.uniforms.shape
-    # argsort twice gives the places. Positions that are not blank come last, and no pass fills
-    # them: pass_of is n_fill_steps or more there. (In a prompt without blanks it is infinite or
-    # NaN, so no pass fills anything.)
+    # argsort twice gives the places. Positions that are not blank come last: there pass_of is
+    # n_fill_steps or more, infinite or NaN, and no pass fills them.
     place = prompts.order.masked_fill(~prompts.blank, T).argsort(1).argsort(1)  # (B, T)
     pass_of = (place * n_fill_steps / prompts.blank.sum(1, keepdim=True)).floor()       # (B, T)
     # partial: the k sequences of each prompt as they are so far, with blank_id in the blanks.
@@ -279,7 +274,7 @@ def fill(model, prompts, n_fill_steps, **sampling):
     logp_sampled = torch.zeros(partial.shape, dtype=model.dtype, device=model.device)
     passes = []                                 # states, where and kept of each
     n_distributions = 0
-    for i in range(n_fill_steps):
+    for i in pass_of[prompts.blank].unique():   # in order; with few blanks some have nothing to do
         # Sequences of a prompt that are in the same state use the same distributions, so only the
         # first of them, their leader, goes through the network. In the second pass of the picture
         # above Rollout, both sequences of the second prompt are 2 8 _: the first leads. States
@@ -291,10 +286,6 @@ def fill(model, prompts, n_fill_steps, **sampling):
         is_state = fill_now.any(2)                                              # (B, k)
         states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
-        # With few blanks a pass can have nothing to do, and a GPU can refuse an empty batch. (The
-        # first pass always runs: there must be something to join below.)
-        if passes and len(states) == 0:
-            continue
         # The prompt, the leader and the position of each distribution. In the picture, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
@@ -313,7 +304,7 @@ def fill(model, prompts, n_fill_steps, **sampling):
         passes.append((states, where, kept))
     states, where, kept = map(torch.cat, zip(*passes))
     return Rollout(prompts, partial.flatten(0, 1), states, where, drawn_from.flatten(0, 1),
-                   logp_sampled.flatten(0, 1), kept)
+                   logp_sampled.flatten(0, 1), kept, model)
 
 
 def equal_pairs(groups):
@@ -368,12 +359,13 @@ def generate(model, prompts, **sampling):
         prompt_of = prompt_of[parent]
         # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):
-            cache.select(parent)
+            cache.batch_select_indices(parent)
     # Each sampled token has a distribution of its own, so it is also where one was asked for.
     where = to_sample
-    drawn_from = (where.flatten().cumsum(0) - 1).view(where.shape).masked_fill(~where, -1)
     kept = torch.stack(kept_at, 1)[where[:, first:column]]                      # (U, V)
-    return Rollout(prompts, sequences, sequences, where, drawn_from, logp_sampled, kept)
+    drawn_from = torch.full_like(sequences, -1)
+    drawn_from[where] = torch.arange(len(kept), device=model.device)
+    return Rollout(prompts, sequences, sequences, where, drawn_from, logp_sampled, kept, model)
 
 
 # ---- a group for people --------------------------------------------------------------------------

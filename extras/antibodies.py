@@ -40,7 +40,7 @@ def pseudo_likelihood(network, sequences, blank):
     return total / blank.sum(1)
 
 
-def measure(folder, names=('random', 'before', 'after')):
+def measure(folder, names):
     """Return {name: what is measured} of random loops, of the start's, and of those of the policy
     of a run: k for each held-out prompt. Only the first of them gets a likelihood, to save time."""
     run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
@@ -59,7 +59,7 @@ def measure(folder, names=('random', 'before', 'after')):
                  for case in run.data.cases_of(prompts, ids)]
         likelihood = pseudo_likelihood(networks['before'], ids[::k], prompts.blank)
         differ = (ids[::k] != ids[1::k]).sum(1) / prompts.blank.sum(1)
-        numbers = {'free of motifs': share('|'.join(MOTIFS.values()), loops, without=True),
+        numbers = {'free of motifs': 1 - share('|'.join(MOTIFS.values()), loops),
                    'nats a letter': likelihood.mean().item(),
                    'standard error': (likelihood.std() / len(likelihood) ** 0.5).item(),
                    'ends as a J gene': share(J_GENE, loops),
@@ -72,9 +72,9 @@ def measure(folder, names=('random', 'before', 'after')):
     return measured
 
 
-def share(pattern, loops, without=False):
-    """Return the share of loops in which a pattern occurs, or of those in which it does not."""
-    return sum(bool(re.search(pattern, loop)) != without for loop in loops) / len(loops)
+def share(pattern, loops):
+    """Return the share of loops in which a pattern occurs."""
+    return sum(bool(re.search(pattern, loop)) for loop in loops) / len(loops)
 
 
 if __name__ == "__main__":
@@ -82,9 +82,9 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     names = ['random', 'before', 'after']       # the first two are the same in all runs
     for folder in sys.argv[1:]:
-        lines = read_log(folder)
-        last = [line for line in lines if 'eval/free' in line][-1]
-        last |= [line for line in lines if 'loss' in line][-1]
+        last = {}                               # value of each number of the log
+        for line in read_log(folder):
+            last |= line
         print_line(folder, {name: last[name] for name in (
             'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')})
         measured = measure(folder, names)

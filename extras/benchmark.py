@@ -19,8 +19,8 @@ from rollout import exact_kl, log_probs
 def usual_step(policy, reference, optimizers, judge, prompts):
     """Take a step of one fill pass in the usual way, with k sequences of each prompt."""
     k = prompts.k
-    tokens = prompts.tokens.repeat_interleave(k, 0).to(policy.device)       # (N, T)
-    blank = prompts.blank.repeat_interleave(k, 0).to(policy.device)           # (N, T)
+    tokens = prompts.tokens.repeat_interleave(k, 0)                         # (N, T)
+    blank = prompts.blank.repeat_interleave(k, 0)                           # (N, T)
     # act, judge and reference: no gradient
     with torch.no_grad():
         logp_old = log_probs(policy.logits(policy(tokens, blank)))           # (M, V)
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     times = {'a step': [], 'of it, act and score': [], 'the usual way': []}
     # The first five steps warm up: caches, memory, compilation.
     for step in range(20):
-        prompts = grpo.get_prompts(run.data, step)
+        prompts = grpo.get_prompts(run.data, step).to(policy.device)
         times['a step'].append(ms_of(grpo.take_step, policy, run.scorer, optimizers, prompts, 0.0,
                                      grpo.kl_beta))
         with torch.no_grad():

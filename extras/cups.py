@@ -20,14 +20,13 @@ SWAPS = (1, 2, 4, 8)
 def play(network, run):
     """Return the numbers of a network {name: percent, or tokens}."""
     prompts = run.data.prompts('val', grpo.eval_prompts, 8, seed=0)
-    micro_steps, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify', 'tokens'])
+    _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify', 'tokens'], keep=False)
     right = scores['verify'] == 1                                           # (P, 8)
     thinks = scores['tokens'] > 2               # more than a letter and eos
     n_swaps = []                                # (P,) of each prompt
-    for _, r in micro_steps:
-        for case in r.cases()[::8]:
-            ball, *swaps = case['prompt'].split()
-            n_swaps.append(len(swaps) - case['prompt'].count('..'))
+    for case in run.data.cases_of(prompts, prompts.tokens):
+        ball, *swaps = case['prompt'].split()
+        n_swaps.append(len(swaps) - case['prompt'].count('..'))
     n_swaps = torch.tensor(n_swaps)
     shares = {'right': right, 'thinks': thinks, 'right if it thinks': right[thinks],
               'right if not': right[~thinks], 'none': ~(right & thinks).any(1)}

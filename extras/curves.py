@@ -6,19 +6,19 @@
 extras.compare calls report(), for several seeds of each variant."""
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from common import fail
+from common import fail, show_error
 
-try:
-    from matplotlib.figure import Figure
-except ImportError:
-    fail("no picture without matplotlib: pip install matplotlib")
-
+sys.excepthook = show_error                     # a folder without a log needs no traceback
+# of all our pictures
+matplotlib.rcParams.update({'axes.titlelocation': 'left', 'legend.frameon': False,
+                            'figure.constrained_layout.use': True, 'savefig.dpi': 130})
 TITLES = {'eval/reward': 'reward, held-out prompts',
           'eval/verify': 'right answers, held-out prompts',
           'eval/tokens': 'tokens per held-out completion',
@@ -28,8 +28,6 @@ TITLES = {'eval/reward': 'reward, held-out prompts',
 def read_log(folder):
     """Return a run's log in the order of steps: the last training line and the last evaluation line
     of each step. A resumed run repeats the steps after its last checkpoint."""
-    if not os.path.exists(f'{folder}/log.jsonl'):
-        fail(f"there is no run in {folder}")
     lines = {}
     with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
         for text in file:
@@ -39,11 +37,20 @@ def read_log(folder):
     return [lines[key] for key in sorted(lines)]
 
 
-def points_of(lines, clock, name):
-    """Return the times by a clock, a number of the log, and the values of a number, of the lines
-    that have it."""
-    lines = [line for line in lines if name in line]
-    return [line[clock] for line in lines], [line[name] for line in lines]
+def read_json(folder, name):
+    return json.loads(Path(folder, name).read_text())
+
+
+def points_of(folder, x, y):
+    """Return the values of two numbers of a run's log, such as 'step' and 'kl', in the lines that
+    have the second."""
+    lines = [line for line in read_log(folder) if y in line]
+    return [line[x] for line in lines], [line[y] for line in lines]
+
+
+def save(figure, path):
+    figure.savefig(path)
+    print(f"wrote {path}")
 
 
 def curves_by(clock, goal, groups):
@@ -51,7 +58,7 @@ def curves_by(clock, goal, groups):
     the goal at these times, interpolated between the lines of the logs."""
     points = {}
     for folder in sum(groups.values(), []):
-        points[folder] = points_of(read_log(folder), clock, goal)
+        points[folder] = points_of(folder, clock, goal)
         if not points[folder][0]:
             fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
     times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
@@ -73,7 +80,7 @@ def report(groups, goal, path):
 
     The tables have the start, each quarter and the end. Below them stand the differences to the
     first variant, seed by seed: their mean +- its standard error."""
-    figure = Figure(figsize=(11, 4), layout='constrained')
+    figure = Figure(figsize=(11, 4))
     panels = figure.subplots(1, 2, sharey=True)
     first, *others = groups
     for ax, clock in zip(panels, ('step', 'cpu_seconds')):
@@ -90,46 +97,41 @@ def report(groups, goal, path):
             gap = curves[name] - curves[first]
             print_row(name, gap.mean(0), gap.std(0, ddof=1) / len(gap) ** 0.5, '.4f')
         ax.set_xlabel(clock)
-    ax.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+    ax.legend(loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'{goal}: mean and standard deviation over seeds')
-    figure.savefig(path, dpi=130)
-    print(f"\nwrote {path}")
+    print()
+    save(figure, path)
 
 
 if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
-    logs = {folder: read_log(folder) for folder in folders}
-    if not all(logs.values()):
-        fail(f"a log is empty: {logs}")
-    first = logs[folders[0]][0]                 # the evaluation at step 0
     # The large picture is the number that the run watches.
-    config = json.loads(Path(folders[0], 'config.json').read_text())
+    config = read_json(folders[0], 'config.json')
     goal = f"eval/{config['goal']}"
     # Small ones: what changes in the first run. (Without a reference there is no KL, and blanks do
     # not become more.)
     names = list(TITLES)
     if len(config['rewards']) > 1:
-        names += [f'eval/{name}' for name in config['rewards'] if f'eval/{name}' not in TITLES]
+        names += [f'eval/{name}' for name in config['rewards']]
     small = []
-    for name in names:
-        _, values = points_of(logs[folders[0]], 'step', name)
+    for name in dict.fromkeys(names):           # each once
+        _, values = points_of(folders[0], 'step', name)
         if name != goal and len(set(values)) > 1:
             small.append(name)
     small = small or ['kl']                     # nothing changes in a run of no steps
-    figure = Figure(figsize=(10, 4.4), layout='constrained')
+    figure = Figure(figsize=(10, 4.4))
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
-    axes[goal].axhline(first[f'{goal}_greedy'], color='0.45', linestyle='--',
+    _, greedy = points_of(folders[0], 'step', f'{goal}_greedy')
+    axes[goal].axhline(greedy[0], color='0.45', linestyle='--',
                        label='line to beat: the start with greedy decoding')
-    for i, (folder, lines) in enumerate(logs.items()):
-        axes[goal].plot(*points_of(lines, 'step', goal), f'C{i}', label=f'{folder}: samples')
-        axes[goal].plot(*points_of(lines, 'step', f'{goal}_greedy'), f'C{i}:',
+    for i, folder in enumerate(folders):
+        axes[goal].plot(*points_of(folder, 'step', goal), f'C{i}', label=f'{folder}: samples')
+        axes[goal].plot(*points_of(folder, 'step', f'{goal}_greedy'), f'C{i}:',
                         label=f'{folder}: greedy')
         for name in small:
-            axes[name].plot(*points_of(lines, 'step', name), f'C{i}')
+            axes[name].plot(*points_of(folder, 'step', name))
     for name, ax in axes.items():
-        ax.set_title(TITLES.get(name, name.removeprefix('eval/')), loc='left')
-    axes[goal].legend(frameon=False)
+        ax.set_title(TITLES.get(name, name.removeprefix('eval/')))
+    axes[goal].legend()
     figure.supxlabel('step')
-    path = f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png"
-    figure.savefig(path, dpi=130)
-    print(f"wrote {path}")
+    save(figure, f"{folders[0]}/{'curves' if len(folders) == 1 else 'compare'}.png")

@@ -4,12 +4,12 @@ start and the policy of one run or more: does GRPO find what the start could not
     python -m extras.passk out-think out-grpo               # out-think/passk.png, and a table
 
 64 samples of each prompt give an unbiased estimate for each k (arXiv:2107.03374, section 2.1)."""
+import math
+import statistics
 import sys
 
-import torch
-
 import train_grpo as grpo
-from extras.curves import Figure
+from extras.curves import Figure, save
 from sample import open_run
 
 N = 64                      # samples of each prompt
@@ -17,17 +17,15 @@ KS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def pass_at(k, n_right, n=N):
-    """Return pass@k from n_right (P,), how many of n samples of each prompt are right."""
-    # P(k of the n samples, drawn without replacement, are all wrong) is a product over the draws.
-    draw = torch.arange(k)
-    n_wrong = (n - n_right)[:, None] - draw                                 # (P, k) left
-    all_wrong = (n_wrong.clamp(min=0) / (n - draw)).prod(1)                 # (P,)
-    return 1 - all_wrong.mean().item()
+    """Return pass@k from a list: how many of n samples of each prompt are right."""
+    # sets of k samples in which all are wrong
+    n_wrong = [math.comb(n - right, k) for right in n_right]
+    return 1 - statistics.mean(n_wrong) / math.comb(n, k)
 
 
 if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
-    figure = Figure(figsize=(5 * len(folders), 3.8), layout='constrained')
+    figure = Figure(figsize=(5 * len(folders), 3.8))
     axes = figure.subplots(1, len(folders), sharey=True, squeeze=False)[0]
     print('pass@', *[f'{k:>7}' for k in KS])
     for folder, ax in zip(folders, axes):
@@ -35,19 +33,16 @@ if __name__ == "__main__":
         prompts = run.data.prompts('val', grpo.eval_prompts, N, seed=0)
         for label, network in networks.items():
             micro_steps, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'])
-            n_right = (scores['verify'] == 1).sum(1).cpu()
+            n_right = (scores['verify'] == 1).sum(1).tolist()
             values = [pass_at(k, n_right) for k in KS]
             print(f'{folder}, {label}')
             print('     ', *[f'{value:7.3f}' for value in values])
             ax.plot(KS, values, 'o-', label=label)
-        ax.set_xscale('log')
+        ax.set(xscale='log', xlabel='k, samples of each prompt', ylim=(0, 1.02))
         ax.set_xticks(KS, KS)
         ax.minorticks_off()
         case = micro_steps[0][1].cases()[0]
-        ax.set_title(f"{grpo.dataset}: {case['prompt']}", loc='left', parse_math=False)
-        ax.set_xlabel('k, samples of each prompt')
-        ax.set_ylim(0, 1.02)
+        ax.set_title(f"{grpo.dataset}: {case['prompt']}", parse_math=False)
     axes[0].set_ylabel('pass@k: prompts with a right one')
-    axes[0].legend(frameon=False, loc='lower right')
-    figure.savefig(f'{folders[0]}/passk.png', dpi=130)
-    print(f"wrote {folders[0]}/passk.png")
+    axes[0].legend(loc='lower right')
+    save(figure, f'{folders[0]}/passk.png')

@@ -10,7 +10,6 @@ import runpy
 import shutil
 
 import pytest
-import torch
 
 from extras.antiberty import make_prompts
 from processes import ROOT, TOY, fails, make_network, succeeds, write
@@ -77,7 +76,7 @@ def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
         for k in range(1, 7):
             sets = list(itertools.combinations([True] * n_right + [False] * (6 - n_right), k))
             expected = sum(map(any, sets)) / len(sets)
-            assert pass_at(k, torch.tensor([n_right]), 6) == pytest.approx(expected)
+            assert pass_at(k, [n_right], 6) == pytest.approx(expected)
 
 
 def test_how_often_a_network_thinks_is_printed_and_drawn():

@@ -142,8 +142,9 @@ def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
     r = complete(judge, toy_prompts(judge))
     expected = token_stats(r, judge).logp.sum(1) / r.lengths
     close(judge_sequences(judge, r.sequences, r.is_sampled), expected)
-    with pytest.raises(AssertionError, match='a prompt is empty'):
-        judge.trunk(torch.full((2, 1), judge.bos_id))
+    r.prompts.blank[1] = True
+    with pytest.raises(AssertionError, match='no prompt may be empty'):
+        complete(judge, r.prompts)
 
 
 @pytest.mark.parametrize('n_sequences, copies', [(1, 1), (2, 2), (3, 1)])
