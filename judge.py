@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import fail, fail_unknown
+from common import fail_unknown
 from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -33,11 +33,11 @@ def judge_sequences(judge, sequences, where):
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))     # at least one sequence a pass
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
+    ask = classify if judge.is_classifier else token_logp
+    answers = torch.cat([ask(judge, part) for part in parts])[index]    # (N,) logits, or (N, T)
     if judge.is_classifier:
-        logits = torch.cat([classify(judge, part) for part in parts])
-        return logits[index].sigmoid()
-    logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
-    return (logp * where).sum(1) / where.sum(1)
+        return answers.sigmoid()
+    return (answers * where).sum(1) / where.sum(1)
 
 
 def token_logp(judge, sequences):
@@ -97,9 +97,10 @@ BUILT_IN = {
 # what the cases of completions are called in functions written for TRL
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
-# names of other numbers in the log and in printed groups, which a reward may not have
-NUMBERS = ['reward', 'standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training',
-           'step', 'prompt', 'completion', 'lowest_reward']
+# names of other numbers in the log and in printed groups, which a function may not have. It may be
+# called `reward`: its values are logged as the sum of all rewards, which has this name, too.
+NUMBERS = ['standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training', 'step',
+           'prompt', 'completion', 'lowest_reward']
 
 
 class RewardError(AssertionError):
@@ -111,9 +112,9 @@ class RewardError(AssertionError):
 class Scorer:
     """Computes rewards by their names. A field that the rewards do not need can be left out."""
     judge: nn.Module | None = None      # a frozen network
-    verify: Callable | None = None      # (prompt, completion, answer) -> a number in [0, 1]
+    verify: Callable | None = None      # (prompt, completion, answer) -> 1.0 if right, else 0.0
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
-                                # they can ask for columns by name, see arguments_of()
+                                # they can ask for columns by name, see call()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
     temperature: float = 1.0            # of the reward 'kl'
 
@@ -145,21 +146,15 @@ class Scorer:
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
+        # copies, because a function may change what it gets
+        cases = [copy.deepcopy(case) for case in cases()]
         if name == 'verify':                    # one completion at a time
-            keys = arguments_of(self.verify, cases()[0])
-            values = []
-            for case in cases():
-                value = self.verify(**{key: copy.deepcopy(case[key]) for key in keys})
-                assert 0 <= value <= 1, f"{case['completion']!r:.60} got {value}, not 0 to 1"
-                values.append(value)
-            return values
+            return [call(self.verify, case) for case in cases]
         # a list for each column; TRL calls two of them `prompts` and `completions`
         columns = {}
-        for column in cases()[0]:
-            # a copy, because a function may change what it gets
-            columns[PLURAL.get(column, column)] = [copy.deepcopy(case[column]) for case in cases()]
-        function = self.functions[name]
-        values = function(**{key: columns[key] for key in arguments_of(function, columns)})
+        for column in cases[0]:
+            columns[PLURAL.get(column, column)] = [case[column] for case in cases]
+        values = call(self.functions[name], columns)
         assert values is not None, "it returned None: expected a list of numbers"
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]
@@ -182,16 +177,12 @@ class Scorer:
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
             assert name != 'kl' or weight <= 0, (
                 f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
-            if name == 'verify' and not self.verify:
-                fail("the reward 'verify' needs a column `answer` in the dataset, or a checker")
             if name not in known:
-                fail_unknown("rewards: not built in, and no function of a config file on the "
-                             "command line (add the file that defines it):", name, known)
-        # In the log a function would hide the number that has its name. `reward` may be the sum.
-        numbers = {'verify', *BUILT_IN, *NUMBERS}
-        hiding = {name for name in self.functions if name.removesuffix('_greedy') in numbers}
-        if rewards == {'reward': 1.0}:
-            hiding -= {'reward'}
+                fail_unknown("rewards: expected a built-in one, a function of a config file on the "
+                             "command line (add the file that defines it), or 'verify' if the "
+                             "dataset has answers or a checker, not", name, known)
+        # In the log a function would hide the number that has its name.
+        hiding = self.functions.keys() & {'verify', *BUILT_IN, *NUMBERS}
         assert not hiding, f"rewards: other numbers have the names of your functions {hiding}"
 
     def shown_names(self, rewards, has_answers=True):
@@ -202,24 +193,27 @@ class Scorer:
         if self.verify is None:
             names.pop('verify')
         return [name for name in names if name in BUILT_IN or has_answers
-                or TEXTS.issuperset(required_arguments(functions[name]))]
+                or not missing_names(functions[name], TEXTS)]
 
 
-def required_arguments(function):
-    """Return the names of the parameters without a default, *args and **kwargs aside."""
-    return [p.name for p in inspect.signature(function).parameters.values()
-            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+signature = functools.cache(inspect.signature)  # verify() is called for each completion
 
 
-def arguments_of(function, known):
-    """Return the names of what a function is called with, as by TRL: its parameters that are known,
-    or all that are known if it has **kwargs. A parameter without a default must be known."""
-    parameters = inspect.signature(function).parameters.values()
-    missing = [name for name in required_arguments(function) if name not in known]
+def missing_names(function, known):
+    """Return the parameters without a default that are not known, *args and **kwargs aside."""
+    return [name for name, p in signature(function).parameters.items() if name not in known
+            and p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def call(function, known):
+    """Call a function as TRL does: with those of its parameters that are known {name: value}, or
+    with all that is known if it has **kwargs. A parameter without a default must be known."""
+    missing = missing_names(function, known)
     assert not missing, f"it asks for {', '.join(missing)}: expected names among {', '.join(known)}"
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return list(known)
-    return [p.name for p in parameters if p.name in known]
+    parameters = signature(function).parameters
+    if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+        known = {name: known[name] for name in known if name in parameters}
+    return function(**known)
 
 
 def auc(scores, labels):

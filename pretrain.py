@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from common import (Signals, as_numbers, barrier, configure, fail, init_device, knobs_of, print0,
+from common import (Signals, as_numbers, barrier, configure, init_device, knobs_of, print0,
                     print_line, rank, reading, use_threads)
 from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts
 from judge import Scorer, classify
@@ -119,15 +119,11 @@ def open_data(tok, filler):
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")
         if kind == 'classifier' and not against:
-            check_label(record)
+            label = record.get('label')
+            assert type(label) in (int, float) and 0 <= label <= 1, (
+                f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
+                "network `against` it")
     return data, verify
-
-
-def check_label(record):
-    label = record.get('label')
-    assert type(label) in (int, float) and 0 <= label <= 1, (
-        f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a network "
-        "`against` it")
 
 
 # ---- recipes: config files that describe a network -----------------------------------------------
@@ -191,7 +187,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     if rank() > 0:                              # until rank 0, at its barrier below, has made them
         barrier()
     paths = []
-    running = []                                # processes, each with the path it makes
+    running = []                                # processes that make networks
     for name in names:
         path = name
         if name.endswith('.py'):
@@ -199,12 +195,12 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
             path, config = read_recipe(dict(DEFAULTS), words)
             # (generator and judge may be one recipe, and then it is made once)
             if path not in paths and not os.path.exists(path):
-                if not may_train:
-                    fail(f"there is no {path} (is something new in {name}, or in {dataset}?); "
-                         "--resume and sample.py train no network")
+                assert may_train, (
+                    f"there is no {path} (is something new in {name}, or in {dataset}?); --resume "
+                    "and sample.py train no network")
                 # A classifier learns from the generator, which may be in the making: wait for it.
                 if config['against']:
-                    for process, _ in running:
+                    for process in running:
                         process.wait()
                 # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
                 # it is not a rank of this run.
@@ -212,14 +208,11 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
                 print0('$', *command)
                 process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
                 atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
-                running.append((process, path))
+                running.append(process)
         paths.append(path)
     # Wait for all of them. The message of one that fails stands above ours.
-    for process, path in running:
-        if process.wait() != 0:
-            fail(f"{process.args} ended with code {process.returncode}")
-        if not os.path.exists(path):
-            fail(f"{path} was not made: does texts() of the dataset return others at each call?")
+    for process in running:
+        assert process.wait() == 0, f"{process.args} ended with code {process.returncode}"
     if rank() == 0:
         barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])
@@ -239,7 +232,7 @@ if __name__ == "__main__":
     if os.path.exists(path):
         assert 'kind' in load_checkpoint(path)['config'], (
             f"{path} was not made by this script; choose another --out=FILE")
-    tok = make_tokenizer(tokenizer, dataset, blank_kind)
+    tok = make_tokenizer(tokenizer, dataset)
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"

@@ -2,11 +2,12 @@
 
 A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
 from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
+import copy
 import functools
 import importlib
+import itertools
 import os
 import pkgutil
-import re
 import zlib
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import BLANK, fail, fail_unknown, print0, reading
+from common import BLANK, fail, fail_unknown, reading
 from data.pairs import as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
 
@@ -32,10 +33,6 @@ def rng_for(seed, purpose, step=0):
 
 
 # ---- tokenizer -----------------------------------------------------------------------------------
-
-# the end of two messages
-HAS_BLANK = (f"has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts can mark "
-             "their blanks with it, see blank_kind = 'marked'.)")
 
 
 class Tokenizer:
@@ -77,12 +74,12 @@ class Tokenizer:
     def text_of(self, ids):
         """Return the text of a list of ids, without padding and the eos that ends it."""
         ids = [i for i in ids if i != self.pad]
-        if ids and ids[-1] == self.eos:
+        if ids[-1:] == [self.eos]:
             ids.pop()
         return self.decode(ids)
 
 
-def make_tokenizer(kind, dataset, blank_kind):
+def make_tokenizer(kind, dataset):
     """Return the Tokenizer of a network to be trained. kind: 'char', the characters of the dataset
     | 'gpt2' | another dataset, whose characters are taken, so that two networks fit each other."""
     if kind == 'gpt2':
@@ -91,11 +88,8 @@ def make_tokenizer(kind, dataset, blank_kind):
     # of all texts, so that held-out ones can be encoded, too
     chars = set()
     for text in train + held_out:
-        chars.update(text if type(text) is str else text['prompt'] + text['answer'])
-    if blank_kind == 'marked':
-        chars.discard(BLANK)
-    assert BLANK not in chars, f"{dataset} {HAS_BLANK}"
-    return Tokenizer('char', ''.join(sorted(chars)))
+        chars.update(*contents(text))
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))      # BLANK is no character
 
 
 # ---- datasets ------------------------------------------------------------------------------------
@@ -112,8 +106,7 @@ def read_texts(dataset):
     verify = None
     if dataset in modules:
         module = importlib.import_module(f'data.{dataset}')
-        if not hasattr(module, 'texts'):
-            fail(f"dataset = {dataset}: data/{dataset}.py has no function texts()")
+        assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
         lists = module.texts()
         with reading(f'data/{dataset}.py, what texts() returns,'):
             train, held_out = [list(map(as_record, texts)) for texts in lists]
@@ -134,23 +127,22 @@ def read_texts(dataset):
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
         "true and false, which chooses them")
     texts = train + held_out
-    assert len(set(map(type, texts))) == 1, f"{dataset} has both: strings and records with prompts"
     if verify is None and type(train[0]) is str:
         verify = checker(train)
     elif verify is None and any(record['answer'] for record in texts):
         # is_answer() compares with the answer. If a record had none, an empty completion would be
         # right.
         for record in texts:
-            if not record['answer']:
-                fail(f"{record.get('line', record)} has no answer, and others have one: expected "
-                     "all or none")
+            assert record['answer'], (
+                f"{record.get('line', record)} has no answer, and others have one: expected all or "
+                "none")
         verify = is_answer
     return train, held_out, verify
 
 
 def contents(text):
-    """Return a text, or prompt and answer of a record, by which it is known."""
-    return text if type(text) is str else (text['prompt'], text['answer'])
+    """Return the strings that are learned: a text, or prompt and answer of a record."""
+    return (text,) if type(text) is str else (text['prompt'], text['answer'])
 
 
 def hold_out(texts):
@@ -161,8 +153,8 @@ def hold_out(texts):
     for text in texts:
         record = {'prompt': text} if type(text) is str else text
         chosen = record.get('held_out', zlib.crc32(record['prompt'].encode()) % 10 == 0)
-        if type(chosen) is not bool:
-            fail(f"{record['line']}: held_out = {chosen!r}: expected true or false")
+        assert type(chosen) is bool, (
+            f"{record['line']}: held_out = {chosen!r}: expected true or false")
         parts[chosen].append(text)              # False is 0, True is 1
     return parts
 
@@ -180,9 +172,9 @@ class Dataset:
     """Texts as rows of token ids, and the prompts that are made from them.
 
     rows (n, T): of running text all windows of T tokens; of records each prompt with its answer and
-    eos, padded. rows_of[split], split 'train' or 'val': the range of its rows. records: those of
-    the rows; running text has none. blanks (n, T) bool: the blanks of each row, or None if they are
-    drawn anew for each step."""
+    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. records: those of
+    the rows, and shown (n, T) what they show of each, with blank_id in the blanks; running text has
+    none. Blanks that are 'random' or a 'suffix' are drawn anew for each step instead."""
 
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
@@ -200,7 +192,7 @@ class Dataset:
         # only used if the blanks of a row are not always the same
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
-        self.records = self.blanks = None
+        self.records = None
         check_blanks(train, blank_kind, blank_low, blank_high)
         # All texts of a dataset are strings, or all are records.
         is_text = type(train[0]) is str
@@ -226,40 +218,36 @@ class Dataset:
             start = len(stream)
             for text in texts:
                 stream += self.encode(text) + [self.tok.eos]
-            n_windows = len(stream) - start - T + 1
-            assert n_windows > 0, f"'{split}' has fewer than {T} tokens"
-            self.rows_of[split] = range(start, start + n_windows)
+            self.rows_of[split] = np.arange(start, len(stream) - T + 1)
+            assert len(self.rows_of[split]) > 0, f"'{split}' has fewer than {T} tokens"
         self.rows = torch.tensor(stream).unfold(0, T, 1)    # all windows, without a copy
 
     def make_pairs(self, train, held_out, block_size):
         """Encode each record as a row, and once more with blank_id in its blanks."""
-        tok = self.tok
         records = train + held_out
-        self.rows_of = {'train': range(len(train)), 'val': range(len(train), len(records))}
-        names = dict.fromkeys(name for record in records for name in record)
+        self.rows_of = {'train': np.arange(len(train)),
+                        'val': np.arange(len(train), len(records))}
+        names = dict.fromkeys(itertools.chain(*records))
         # a column that is missing is None; and these are copies, which encode_pair() changes
         self.records = [names | record for record in records]
         encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
         encoded = list(map(encode, self.records))
         # After any prompt there is room for the longest answer.
         prompts, answers, _ = zip(*encoded)
-        longest_answer = max(map(len, answers))
-        longest = max(map(len, prompts)) + max(self.max_new_tokens, longest_answer)
-        if 0 < self.max_new_tokens < longest_answer:
-            print0(f"max_new_tokens = {self.max_new_tokens}, but the longest answer has "
-                   f"{longest_answer}")
+        longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
         self.block_size = T = min(block_size or 1024, longest)
-        self.rows = torch.full((len(records), T), tok.pad)
-        blanks = torch.zeros(len(records), T, dtype=torch.bool)
-        for i, (prompt, answer, shown) in enumerate(encoded):
+        rows = []
+        shown_rows = []
+        for record, (prompt, answer, shown) in zip(self.records, encoded):
             # A pair that is cut would teach an answer without its end.
             n = len(shown)
             assert n <= T, (
-                f"{self.records[i].get('line', 'a pair')} has {n} tokens; expected {T} or less")
-            self.rows[i, :n] = torch.tensor(prompt + answer)
-            blanks[i, :n] = torch.tensor(shown) == tok.blank_id
-        if self.blank_kind != 'random':
-            self.blanks = blanks
+                f"{record.get('line', 'a pair')} has {n} tokens; expected {T} or less")
+            padding = [self.tok.pad] * (T - n)
+            rows.append(prompt + answer + padding)
+            shown_rows.append(shown + padding)
+        self.rows = torch.tensor(rows)
+        self.shown = torch.tensor(shown_rows)
 
     def encode_pair(self, record):
         """Return three lists of ids: a prompt; its answer and eos; and both, with blank_id in the
@@ -274,57 +262,47 @@ class Dataset:
         encode_prompt = tok.encode_chat if self.chat_template else self.encode
         prompt = encode_prompt(record['prompt'])
         answer = self.encode(record['answer'])
-        if self.causal:                         # a generated answer includes eos
-            return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1)
-        # A generator that fills blanks returns the whole text, so this is what a right one equals.
-        del record['prompt']
-        record['answer'] = tok.decode(prompt + answer)
-        return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [tok.eos]
+        end = tok.blank_id                      # a generated answer includes eos
+        if not self.causal:
+            # A generator that fills blanks returns the whole text, which a right one equals.
+            end = tok.eos
+            del record['prompt']
+            record['answer'] = tok.decode(prompt + answer)
+        return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [end]
 
     def encode_marked(self, record):
         """Return three lists of ids for a prompt with marked blanks: the whole text (the answer, if
         there is one); eos; and both, with blank_id in the blanks."""
         tok = self.tok
-        place = record.get('line', record['prompt'])
         # Text between blanks is encoded by itself, so that no token spans a blank.
         shown = []
-        for part in re.split(f'({BLANK})', record['prompt']):
-            shown += [tok.blank_id] if part == BLANK else self.encode(part)
-        assert tok.blank_id in shown, f"{place}: expected a blank, {BLANK!r}"
+        for part in record['prompt'].split(BLANK):
+            shown += self.encode(part) + [tok.blank_id]
+        shown.pop()                             # no blank follows the last part
         text = shown                            # if there is no answer
         if record['answer']:
             text = self.encode(record['answer'])
             record['answer'] = tok.decode(text)
-        fits = [id == other or other == tok.blank_id for id, other in zip(text, shown)]
-        assert len(text) == len(shown) and all(fits), (
-            f"{place}: the answer has {len(text)} tokens, the prompt {len(shown)}: expected the "
-            "whole text, with a token for each blank")
+        fits = [other in (id, tok.blank_id) for id, other in zip(text, shown)]
+        assert tok.blank_id in shown and len(text) == len(shown) and all(fits), (
+            f"{record.get('line', record)}: the prompt has {len(shown)} tokens, the answer "
+            f"{len(text)}: expected a blank, {BLANK!r}, in the prompt, and the whole text as "
+            "answer, with a token for each blank")
         return text, [tok.eos], shown + [tok.eos]
 
     def encode(self, text):
         """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
-        assert self.causal or BLANK not in text, f"{text!r:.80} {HAS_BLANK}"
+        assert self.causal or BLANK not in text, (
+            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts "
+            "can mark their blanks with it, see blank_kind = 'marked'.)")
         return self.tok.encode(text)
-
-    def choose_rows(self, split, n, rng):
-        """Return the numbers (n,) of rows. Those of 'train' are random; of 'val' each comes at most
-        once."""
-        rows = self.rows_of[split]
-        size = len(rows)
-        # An epoch has no meaning here: a training text may come again before all have come.
-        row = rng.integers(size, size=n) if split == 'train' else rng.permutation(size)[:n]
-        return torch.from_numpy(row) + rows.start
 
     def typed_prompt(self, prompt):
         """Return a Dataset of one prompt: causal, it is continued; else it has marked blanks."""
-        # A Dataset needs a training text and one that is held out: here the same prompt.
-        texts = [{'prompt': prompt, 'answer': ''}]
-        data = Dataset(texts, texts, self.tok, self.causal, self.block_size,
-                       max_new_tokens=self.max_new_tokens or self.block_size,
-                       chat_template=self.chat_template, fill_order=self.fill_order,
-                       blank_kind='answer' if self.causal else 'marked')
-        # There is no answer to compare with: rewards that ask for one are not shown.
-        data.records = [{'prompt': prompt}]
+        data = copy.copy(self)
+        data.blank_kind = 'answer' if self.causal else 'marked'
+        data.max_new_tokens = self.max_new_tokens or self.block_size
+        data.make_pairs([{'prompt': prompt, 'answer': ''}], [], self.block_size)
         return data
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):
@@ -332,9 +310,13 @@ class Dataset:
         word that changes which texts and blanks are drawn; pretraining has its own."""
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
-        row = self.choose_rows(split, n, rng)                                   # (n,)
+        # An epoch has no meaning here: a training text may come again before all have come. Each
+        # held-out one comes at most once.
+        rows = self.rows_of[split]
+        row = rng.choice(rows, n) if split == 'train' else rng.permutation(rows)[:n]
+        row = torch.from_numpy(row)                                             # (n,)
         tokens = self.rows[row]                                                 # (n, T)
-        if self.blanks is None:
+        if self.blank_kind in ('random', 'suffix'):
             # Only a suffix includes eos: a network that continues a text has to learn to stop. One
             # that fills blanks is shown eos, which tells it how long the text is.
             may_be_blank = tokens != tok.pad
@@ -343,7 +325,7 @@ class Dataset:
                 may_be_blank &= tokens != tok.eos
             blank = self.draw_blanks(may_be_blank, rng, is_suffix)
         else:
-            blank = self.blanks[row]
+            blank = self.shown[row] == tok.blank_id
         if self.causal:
             # All from the first blank on is generated, also where the original ends and padding
             # follows: a completion may be longer.
@@ -354,9 +336,8 @@ class Dataset:
             tokens = tokens.masked_fill(at >= stop, tok.pad)
         # Drawn as (k, n, T), so that a larger group_size adds completions and changes none. The
         # order of the blanks has numbers of its own: it does not depend on those that sample.
-        shape = (k, *tokens.shape)
-        uniforms = rng_for(seed, f'{split} samples', step).random(shape, np.float32)
-        order = rng_for(seed, f'{split} order', step).random(shape[1:], np.float32)
+        uniforms = rng_for(seed, f'{split} samples', step).random((k, *tokens.shape), np.float32)
+        order = rng_for(seed, f'{split} order', step).random(tokens.shape, np.float32)
         if self.fill_order == 'left':
             order.sort()
         return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),

@@ -7,15 +7,13 @@ columns, which rewards can ask for, and so is `line`, such as 'mine.jsonl, line 
 import json
 from pathlib import Path
 
-from common import fail
+from common import fail, reading
 
 
 def read_text(path):
-    """Return the text of a UTF-8 file. Exit and name the file if it cannot be read."""
-    try:
+    """Return the text of a UTF-8 file."""
+    with reading(path):
         return Path(path).read_text('utf-8-sig')
-    except (OSError, ValueError) as e:
-        fail(f"{path} cannot be read as UTF-8: {e}")
 
 
 def read_records(path):

@@ -15,16 +15,7 @@ def paragraphs_of(path):
 
 def checker(texts):
     """Return verify(prompt, completion, ended): known_words() with the words of these texts."""
-    words = functools.cache(lambda: words_of(texts))    # made when they are first needed
-
-    def verify(prompt, completion, ended):
-        if BLANK not in prompt:                 # it is continued
-            if not completion.strip():          # to say nothing is no prose
-                return 0.0
-            completion += ' ' * ended           # no edge of a window has cut its last word
-        return known_words(prompt, completion, words())
-
-    return verify
+    return functools.partial(known_words, words_of(texts))
 
 
 def words_of(texts):
@@ -39,16 +30,19 @@ def words_of(texts):
     return parts
 
 
-def known_words(prompt, completion, words):
+def known_words(words, prompt, completion, ended):
     """Return the share of known words among those with a blank in or beside them; 0.0 if there are
     no such words.
 
     A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
     count as an unknown word. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is
     known and 'cqt' is not; 'sat' was given."""
-    if BLANK not in prompt:                     # what follows a prompt is one blank
-        completion = prompt + completion
-        prompt = prompt + BLANK
+    if BLANK not in prompt:                     # it is continued: what follows it is one blank
+        if not completion.strip():              # to say nothing is no prose
+            return 0.0
+        # After a text that has ended, a space: no edge of a window has cut its last word.
+        completion = prompt + completion + ' ' * ended
+        prompt += BLANK
     spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
     if len(prompt) != len(completion):          # a token can have several characters
         spans = spans_between(re.split(f'{BLANK}+', prompt), completion)

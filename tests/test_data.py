@@ -44,15 +44,13 @@ def test_characters_become_ids_and_characters_again():
     assert tok.decode([3, 2, tok.eos, tok.bos, tok.pad, tok.blank_id]) == '\U0001f600\u00e9\n_'
 
 
-def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused(capsys):
+def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
     pairs = [('a=', 'b'), ('ab=', 'bb'), ('b=', '')]
     data = toy_data(*pairs, block_size=6)
     assert data.rows.equal(ids('a=b.--', 'ab=bb.', 'b=.---', 'a=b.--', 'ab=bb.', 'b=.---'))
-    assert data.rows_of == {'train': range(3), 'val': range(3, 6)}
+    assert [list(rows) for rows in data.rows_of.values()] == [[0, 1, 2], [3, 4, 5]]
     assert toy_data(*pairs, max_new_tokens=4).block_size == 7
-    assert not capsys.readouterr().out
     assert toy_data(*pairs, max_new_tokens=2).block_size == 6       # 3 + an answer and its end
-    assert 'max_new_tokens = 2, but the longest answer has 3' in capsys.readouterr().out
     with pytest.raises(AssertionError, match='a pair has 6 tokens; expected 5'):
         toy_data(*pairs, block_size=5)
     with pytest.raises(AssertionError, match='line 7 has 3002 tokens; expected 1024'):
@@ -69,7 +67,7 @@ def test_running_text_is_cut_into_all_its_windows():
 def test_training_rows_are_random_and_a_held_out_row_comes_at_most_once():
     data = toy_data(*[('a' * i, 'b') for i in range(12)])
     for split, size, rows in (('train', 99, range(12)), ('val', 12, range(12, 24))):
-        row = data.choose_rows(split, 99, rng_for(0, 'test')).tolist()
+        row = data.prompts(split, 99, 1, 0).row.tolist()
         assert len(row) == size and set(row) == set(rows) and row != sorted(row)
 
 
@@ -83,7 +81,8 @@ def test_a_column_says_which_prompts_are_held_out():
     texts = [{'prompt': f'p{i}', 'held_out': i % 3 == 0} for i in range(99)]
     assert hold_out(texts) == ([text for text in texts if not text['held_out']], texts[::3])
     texts = [{'prompt': '', 'held_out': 'no', 'line': 'mine, line 1'}]
-    refused("mine, line 1: held_out = 'no'", hold_out, texts)
+    with pytest.raises(AssertionError, match="mine, line 1: held_out = 'no'"):
+        hold_out(texts)
 
 
 def test_what_is_held_out_is_not_trained_on_even_if_its_columns_differ():
@@ -99,10 +98,11 @@ def test_a_file_of_your_own_is_a_dataset():
     train, held_out, verify = read_texts(pairs)
     assert len(train + held_out) == 100
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
-    assert make_tokenizer('char', pairs, 'answer').vocabulary['chars'] == '0123456789='
+    assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
     assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
-    refused('line 3 has no answer', read_texts, write('some.jsonl', '\n'.join(lines[:2] + bare)))
+    with pytest.raises(AssertionError, match='line 3 has no answer'):
+        read_texts(write('some.jsonl', '\n'.join(lines[:2] + bare)))
     for name in ('pairs.csv', 'pairs.json', 'pairs.JSONL'):
         refused('FILE.jsonl', read_texts, write(name, lines[0]))
     pathlib.Path('latin.txt').write_bytes('caf\u00e9'.encode('latin-1'))
@@ -112,9 +112,12 @@ def test_a_file_of_your_own_is_a_dataset():
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify = read_texts(write('cats.txt', cats))
     assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
-    for name, text in (('short.txt', 'one'), ('signs.txt', cats.replace('s', BLANK))):
-        with pytest.raises(AssertionError, match=name):
-            make_tokenizer('char', write(name, text), 'random')
+    with pytest.raises(AssertionError, match='short.txt'):
+        read_texts(write('short.txt', 'one'))
+    train, held_out, _ = read_texts(write('signs.txt', cats.replace('s', BLANK)))
+    for causal, words in ((False, 'has the sign'), (True, 'lacks the characters')):
+        with pytest.raises(AssertionError, match=words):
+            Dataset(train, held_out, make_tokenizer('char', 'signs.txt'), causal)
 
 
 @pytest.mark.parametrize('line', [
@@ -279,10 +282,10 @@ def test_a_module_needs_only_texts(monkeypatch):
     monkeypatch.delattr(problems, 'verify')
     assert read_texts.__wrapped__('problems')[2] is is_answer
     for held_out, word in ((None, 'data/problems.py'), ([('a', 5)], 'data/problems.py'),
-                           ([('a', 'b', 'c')], 'data/problems.py'), ([('b', '')], 'no answer')):
+                           ([('a', 'b', 'c')], 'data/problems.py')):
         refused(word, read_texts.__wrapped__, 'problems')
-    held_out = ['text']
-    with pytest.raises(AssertionError, match='problems has both'):
+    held_out = [('b', '')]
+    with pytest.raises(AssertionError, match='no answer'):
         read_texts.__wrapped__('problems')
 
 
