@@ -72,7 +72,7 @@ def knobs_of(namespace):
     """Return {name: value} of the knobs in a script's globals(): lower-case names of plain values.
     """
     return {name: value for name, value in namespace.items()
-            if name[0].islower() and type(value) in (bool, int, float, str, dict)}
+            if name[0].islower() and type(value) in KINDS}
 
 
 def configure(namespace, words):
@@ -127,16 +127,12 @@ def configure(namespace, words):
 def parse_word(word, knobs):
     """Return {name: value} from one argument of the command line: --name=value, whose value stays
     text, or a config file, which sees the knobs."""
-    if word.startswith('-'):
-        name, is_flag, value = word.lstrip('-').partition('=')
-        if not is_flag:
-            fail(f"{word}: expected --name=value without spaces, such as --seed=2")
+    if word.startswith('-') and '=' in word:
+        name, _, value = word.lstrip('-').partition('=')
         return {name: value}
-    if not os.path.isfile(word):
-        fail_unknown('flags begin with --, and there is no config file', word,
-                     glob.glob('config/**/*.py', recursive=True))
-    if not word.endswith('.py'):
-        fail(f"{word} is no config file; if it is data: --dataset={word}")
+    if not word.endswith('.py') or not os.path.isfile(word):
+        fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
+                     'file, not', word, glob.glob('config/**/*.py', recursive=True))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     return {name: value for name, value in runpy.run_path(word, knobs).items()
             if name[0].islower() and not inspect.ismodule(value)}
@@ -329,30 +325,23 @@ class Log:
     several ranks only the first writes.
 
     A new run moves an older one out of its way. A resumed run appends.
-    Each line has the seconds since the start of the run, and those of the processor.
     Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
     and the last evaluation line of each step."""
 
     wandb = None
 
-    def __init__(self, folder, config, resume):
+    def __init__(self, folder, config, spent):
+        """spent: what clocks() said when the run to be resumed was saved; {}: the run is new."""
         if rank() > 0:
             return
         path = Path(folder, 'log.jsonl')
-        if not resume and has_run(folder):
+        if not spent and has_run(folder):
             move_aside(folder, [config['generator'], config['judge']])
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
-        # A resumed run goes on counting where its log ends: it began that much earlier.
-        self.clocks = {'seconds': time.time, 'cpu_seconds': time.process_time}
-        self.began = {name: clock() for name, clock in self.clocks.items()}
-        *lines, torn = path.read_text('utf-8').split('\n')
-        if torn:                                # the last line was never finished
-            print(file=self.file)
-        for line in lines:
-            with contextlib.suppress(ValueError):       # an older torn line
-                last = json.loads(line)
-                self.began = {name: clock() - last[name] for name, clock in self.clocks.items()}
+        # A resumed run goes on counting, as if it had begun that much earlier.
+        self.began = time.time() - spent.get('seconds', 0)
+        self.cpu_began = time.process_time() - spent.get('cpu_seconds', 0)
         self.samples = open(f'{folder}/samples.jsonl', 'a')
         # the knobs of the last command, if the run was resumed with others
         Path(folder, 'config.json').write_text(json.dumps(config, indent=1))
@@ -361,12 +350,16 @@ class Log:
             self.wandb = wandb.init(project=config['wandb_project'], name=path.parent.name,
                                     config=config)
 
+    def clocks(self):
+        """Return the seconds since the start of the run, and those of the processor."""
+        return {'seconds': round(time.time() - self.began, 3),
+                'cpu_seconds': round(time.process_time() - self.cpu_began, 3)}
+
     def write(self, step, numbers):
-        """Append a line {'step': step, 'seconds': ..., 'cpu_seconds': ..., name: number}."""
+        """Append a line {'step': step, name: number, 'seconds': ..., 'cpu_seconds': ...}."""
         if rank() == 0:
             # The clocks come last, so that without them two logs can be compared as text.
-            for name, clock in self.clocks.items():
-                numbers[name] = round(clock() - self.began[name], 3)
+            numbers |= self.clocks()
             print(json.dumps({'step': step} | numbers), file=self.file, flush=True)
         if self.wandb:
             self.wandb.log(numbers, step=step)
@@ -374,8 +367,7 @@ class Log:
     def write_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
         for sample in samples:
-            # step first; but a column of the dataset may have this name, too
-            line = {'step': step} | sample | {'step': step}
+            line = sample | {'step': step}      # even if a column of the dataset has this name
             print(json.dumps(line, default=str), file=self.samples, flush=True)
 
 

@@ -38,10 +38,11 @@ def open_run(path='out-grpo', *words):
     networks = {'before': run.policy}
     if 'must_match' in checkpoint:              # of a run
         networks['after'], _ = load_network(path, run.policy.device)
-        for name in dict(run.must_match.items() - checkpoint['must_match'].items()):
-            print("made anew since this run, or changed by a flag:", name)
-            if name == 'generator':             # then the start is lost
-                del networks['before']
+        for name, value in run.must_match.items():
+            if checkpoint['must_match'].get(name) != value:
+                print("made anew since this run, or changed by a flag:", name)
+                if name == 'generator':         # then the start is lost
+                    del networks['before']
     return run, networks
 
 

@@ -773,16 +773,14 @@ def test_a_policy_learns_the_letter_that_a_toy_reward_likes(causal, kl_beta, kno
 @CAUSAL
 def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_decoding(
         causal, knobs):
-    """The numbers of a judge's order need a verifier that says only true or false."""
+    """True is a completion that the verifier gives 1: less is not."""
     knobs(rewards={'judge': 0.5, 'letters': 2.0})
     policy = tiny(causal)
     prompts = toy_prompts(causal, P=20, k=4)
     scorer = toy_scorer(None)
     scorer.judge = tiny(True, seed=5)
-    scorer.verify = lambda completion: completion.count('a') / 5
+    scorer.verify = lambda completion: min(1, completion.count('a') / 2)
     run = SimpleNamespace(scorer=scorer, held_out=prompts, goal='verify')
-    assert 'judge_auc' not in evaluate(policy, run)
-    scorer.verify = lambda completion: float('a' in completion)
     expected = {}
     for suffix in ('_greedy', ''):
         r = act(policy, prompts, greedy=suffix == '_greedy')
@@ -791,7 +789,7 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
         scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']
         expected |= {name + suffix: values.mean().item() for name, values in scores.items()}
     verify = scores['verify']
-    expected |= {'pass@4': verify.amax(1).mean().item(),
+    expected |= {'pass@4': (verify == 1).any(1).float().mean().item(),
                  'standard_error': verify.mean(1).std().item() / 20 ** 0.5,
                  'judge_auc': auc(scores['judge'], verify == 1)}
     assert evaluate(policy, run) == pytest.approx(expected)

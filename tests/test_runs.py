@@ -337,6 +337,16 @@ def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
     assert f'after step {saved};' in text and '--resume=True' in text and 'Traceback' not in text
 
 
+def test_a_second_signal_ends_the_step_and_saves_nothing():
+    def before():
+        at_step(1, signal.SIGINT)()
+        at_step(1, signal.SIGTERM)()            # right after it
+
+    code, text = run(*command(), before=before)
+    assert code == -signal.SIGTERM and 'Traceback' not in text
+    assert load_checkpoint('run')['step'] == 0
+
+
 def test_a_signal_ends_the_training_of_networks_too():
     recipe = write('generator_slow.py', 'max_iters = 99999\neval_interval = 1\nn_layer = 1\n')
     going = Run(*command(f'--generator={recipe}'))
