@@ -102,9 +102,9 @@ def configure(namespace, words):
                 script = Path(namespace.get('__file__', 'this script')).name
                 fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
                              'is for pretrain.py) or _name, not', name, defaults)
-            # The type of the default is the type of the knob. The value of a flag is text, which is
-            # read as Python. That of a file is a value already: literal_eval() refuses it, and it
-            # stays. float() also takes the 0 of kl_beta = 0.
+            # The type of the default is the type of the knob. A flag is text: read it as Python. A
+            # file has values already, which literal_eval() refuses. float() takes the 0 of
+            # kl_beta = 0, too.
             kind = type(defaults[name])
             if kind is not str and type(value) is not bool:     # float(True) would be 1.0
                 with contextlib.suppress(ValueError, SyntaxError, TypeError):
@@ -324,9 +324,9 @@ class Log:
     """The folder of a run: config.json, and log.jsonl and samples.jsonl, one JSON object a line. Of
     several ranks only the first writes.
 
-    A new run moves an older one out of its way. A resumed run appends.
-    Its log may repeat the steps after the last checkpoint, so a reader takes the last training line
-    and the last evaluation line of each step."""
+    A new run moves an older one out of its way. A resumed run appends, and may repeat the steps
+    after the last checkpoint. So a reader takes the last training line and the last evaluation line
+    of each step."""
 
     wandb = None
 
@@ -386,9 +386,14 @@ class Progress:
         """Return (the goal, its step) of all evaluations."""
         return [(means[self.goal], step) for step, means in self.evaluations.items()]
 
+    def ends(self):
+        """Return the means of the first evaluation and of the last one."""
+        evaluations = list(self.evaluations.values())
+        return evaluations[0], evaluations[-1]
+
     def parts(self):
         """Return the names of the rewards if the goal is their sum, which hides each of them."""
-        *_, means = self.evaluations.values()
+        _, means = self.ends()
         # a dict keeps their order, and has `verify` once if it is a reward, too
         names = dict.fromkeys(['verify', *self.rewards])
         return [name for name in names if self.goal == 'reward' and name in means]
@@ -396,10 +401,9 @@ class Progress:
     def numbers(self):
         """Return the numbers of the last evaluation that the console shows."""
         goal = self.goal
-        start, *_ = self.evaluations.values()
-        *_, means = self.evaluations.values()
-        numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': start[goal],
-                   'line to beat': start[f'{goal}_greedy'],
+        at_start, means = self.ends()
+        numbers = {goal: means[goal], 'greedy': means[f'{goal}_greedy'], 'start': at_start[goal],
+                   'line to beat': at_start[f'{goal}_greedy'],
                    'standard error': means['standard_error']}
         if self.training:
             numbers['training'] = self.training[0]
@@ -408,12 +412,10 @@ class Progress:
     def verdict(self):
         """Return in words whether the run worked. Differences of less than two standard errors are
         noise."""
-        at_start, *_ = self.evaluations.values()
-        *_, means = self.evaluations.values()
+        at_start, means = self.ends()
         start = at_start[self.goal]
         now = means[self.goal]
         before, _ = self.values()[-2:][0]       # the evaluation before the last, if there is one
-        # Start and end are both measured on finitely many prompts.
         noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
         words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (data/README.md: If it "
                  "does not learn)")

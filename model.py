@@ -58,9 +58,9 @@ class KVCache(dict):
 def append(past, new):
     """Return past (..., n, D) and new (..., L, D) behind each other.
 
-    torch.cat would copy all tokens for each new one. So while a network generates, `past` is a
-    slice, the beginning of a buffer with free room, and most calls only write `new` behind it. (Of
-    a slice x, torch keeps the whole tensor as x._base.)"""
+    torch.cat would copy all tokens for each new one. So while a network generates, `past` is the
+    front of a buffer with free room (torch keeps it as past._base), and most calls only write `new`
+    behind it."""
     n = past.size(-2)
     stop = n + new.size(-2)
     if torch.is_grad_enabled():                 # a gradient needs `past` as it is
@@ -134,16 +134,16 @@ class Network(nn.Module):
         """Return features (U, C) at the U places where `where` (N, T) is True, row by row; logits()
         of them predict the token there. A bidirectional network sees these places as blanks, a
         causal one sees what is to the left. copies: sequences come in runs of `copies` (the k
-        completions of a prompt) that are equal up to their first True. Left of the first True of
-        all runs, a causal network computes only one sequence of each run."""
+        completions of a prompt), which are equal left of their first True. Left of the first True
+        of the batch, a causal network computes only one sequence of each run."""
         if not self.causal:
             return self.trunk(tokens.masked_fill(where, self.blank_id))[where]
         inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
         if copies == 1:
             return self.trunk(inputs)[where]
         # What the copies share goes through the network with gradient, and fills a cache. The cache
-        # is repeated, and each copy goes on alone. The last shared input predicts the first token
-        # that `where` asks for, so x begins with it, and earlier features are dropped.
+        # is repeated, and each copy goes on alone. Inputs are shifted by bos, so the last shared
+        # one predicts the first token that `where` asks for; earlier features are dropped.
         n_shared = first_true(where) + 1        # bos, and the shared ids
         cache = self.new_cache()
         rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)

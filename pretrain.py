@@ -87,7 +87,7 @@ def loss_of(network, data, filler, split, n, step):
     classifier: of labels. With a filler, half of the texts are real, with label 1, and half are the
                 same texts with blanks that the filler has filled, with label 0. Without one, labels
                 are the column `label` of the dataset."""
-    prompts = data.prompts(split, n, 1, seed, step, 'pretrain ').to(network.device)
+    prompts = data.prompts(split, n, 1, seed, step, purpose='pretrain ').to(network.device)
     tokens = prompts.tokens                     # (n, T); their blanks still have the real text
     if kind == 'classifier':
         if filler:
@@ -108,13 +108,13 @@ def open_data(tok, filler):
     """Return the Dataset that the network learns from, and the verify() that checks its samples, or
     None if it completes nothing that could be right. filler: the network `against`, or None."""
     train, held_out, verify = read_texts(dataset)
-    # Are the rows prompt, answer, eos, as a causal network needs them? A classifier is never causal
-    # itself. It takes the rows of its filler, or, if it learns labels, those of a causal network.
-    has_causal_rows = filler.causal if filler else kind != 'fill'
-    if kind == 'classifier' or has_causal_rows and blank_kind == 'marked':
+    # A classifier is never causal itself. It takes the rows of its filler, or, if it learns labels,
+    # those of a causal network: prompt, answer, eos.
+    causal_rows = filler.causal if filler else kind != 'fill'
+    if kind == 'classifier' or (causal_rows and blank_kind == 'marked'):
         verify = None
-    data = Dataset(train, held_out, tok, has_causal_rows, **knobs_of(globals()))  # block_size, too
-    for record in data.records or [{}]:         # running text stands as one record without columns
+    data = Dataset(train, held_out, tok, causal_rows, **knobs_of(globals()))
+    for record in data.records or [{}]:         # {}: running text has no labels
         assert blank_kind != 'marked' or record['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")
@@ -148,6 +148,7 @@ def read_recipe(namespace, words):
     for word in words:                          # the last config file names the network
         if not word.startswith('-'):
             name = Path(word).stem
+    # all knobs and texts, but not where the network is, nor where and how fast it is made
     depends_on = config | {'texts': read_texts(config['dataset'])[:2]}
     del depends_on['out'], depends_on['device'], depends_on['compile']
     if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
@@ -184,7 +185,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     side by side with others; with may_train = False it is refused. Of several ranks, the first
     trains while the others wait."""
     flags = flags_for(dataset, blank_kind)
-    if rank() > 0:                              # until rank 0, at its barrier below, has made them
+    if rank() > 0:                              # wait until rank 0 has made them
         barrier()
     paths = []
     running = []                                # processes that make networks
@@ -213,7 +214,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
     # Wait for all of them. The message of one that fails stands above ours.
     for process in running:
         assert process.wait() == 0, f"{process.args} ended with code {process.returncode}"
-    if rank() == 0:
+    if rank() == 0:                             # let the others go on
         barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])
     for path, tok in zip(paths, tokenizers):
@@ -268,10 +269,10 @@ if __name__ == "__main__":
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             print_line(f'{path} step {step}', as_numbers(numbers))
-            if numbers.get('held-out verify', 0) >= stop_at > 0:
+            if stop_at > 0 and numbers.get('held-out verify', 0) >= stop_at:
                 print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break
-    else:
+    else:                                       # no break
         if stop_at > 0:
             print(f"held-out verify never reached stop_at = {stop_at}: does the task need answers "
                   "with steps, or more data? (data/README.md: If it does not learn)")

@@ -19,10 +19,23 @@ from model import first_true
 LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
 
+# An example of a Rollout: two prompts, 7 _ _ and 2 _ _, filled k = 2 times, in two passes, the left
+# blank first. In the first pass both completions of a prompt are in one state. In the second so are
+# those of the second prompt, because both took an 8.
+#
+#     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4
+#
+#                        first pass      second pass
+#     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
+#     where                x       x         x       x       x   U = 5 distributions, 0 to 4
+#
+#     drawn_from         . 0 2   . 0 3   . 1 4   . 1 4           a dot is -1
+
+
 @dataclass
 class Rollout:
-    """k completions of each of B prompts, and how each token came about; read the example below the
-    fields first. `states` are the inputs that the network saw. It gave a distribution at each True
+    """k completions of each of B prompts, and how each token came about; the example above has the
+    names. `states` are the inputs that the network saw. It gave a distribution at each True
     of `where`: U in all, numbered row by row. `drawn_from` has the number of the distribution that
     each token was drawn from. Completions of a prompt that are equal so far share a state, and so
     its distributions. From left to right it is simpler: the states are the sequences, and each
@@ -40,18 +53,6 @@ class Rollout:
     logp_old: Tensor | None = None      # (N, T) log-probability before the first update; None if
                                 # the step has a single update
     x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
-
-    # Two prompts, 7 _ _ and 2 _ _, filled k = 2 times, in two passes, the left blank first. In the
-    # first pass all sequences of a prompt are in one state. In the second so are both of the second
-    # prompt, because both took an 8.
-    #
-    #     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4
-    #
-    #                        first pass      second pass
-    #     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
-    #     where                x       x         x       x       x   U = 5 distributions, 0 to 4
-    #
-    #     drawn_from         . 0 2   . 0 3   . 1 4   . 1 4           a dot is -1
 
     def features_of(self, model):
         """Return any model's features (U, C), one row for each distribution of this Rollout."""
@@ -91,8 +92,8 @@ class Rollout:
         drawn_from = self.drawn_from[rows]                                      # (n, T)
         numbers = torch.arange(len(self.kept), device=chosen.device)            # (U,)
         used = torch.isin(numbers, drawn_from)
-        # `used` has one value for each True of self.where
-        where = self.where.masked_scatter(self.where, used)                     # (S, T)
+        where = self.where.clone()                                              # (S, T)
+        where[self.where] = used                # only used distributions keep their True
         is_state = where.any(1)                                                 # (S,)
         # The new number of a distribution is how many used ones precede it; -1 stays -1, because
         # new_number[-1] is -1.
@@ -161,9 +162,10 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
         logp = log_probs(logits, temperature, kept)
     assert logp.isfinite().all(), (
         "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
-    ids = draw(logp, uniforms)                                      # (U, k)
     if greedy:
-        ids = logits.argmax(-1, keepdim=True).expand_as(uniforms)
+        ids = logits.argmax(-1, keepdim=True).expand_as(uniforms)   # (U, k)
+    else:
+        ids = draw(logp, uniforms)
     return ids, logp.gather(1, ids), kept
 
 
@@ -212,9 +214,9 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     if reference and r.x_ref is None:
         with torch.no_grad():
             r.x_ref = r.features_of(reference)
-    x_ref = r.x_ref if reference else x
-    # Part i has the distributions from i * size on. Tokens are sorted by their distributions, and
-    # each distribution has one or more, so those of part i stand together: counts[i] of them.
+    x_ref = r.x_ref if reference else x         # without a reference nobody reads it
+    # Part i has the distributions from i * size on. Tokens are sorted by their distributions, so
+    # those of part i stand together: counts[i] of them.
     n, t, u = r.tokens()                                                    # (M,) each
     size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
     counts = torch.bincount(u // size).tolist()
@@ -230,7 +232,6 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     else:
         parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
         stats = map(torch.cat, zip(*parts))
-    # every number to its place (N, T)
     return TokenStats(*[values.new_zeros(r.sequences.shape).index_put((n, t), values)
                         for values in stats])
 
@@ -276,7 +277,7 @@ def fill(model, prompts, n_fill_steps, **sampling):
     n_distributions = 0
     for i in pass_of[prompts.blank].unique():   # in order; with few blanks some have nothing to do
         # Sequences of a prompt that are in the same state use the same distributions, so only the
-        # first of them, their leader, goes through the network. In the second pass of the picture
+        # first of them, their leader, goes through the network. In the second pass of the example
         # above Rollout, both sequences of the second prompt are 2 8 _: the first leads. States
         # with nothing to fill in this pass are skipped.
         is_equal = equal_pairs(partial)                                         # (B, k, k)
@@ -286,14 +287,14 @@ def fill(model, prompts, n_fill_steps, **sampling):
         is_state = fill_now.any(2)                                              # (B, k)
         states = partial[is_state]                                              # (S, T)
         where = fill_now[is_state]                                              # (S, T)
-        # The prompt, the leader and the position of each distribution. In the picture, three:
+        # The prompt, the leader and the position of each distribution. In the example, three:
         # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
         b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
         logits = model.logits(model(states, where))                             # (U, V)
         ids, logp, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
         # Token by token: distribution u gives completion j the token ids[u, j], if j is in its
-        # leader's state. u counts within this pass: in the picture it is 0 1 2 2, and 2 3 4 4 over
-        # all passes; j is 0 1 0 1. Both sequences of 2 8 _ draw from the last distribution.
+        # leader's state. In the example the last distribution serves both sequences of 2 8 _:
+        #     u 0 1 2 2    j 0 1 0 1    drawn_from 2 3 4 4, because the first pass had two
         in_state = is_equal[b, leader]                                          # (U, k)
         u, j = in_state.nonzero(as_tuple=True)                                  # (M,) each
         target = b[u], j, t[u]
@@ -330,12 +331,12 @@ def generate(model, prompts, **sampling):
     # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
     # of the cache. There is no state for those that have ended.
     cache = model.new_cache()
-    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)       # (S, first + 1),
-                                                                # and (S, 1) from the next turn on
+    # (S, first + 1) at first: bos and the prompts; later (S, 1): the last token of each state
+    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)
     prompt_of = torch.arange(len(prompts), device=model.device)                 # (S,)
     state_of = prompt_of.repeat_interleave(k)                                   # (N,)
     j = torch.arange(k, device=model.device).repeat(len(prompts))       # (N,) which of the k it is
-    # Each turn writes one column, of all sequences that have not ended.
+    # each turn writes a column
     while to_sample[:, column:].any():
         logits = model.logits(model.trunk(inputs, cache)[:, -1])                # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
@@ -353,9 +354,11 @@ def generate(model, prompts, **sampling):
         # come back. Equal pairs become one.
         keys, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
         parent = keys // n_ids
-        inputs = keys[:, None] % n_ids
+        token = keys % n_ids
+        inputs = token[:, None]
         # sequences that have ended point at state 0, but take no token from it
-        state_of = torch.zeros_like(state_of).masked_scatter(goes_on, index)
+        state_of = torch.zeros_like(state_of)
+        state_of[goes_on] = index
         prompt_of = prompt_of[parent]
         # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):

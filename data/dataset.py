@@ -162,10 +162,11 @@ def hold_out(texts):
 def check_blanks(texts, blank_kind, blank_low, blank_high):
     """Refuse blanks that the texts cannot have."""
     assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
-    is_text = type(texts[0]) is str
-    assert blank_kind == 'random' or is_text == (blank_kind == 'suffix'), (
-        f"the dataset has {'running text' if is_text else 'prompts'}; blank_kind = '{blank_kind}' "
-        "does not fit")
+    allowed = ('random', 'answer', 'marked')
+    if type(texts[0]) is str:                   # running text
+        allowed = ('random', 'suffix')
+    assert blank_kind in allowed, (
+        f"blank_kind = '{blank_kind}': for these texts expected one of {allowed}")
 
 
 class Dataset:
@@ -194,7 +195,6 @@ class Dataset:
                                              span=blank_span)
         self.records = None
         check_blanks(train, blank_kind, blank_low, blank_high)
-        # All texts of a dataset are strings, or all are records.
         is_text = type(train[0]) is str
         has_chat = hasattr(tok, 'encode_chat') and not is_text and blank_kind != 'marked'
         assert has_chat or not chat_template, (
@@ -310,8 +310,7 @@ class Dataset:
         word that changes which texts and blanks are drawn; pretraining has its own."""
         tok = self.tok
         rng = rng_for(seed, purpose + split, step)
-        # An epoch has no meaning here: a training text may come again before all have come. Each
-        # held-out one comes at most once.
+        # A training text may come again before all have come, a held-out one at most once.
         rows = self.rows_of[split]
         row = rng.choice(rows, n) if split == 'train' else rng.permutation(rows)[:n]
         row = torch.from_numpy(row)                                             # (n,)
@@ -339,7 +338,7 @@ class Dataset:
         uniforms = rng_for(seed, f'{split} samples', step).random((k, *tokens.shape), np.float32)
         order = rng_for(seed, f'{split} order', step).random(tokens.shape, np.float32)
         if self.fill_order == 'left':
-            order.sort()
+            order.sort()                        # keys that rise from left to right
         return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),
                        torch.from_numpy(order), row, self)
 
