@@ -166,6 +166,12 @@ def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
     assert (change - 4.0).abs().max() < 0.1
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(value):
+    with pytest.raises(AssertionError, match='not finite'):
+        common.as_numbers({'kl': 1.0, 'reward': torch.tensor(value)})
+
+
 VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
     # 2.5 of the errors of one of them
     (0.325, 0.32, 0.34): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '

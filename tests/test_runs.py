@@ -146,6 +146,7 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
           '--dtype=bfloat16')
     _, line, _ = read_log('run')
     assert line['ratio_off'] == line['kl'] == 0
+    assert load_checkpoint('run/best.pt')['step'] == 1      # of equal ones the last
 
 
 def test_the_weight_of_the_kl_follows_its_target_by_a_share_for_each_completion():
@@ -305,6 +306,15 @@ def test_the_held_out_loss_is_that_of_held_out_texts():
     assert float(loss) < 1 < float(held_out)    # a guess costs log 3 = 1.1
 
 
+def test_the_held_out_loss_is_always_that_of_the_same_sequences():
+    text = succeeds('pretrain.py', 'config/networks/generator_arithmetic.py', '--max_iters=5',
+                    '--batch_size=8', '--dtype=float32', '--out=a.pt')
+    network, tok = load_network('a.pt')
+    data = Dataset(*read_texts('arithmetic')[:2], tok, False)
+    loss = pretrain.loss_of(network, data, None, 'val', 16, 0)
+    assert re.findall(r'held-out loss (\S+)', text)[-1] == f'{loss:.3f}'
+
+
 def test_a_text_with_a_label_may_have_the_sign_of_a_blank():
     write('labels.jsonl', '\n'.join(json.dumps({'prompt': f'a_{i}', 'label': i % 2})
                                     for i in range(40)))
@@ -335,6 +345,10 @@ def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
     saved = load_checkpoint('run')['step']
     assert saved == max(line['step'] for line in read_log('run') if 'loss' in line) + 1
     assert f'after step {saved};' in text and '--resume=True' in text and 'Traceback' not in text
+
+
+def test_ranks_that_all_got_a_signal_exit_with_its_code():
+    assert run(*command(), ranks=2, before=at_step(1, signal.SIGINT))[0] == 130
 
 
 def test_a_second_signal_ends_the_step_and_saves_nothing():
@@ -513,7 +527,8 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = succeeds('sample.py', 'run', '--num_samples=1', '--optimizer=muon')
     assert 'or changed by a flag: optimizer' in text and re.search('(?m)^before', text)
     n_files = len(os.listdir('out'))            # it looks, and makes nothing
-    fails('sample.py train no network', 'sample.py', 'run', '--generator=config/networks/judge_prose.py')
+    fails('sample.py train no network', 'sample.py', 'run',
+          '--generator=config/networks/judge_prose.py')
     assert len(os.listdir('out')) == n_files
 
 
