@@ -185,14 +185,15 @@ class Scorer:
         hiding = self.functions.keys() & {'verify', *BUILT_IN, *NUMBERS}
         assert not hiding, f"rewards: other numbers have the names of your functions {hiding}"
 
-    def shown_names(self, rewards, has_answers=True):
+    def shown_names(self, rewards, typed_prompt=''):
         """Return the names of all that can be shown of a completion: verify, the rewards, distinct.
-        has_answers: False leaves out functions that ask for more than prompt and completion."""
+        A typed prompt has no answer, so functions that ask for one, or for columns, are left out.
+        """
         functions = {'verify': self.verify} | self.functions
         names = dict.fromkeys(['verify', *rewards, 'distinct'])
         if self.verify is None:
             names.pop('verify')
-        return [name for name in names if name in BUILT_IN or has_answers
+        return [name for name in names if name in BUILT_IN or not typed_prompt
                 or not missing_names(functions[name], TEXTS)]
 
 

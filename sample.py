@@ -38,8 +38,8 @@ def open_run(path='out-grpo', *words):
     networks = {'before': run.policy}
     if 'must_match' in checkpoint:              # of a run
         networks['after'], _ = load_network(path, run.policy.device)
-        for name, value in run.must_match.items():
-            if checkpoint['must_match'].get(name) != value:
+        for name in run.must_match:
+            if run.must_match[name] != checkpoint['must_match'].get(name):
                 print("made anew since this run, or changed by a flag:", name)
                 if name == 'generator':         # then the start is lost
                     del networks['before']
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     prompts = run.held_out[:num_samples]
     if prompt:
         prompts = run.data.typed_prompt(prompt).prompts('train', 1, grpo.group_size, grpo.seed)
-    names = run.scorer.shown_names(grpo.rewards, not prompt)    # a typed prompt has no answer
+    names = run.scorer.shown_names(grpo.rewards, prompt)
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together

@@ -183,7 +183,7 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     # of a typed prompt, which has no answer
     functions = {'trl': lambda completions, **kwargs: 0, 'asks': lambda completions, answer: 0}
-    assert Scorer(functions=functions).shown_names(functions, False) == ['trl', 'distinct']
+    assert Scorer(functions=functions).shown_names(functions, 'a prompt') == ['trl', 'distinct']
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
     for rewards, functions in (
