@@ -336,7 +336,7 @@ class Log:
             return
         path = Path(folder, 'log.jsonl')
         if not spent and has_run(folder):
-            move_aside(folder, [config['generator'], config['judge']])
+            move_aside(folder, [config[name] for name in ('generator', 'judge', 'dataset')])
         os.makedirs(folder, exist_ok=True)
         self.file = lock(path)
         # A resumed run goes on counting, as if it had begun that much earlier.
@@ -381,6 +381,7 @@ class Progress:
     rewards: dict               # {name: weight}
     evaluations: dict           # {step: means {name: number}}, the start first
     training: tuple = ()        # mean and standard error of the goal in the last training step
+    updates: int = 0            # optimizer steps so far
 
     def values(self):
         """Return (the goal, its step) of all evaluations."""

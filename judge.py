@@ -33,11 +33,10 @@ def judge_sequences(judge, sequences, where):
     unique, index = torch.unique(sequences, dim=0, return_inverse=True)
     parts = unique.split(1 + TOKENS_PER_PASS // unique.size(1))     # at least one sequence a pass
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
-    ask = classify if judge.is_classifier else token_logp
-    answers = torch.cat([ask(judge, part) for part in parts])[index]    # (N,) logits, or (N, T)
     if judge.is_classifier:
-        return answers.sigmoid()
-    return (answers * where).sum(1) / where.sum(1)
+        return torch.cat([classify(judge, part) for part in parts])[index].sigmoid()
+    logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
+    return (logp * where).sum(1) / where.sum(1)
 
 
 def token_logp(judge, sequences):

@@ -141,15 +141,16 @@ def flags_for(dataset, blank_kind):
 def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
     they describe, and the knobs. The path ends in a checksum of all that the network depends on,
-    which is knobs and texts. So a network that exists is up to date; other knobs, or other texts,
-    make another file: generator_pairs.py makes out/generator_pairs-0d1c3f1a.pt."""
+    which is knobs, texts and vocabulary. So a network that exists is up to date; other knobs, or
+    other texts, make another file: generator_pairs.py makes out/generator_pairs-0d1c3f1a.pt."""
     config, _ = configure(namespace, words)
     name = config['kind']
     for word in words:                          # the last config file names the network
         if not word.startswith('-'):
             name = Path(word).stem
-    # all knobs and texts, but not where the network is, nor where and how fast it is made
-    depends_on = config | {'texts': read_texts(config['dataset'])[:2]}
+    # all but where the network is, and where and how fast it is made
+    tok = make_tokenizer(config['tokenizer'], config['dataset'])
+    depends_on = config | {'texts': read_texts(config['dataset'])[:2], 'tok': tok.vocabulary}
     del depends_on['out'], depends_on['device'], depends_on['compile']
     if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
         del depends_on['eval_interval']
@@ -242,6 +243,7 @@ if __name__ == "__main__":
         _, filler_tok, (filler,) = open_networks([against], dataset, blank_kind, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     data, verify = open_data(tok, filler)
+    assert verify or stop_at == 0, f"stop_at: {dataset} has no answers or checker to measure it by"
 
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',

@@ -95,14 +95,14 @@ class Rollout:
         where = self.where.clone()                                              # (S, T)
         where[self.where] = used                # only used distributions keep their True
         is_state = where.any(1)                                                 # (S,)
-        # The new number of a distribution is how many used ones precede it; -1 stays -1, because
-        # new_number[-1] is -1.
-        new_number = F.pad(used.cumsum(0) - 1, (0, 1), value=-1)                # (U + 1,)
+        # The new number of a distribution is how many used ones precede it.
+        new_number = used.cumsum(0) - 1                                         # (U,)
+        drawn_from = torch.where(drawn_from < 0, -1, new_number[drawn_from])
         return replace(self, prompts=self.prompts[chosen],
                        sequences=self.sequences[rows],
                        states=self.states[is_state],
                        where=where[is_state],
-                       drawn_from=new_number[drawn_from],
+                       drawn_from=drawn_from,
                        logp_sampled=self.logp_sampled[rows],
                        kept=self.kept[used],
                        x_ref=None if self.x_ref is None else self.x_ref[used])
@@ -324,7 +324,7 @@ def generate(model, prompts, **sampling):
     column = first = first_true(prompts.blank)
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
-    to_sample = prompts.blank.repeat_interleave(k, 0)       # (N, T): unless eos comes before it
+    where = prompts.blank.repeat_interleave(k, 0)           # (N, T): unless eos comes before it
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
     n_ids = model.pad_id + 1
     kept_at = []                                # (N, V) of each column, or (N, 1)
@@ -337,19 +337,19 @@ def generate(model, prompts, **sampling):
     state_of = prompt_of.repeat_interleave(k)                                   # (N,)
     j = torch.arange(k, device=model.device).repeat(len(prompts))       # (N,) which of the k it is
     # each turn writes a column
-    while to_sample[:, column:].any():
+    while where[:, column:].any():
         logits = model.logits(model.trunk(inputs, cache)[:, -1])                # (S, V)
         ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
         kept_at.append(kept[state_of])
-        now = to_sample[:, column]              # (N,) False: still in the prompt, or after eos
+        now = where[:, column]              # (N,) False: still in the prompt, or after eos
         sequences[now, column] = ids[state_of, j][now]
         logp_sampled[now, column] = logp[state_of, j][now]
         last = sequences[:, column]                                             # (N,)
         ended = now & (last == prompts.data.tok.eos)                            # (N,)
         column += 1
-        to_sample[ended, column:] = False
+        where[ended, column:] = False
         # A state and the next token make a new state, for those that go on.
-        goes_on = to_sample[:, column:].any(1)                                  # (N,)
+        goes_on = where[:, column:].any(1)                                  # (N,)
         # A pair is one number here: with 12 ids, state 3 and token 7 are 43, and 43 // 12, 43 % 12
         # come back. Equal pairs become one.
         keys, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
@@ -363,8 +363,7 @@ def generate(model, prompts, **sampling):
         # if no state has split or ended, the rows of the cache are right already
         if not parent.equal(torch.arange(len(logits), device=model.device)):
             cache.batch_select_indices(parent)
-    # Each sampled token has a distribution of its own, so it is also where one was asked for.
-    where = to_sample
+    # Each sampled token has a distribution of its own, so they are numbered alike.
     kept = torch.stack(kept_at, 1)[where[:, first:column]]                      # (U, V)
     drawn_from = torch.full_like(sequences, -1)
     drawn_from[where] = torch.arange(len(kept), device=model.device)

@@ -4,7 +4,7 @@ at a generator alone.
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
-    python sample.py out/generator_arithmetic-*.pt          # a generator alone
+    python sample.py out/generator_think-7bd3f832.pt        # a generator alone
 
 The knobs are those of the run; config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
@@ -38,8 +38,8 @@ def open_run(path='out-grpo', *words):
     networks = {'before': run.policy}
     if 'must_match' in checkpoint:              # of a run
         networks['after'], _ = load_network(path, run.policy.device)
-        for name in run.must_match:
-            if run.must_match[name] != checkpoint['must_match'].get(name):
+        for name in run.checksums:
+            if run.checksums[name] != checkpoint['must_match'].get(name):
                 print("made anew since this run, or changed by a flag:", name)
                 if name == 'generator':         # then the start is lost
                     del networks['before']

@@ -64,7 +64,8 @@ class Tokenizer:
         """Return a list of ids."""
         unknown = set(text) - set(self.ids)
         assert not unknown, (
-            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
+            f"the network's vocabulary, which never has {BLANK!r}, lacks the characters "
+            f"{sorted(unknown)} of {text!r:.80}")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
@@ -206,6 +207,11 @@ class Dataset:
             self.make_windows(train, held_out, block_size or 64)
         else:
             self.make_pairs(train, held_out, block_size)
+            blanks = (self.shown == tok.blank_id).int()
+            room = self.block_size - int(blanks.argmax(1).max())    # after the longest prompt
+            assert room >= max_new_tokens or not causal, (
+                f"max_new_tokens = {max_new_tokens}, but after the longest prompt the network has "
+                f"room for {room} tokens: see block_size in pretrain.py")
 
     def make_windows(self, train, held_out, T):
         """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""

@@ -34,7 +34,7 @@ goal = 'eval/verify'        # a number of log.jsonl
 def checksum():
     """Return a number that changes with the files here: scripts, config files and data."""
     crc = 0
-    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py'):
+    for pattern in ('*.py', '*.jsonl', '*.txt', 'data/*.py', 'config/**/*.py'):
         for path in sorted(Path().glob(pattern)):
             crc = zlib.crc32(path.read_bytes(), crc)
     return crc
@@ -81,7 +81,7 @@ if __name__ == "__main__":
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
-    print(len(unmade), "runs to make", flush=True)
+    print(len(unmade), "runs to make")
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, unmade), 1):
             minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)

@@ -85,7 +85,7 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
-CONFIG = {'generator': 'mine.pt', 'judge': '', 'wandb_project': ''}
+CONFIG = {'generator': 'mine.pt', 'judge': '', 'dataset': 'arithmetic', 'wandb_project': ''}
 
 
 def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
@@ -106,7 +106,8 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     write('mine/best.pt', '')
     os.symlink('mine/best.pt', 'link.pt')
     for name in ('mine/best.pt', 'link.pt'):
-        refused(f'{name} is in /', Log, os.path.abspath('mine'), CONFIG | {'judge': name}, {})
+        for knob in ('judge', 'dataset'):
+            refused(f'{name} is in /', Log, os.path.abspath('mine'), CONFIG | {knob: name}, {})
     os.mkdir('theirs')
     assert not common.has_run('theirs') and not common.has_run('nowhere')
     write('theirs/config.json', '{}')

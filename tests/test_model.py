@@ -12,7 +12,7 @@ import pretrain
 from data.dataset import Dataset
 from model import (GPT, Network, checksum, get_lr, load_checkpoint, make_optimizers, optimizer_step,
                    save_checkpoint)
-from processes import refused
+from processes import refused, write
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
 POSITIONS = pytest.mark.parametrize('positions', ['rotary', 'learned'])
@@ -153,6 +153,15 @@ def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
         monkeypatch.setattr(pretrain, 'read_texts', lambda dataset: (*texts, None))
         paths.add(pretrain.read_recipe(dict(pretrain.DEFAULTS), [])[0])
     assert len(paths) == 3
+
+
+def test_a_recipe_depends_on_the_characters_of_another_dataset():
+    paths = set()
+    for char in 'ab':
+        write('chars.jsonl', '\n'.join(f'{{"prompt": "{char}{i}"}}' for i in range(99)))
+        pretrain.read_texts.cache_clear()
+        paths.add(pretrain.read_recipe(dict(pretrain.DEFAULTS), ['--tokenizer=chars.jsonl'])[0])
+    assert len(paths) == 2
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

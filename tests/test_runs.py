@@ -398,7 +398,8 @@ def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
     torch.save(load_checkpoint('run') | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
     fails('damaged is damaged, or not what was expected: TypeError',
           *command(*mine, '--resume=True', '--max_iters=9', out='damaged'))
-    train(*mine, '--resume=True', '--weight_decay=0.1')
+    train(*mine, '--resume=True', '--weight_decay=0.1', '--inner_updates=2')
+    assert read_log('run')[-2]['updates'] == 2 + 2 * 2      # of the first two steps and of two more
     for optimizer in load_checkpoint('run')['optimizers']:
         assert optimizer['param_groups'][0]['weight_decay'] == 0.1
 
@@ -455,6 +456,7 @@ MISTAKES_IN_RECIPES = {
     '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
     '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
+    '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
 }
 
 
@@ -491,6 +493,7 @@ def test_prompts_without_an_answer_need_the_length_of_completions():
     write('asked.jsonl', '\n'.join(f'{{"prompt": "{i}+1="}}' for i in range(99)))
     flags = [f'--generator={EQUATIONS}', '--dataset=asked.jsonl', '--rewards={"distinct": 1.0}']
     fails('expected --max_new_tokens', *command(*flags))
+    fails('has room for', *command(*flags, '--max_new_tokens=99'))
     train(*flags, '--max_new_tokens=3', '--max_iters=1')
     assert read_log('run')[0]['eval/tokens'] > 1
 
@@ -524,8 +527,8 @@ def test_sample_shows_the_numbers_that_the_run_prints():
                   ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
-    text = succeeds('sample.py', 'run', '--num_samples=1', '--optimizer=muon')
-    assert 'or changed by a flag: optimizer' in text and re.search('(?m)^before', text)
+    text = succeeds('sample.py', 'run', '--num_samples=1', '--judge=out/generator_equations.pt')
+    assert 'or changed by a flag: judge' in text and re.search('(?m)^before', text)
     n_files = len(os.listdir('out'))            # it looks, and makes nothing
     fails('sample.py train no network', 'sample.py', 'run',
           '--generator=config/networks/judge_prose.py')
