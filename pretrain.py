@@ -142,7 +142,7 @@ def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
     they describe, and the knobs. The path ends in a checksum of all that the network depends on,
     which is knobs, texts and vocabulary. So a network that exists is up to date; other knobs, or
-    other texts, make another file: generator_pairs.py makes out/generator_pairs-0d1c3f1a.pt."""
+    other texts, make another file: such as out/generator_arithmetic-ae43c980.pt."""
     config, _ = configure(namespace, words)
     name = config['kind']
     for word in words:                          # the last config file names the network

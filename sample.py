@@ -4,7 +4,7 @@ at a generator alone.
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
-    python sample.py out/generator_think-7bd3f832.pt        # a generator alone
+    python sample.py out/generator_think-d32fcbc3.pt        # a generator alone
 
 The knobs are those of the run; config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
