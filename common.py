@@ -102,8 +102,8 @@ def configure(namespace, words):
                 script = Path(namespace.get('__file__', 'this script')).name
                 fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
                              'is for pretrain.py) or _name, not', name, defaults)
-            # The type of the default is the type of the knob. A flag is text: read it as Python. A
-            # file has values already, which literal_eval() refuses. float() takes the 0 of
+            # The type of the default is the type of the knob. A flag is text: read it as Python.
+            # The values of a file stay: literal_eval() refuses them. float() takes the 0 of
             # kl_beta = 0, too.
             kind = type(defaults[name])
             if kind is not str and type(value) is not bool:     # float(True) would be 1.0
@@ -202,7 +202,7 @@ def init_device(device, dtype):
             has_bfloat16 = torch.cpu._is_avx512_bf16_supported()
         dtype = 'bfloat16' if has_bfloat16 else 'float32'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
-    # From here on matrix products are cast to bfloat16, and softmax and sums stay float32. The
+    # If dtype is bfloat16, matrix products are cast to it, and softmax and sums stay float32. The
     # casts of weights are not kept, because they would outlive the next update of the weights.
     torch.set_autocast_enabled(device.type, dtype == 'bfloat16')
     torch.set_autocast_dtype(device.type, torch.bfloat16)

@@ -18,7 +18,7 @@ from rollout import equal_pairs, token_stats
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
-TOKENS_PER_PASS = 4096      # of a judge: all sequences at once could need too much memory
+TOKENS_PER_PASS = 4096      # of a judge, about: all sequences could need too much memory
 
 
 def judge_sequences(judge, sequences, where):
@@ -93,11 +93,11 @@ BUILT_IN = {
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }
-# what the cases of completions are called in functions written for TRL
+# functions written for TRL call these two columns by their plurals
 PLURAL = {'prompt': 'prompts', 'completion': 'completions'}
 TEXTS = {*PLURAL, *PLURAL.values(), 'ended'}
 # names of other numbers in the log and in printed groups, which a function may not have. It may be
-# called `reward`: its values are logged as the sum of all rewards, which has this name, too.
+# called `reward`; then the log has only the sum of all rewards by this name.
 NUMBERS = ['standard_error', 'judge_auc', 'advantage', 'start', 'greedy', 'training', 'step',
            'prompt', 'completion', 'lowest_reward']
 
@@ -111,7 +111,7 @@ class RewardError(AssertionError):
 class Scorer:
     """Computes rewards by their names. A field that the rewards do not need can be left out."""
     judge: nn.Module | None = None      # a frozen network
-    verify: Callable | None = None      # (prompt, completion, answer) -> 1.0 if right, else 0.0
+    verify: Callable | None = None      # (prompt, completion, answer) -> 1.0 if right, or less
     functions: dict = field(default_factory=dict)       # name: (prompts, completions) -> numbers
                                 # they can ask for columns by name, see call()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward

@@ -14,7 +14,7 @@ from torch import nn
 from common import fail, fail_unknown
 
 # letters: N sequences | T tokens in a sequence, L of them in one pass | V base ids | C channels
-# H heads | D = C / H | U places where logits are asked for | B prompts
+# H heads | D = C / H | U places where logits are asked for
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer                      # its key in a KVCache
         self.n_head = n_head
-        # These two layers start small, because the residual stream adds up 2 * n_layer of them.
+        # proj and down start small, because the residual stream adds up 2 * n_layer of them.
         small = 0.02 / math.sqrt(2 * n_layer)
         self.qkv = linear(n_embd, 3 * n_embd, n_embd ** -0.5)
         self.proj = linear(n_embd, n_embd, small)
@@ -298,8 +298,8 @@ def save_checkpoint(path, model, vocabulary, config, **more):
 
 
 def load_checkpoint(path):
-    """Return the dict of a checkpoint; of a run's folder, that of its ckpt.pt; of a folder that
-    save_pretrained of transformers wrote, one that names it."""
+    """Return the dict of a checkpoint, or of the ckpt.pt of a run's folder; for a folder that
+    save_pretrained of transformers wrote, a dict with its path."""
     if os.path.exists(f'{path}/ckpt.pt'):
         path = f'{path}/ckpt.pt'
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):

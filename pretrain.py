@@ -140,17 +140,18 @@ def flags_for(dataset, blank_kind):
 
 def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
-    they describe, and the knobs. The path ends in a checksum of all that the network depends on,
-    which is knobs, texts and vocabulary. So a network that exists is up to date; other knobs, or
-    other texts, make another file: such as out/generator_arithmetic-ae43c980.pt."""
+    they describe, and the knobs. Unless the knob `out` names it, the path ends in a checksum of all
+    that the network depends on: knobs, texts and vocabulary. So a network that exists is up to
+    date; other knobs, or other texts, make another file, as out/generator_arithmetic-ae43c980.pt.
+    """
     config, _ = configure(namespace, words)
     name = config['kind']
     for word in words:                          # the last config file names the network
         if not word.startswith('-'):
             name = Path(word).stem
-    # all but where the network is, and where and how fast it is made
     tok = make_tokenizer(config['tokenizer'], config['dataset'])
     depends_on = config | {'texts': read_texts(config['dataset'])[:2], 'tok': tok.vocabulary}
+    # not on where the network is, nor on where and how fast it is made
     del depends_on['out'], depends_on['device'], depends_on['compile']
     if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
         del depends_on['eval_interval']

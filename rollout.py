@@ -95,7 +95,7 @@ class Rollout:
         where = self.where.clone()                                              # (S, T)
         where[self.where] = used                # only used distributions keep their True
         is_state = where.any(1)                                                 # (S,)
-        # The new number of a distribution is how many used ones precede it.
+        # The new number of a distribution is how many used ones precede it. (logp_old comes later.)
         new_number = used.cumsum(0) - 1                                         # (U,)
         drawn_from = torch.where(drawn_from < 0, -1, new_number[drawn_from])
         return replace(self, prompts=self.prompts[chosen],
@@ -143,7 +143,7 @@ def kept_set(logp, top_k=0, top_p=1.0):
 def draw(logp, uniforms):
     """Return ids (U, k) drawn from log-probs (U, V) by inverse CDF, from uniforms (U, k) in [0, 1).
     Unlike torch.multinomial, this gives the same ids for any number of ranks and micro-steps."""
-    # The CDF rises from 0 to 1. A uniform u draws the first id at which it exceeds u. (The parallel
+    # The CDF rises from 0 to 1. A uniform u draws the first id whose CDF exceeds u. (The parallel
     # sum of a GPU can fall by a rounding error, and searchsorted must not see that.)
     cdf = logp.exp().cumsum_(-1).cummax(-1).values                  # (U, V)
     # Rounding must not push u * top past the last id that has a probability.
@@ -161,7 +161,8 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
     assert logp.isfinite().all(), (
-        "log-probabilities are not finite, so nothing was saved; try a lower learning_rate")
+        "log-probabilities are not finite, so no checkpoint was overwritten; try a lower "
+        "learning_rate")
     if greedy:
         ids = logits.argmax(-1, keepdim=True).expand_as(uniforms)   # (U, k)
     else:
@@ -275,7 +276,7 @@ def fill(model, prompts, n_fill_steps, **sampling):
     logp_sampled = torch.zeros(partial.shape, dtype=model.dtype, device=model.device)
     passes = []                                 # states, where and kept of each
     n_distributions = 0
-    for i in pass_of[prompts.blank].unique():   # in order; with few blanks some have nothing to do
+    for i in pass_of[prompts.blank].unique():   # in order; passes without any blank are left out
         # Sequences of a prompt that are in the same state use the same distributions, so only the
         # first of them, their leader, goes through the network. In the second pass of the example
         # above Rollout, both sequences of the second prompt are 2 8 _: the first leads. States
@@ -324,7 +325,7 @@ def generate(model, prompts, **sampling):
     column = first = first_true(prompts.blank)
     # Blanks begin as padding. After eos they stay padding.
     sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
-    where = prompts.blank.repeat_interleave(k, 0)           # (N, T): unless eos comes before it
+    where = prompts.blank.repeat_interleave(k, 0)           # (N, T): cleared after eos, below
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
     n_ids = model.pad_id + 1
     kept_at = []                                # (N, V) of each column, or (N, 1)

@@ -44,8 +44,8 @@ class Tokenizer:
 
     def __init__(self, kind, chars=''):
         """kind: 'char', with all characters of the vocabulary in chars, or 'gpt2'."""
-        # id 0 is eos, so that the characters begin with 1
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
+        # id 0 is eos, so that the characters begin with 1
         self.ids = {char: i for i, char in enumerate(chars, 1)}
         self.eos = 0                            # people see it as a line feed
         pieces = [b'\n'] + [char.encode() for char in chars]    # the bytes of each id
@@ -174,9 +174,9 @@ class Dataset:
     """Texts as rows of token ids, and the prompts that are made from them.
 
     rows (n, T): of running text all windows of T tokens; of records each prompt with its answer and
-    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. records: those of
-    the rows, and shown (n, T) what they show of each, with blank_id in the blanks; running text has
-    none. Blanks that are 'random' or a 'suffix' are drawn anew for each step instead."""
+    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. records: one for
+    each row; shown (n, T): the rows with blank_id in the blanks; running text has neither. Blanks
+    that are 'random' or a 'suffix' are drawn anew for each step instead."""
 
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
@@ -184,7 +184,7 @@ class Dataset:
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
         Within the limit, there is room for the longest answer, and for max_new_tokens, after
-        any prompt. The rest are knobs of train_grpo.py, which hands over all that it has."""
+        any prompt. The rest are knobs of a script, which hands over all that it has."""
         self.tok = tok
         self.causal = causal
         self.max_new_tokens = max_new_tokens
@@ -270,7 +270,7 @@ class Dataset:
         answer = self.encode(record['answer'])
         end = tok.blank_id                      # a generated answer includes eos
         if not self.causal:
-            # A generator that fills blanks returns the whole text, which a right one equals.
+            # a generator that fills blanks returns the whole text, so that is the answer
             end = tok.eos
             del record['prompt']
             record['answer'] = tok.decode(prompt + answer)
@@ -375,7 +375,7 @@ class Dataset:
 def random_blanks(may_be_blank, rng, suffix, low, high, span):
     """Return a mask (n, T) bool of blanks among the positions that may be blank (n, T): runs of
     `span` positions anywhere, or a suffix. A share of each sequence is blank, uniform in [low,
-    high], but at least one position."""
+    high], but at least one position that may be."""
     n, T = may_be_blank.shape
     # Positions with the lowest keys are blank. The positions of a run share a random key, and runs
     # begin at a random offset, so that their edges can be anywhere. For span = 2 and offset 1, runs

@@ -2,7 +2,7 @@
 
     python -m extras.tiny                           # torch, one core, 8 seconds
 
-train_grpo.py adds: a learned judge, other ways to divide advantages, several passes, generating
+train_grpo.py adds: a learned judge, ways to divide advantages, several passes, generating
 from left to right, micro-steps and ranks, logs, checkpoints."""
 import copy
 import torch
@@ -38,8 +38,8 @@ policy = nn.Sequential(
     nn.Linear(128, 6 * 10), nn.Unflatten(1, (6, 10)))
 
 # Pretraining on true sequences teaches which digits are possible in each blank. But two
-# possible digits seldom make the sequence true, and even the two likeliest seldom do. The
-# share of sequences that the two likeliest make true is the line to beat.
+# possible digits seldom make the sequence true, and even the two likeliest seldom do. How
+# often they do is the line to beat.
 optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
 for step in range(1000):
     prompts, sequences = make_prompts(256)
@@ -73,8 +73,8 @@ for step in range(241):                     # 241, so that step 240 is printed
     reward = verify(prompts[:, None], actions).float()              # (P, k)
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
     # Learn, four times from the same completions. The ratio: how much likelier is a token now?
-    # The min stops the gradient of a good token above 1.2, and of a bad one below 0.8. The KL, of
-    # all ten digits (.logits are log-probabilities), keeps the policy near the reference.
+    # The min stops the gradient: of good tokens at a ratio above 1.2, of bad ones below 0.8. The
+    # KL, of all ten digits (.logits are log-probabilities), keeps the policy near the reference.
     ref = distributions(reference, prompts)
     is_blank = (prompts == BLANK)[:, None].expand_as(actions)       # (P, k, 6)
     for update in range(4):
