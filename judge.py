@@ -146,13 +146,13 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
         # copies, because a function may change what it gets
-        cases = [copy.deepcopy(case) for case in cases()]
+        copies = [copy.deepcopy(case) for case in cases()]
         if name == 'verify':                    # one completion at a time
-            return [call(self.verify, case) for case in cases]
+            return [call(self.verify, case) for case in copies]
         # a list for each column; TRL calls two of them `prompts` and `completions`
         columns = {}
-        for column in cases[0]:
-            columns[PLURAL.get(column, column)] = [case[column] for case in cases]
+        for column in copies[0]:
+            columns[PLURAL.get(column, column)] = [case[column] for case in copies]
         values = call(self.functions[name], columns)
         assert values is not None, "it returned None: expected a list of numbers"
         if type(values) is list:                # TRL's functions may return None: does not apply

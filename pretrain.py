@@ -140,10 +140,10 @@ def flags_for(dataset, blank_kind):
 
 def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
-    they describe, and the knobs. Unless the knob `out` names it, the path ends in a checksum of all
-    that the network depends on: knobs, texts and vocabulary. So a network that exists is up to
-    date; other knobs, or other texts, make another file, as out/generator_arithmetic-ae43c980.pt.
-    """
+    they describe, its tokenizer, and the knobs. Unless the knob `out` names it, the path ends in a
+    checksum of all that the network depends on: knobs, texts and vocabulary. So a network that
+    exists is up to date; other knobs, or other texts, make another file, such as
+    out/generator_arithmetic-ae43c980.pt."""
     config, _ = configure(namespace, words)
     name = config['kind']
     for word in words:                          # the last config file names the network
@@ -157,9 +157,9 @@ def read_recipe(namespace, words):
         del depends_on['eval_interval']
     if config['against'].endswith('.py'):       # a classifier depends on its filler
         flags = flags_for(config['dataset'], config['blank_kind'])
-        depends_on['against'], _ = read_recipe(dict(DEFAULTS), [*flags, config['against']])
+        depends_on['against'], *_ = read_recipe(dict(DEFAULTS), [*flags, config['against']])
     number = zlib.crc32(repr(depends_on).encode())
-    return config['out'] or f'out/{name}-{number:08x}.pt', config
+    return config['out'] or f'out/{name}-{number:08x}.pt', tok, config
 
 
 def load_network(path, device='cpu'):
@@ -195,7 +195,7 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
         path = name
         if name.endswith('.py'):
             words = [*flags, name]
-            path, config = read_recipe(dict(DEFAULTS), words)
+            path, _, config = read_recipe(dict(DEFAULTS), words)
             # (generator and judge may be one recipe, and then it is made once)
             if path not in paths and not os.path.exists(path):
                 assert may_train, (
@@ -231,11 +231,10 @@ def open_networks(names, dataset, blank_kind, device, may_train=True):
 
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
-    path, config = read_recipe(globals(), sys.argv[1:])
+    path, tok, config = read_recipe(globals(), sys.argv[1:])
     if os.path.exists(path):
         assert 'kind' in load_checkpoint(path)['config'], (
             f"{path} was not made by this script; choose another --out=FILE")
-    tok = make_tokenizer(tokenizer, dataset)
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"

@@ -245,8 +245,9 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k,
     top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
-    assert model.has_bos or not prompts.blank[:, 0].any(), "without a bos no prompt may be empty"
     if model.causal:
+        assert model.has_bos or not prompts.blank[:, 0].any(), (
+            "without a bos no prompt may be empty")
         assert n_fill_steps == 1 and prompts.data.blank_kind != 'marked', (
             "a causal generator has no passes (n_fill_steps = 1) and no marked blanks")
         # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.

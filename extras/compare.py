@@ -34,7 +34,7 @@ goal = 'eval/verify'        # a number of log.jsonl
 def checksum():
     """Return a number that changes with the files here: scripts, config files and data."""
     crc = 0
-    for pattern in ('*.py', '*.jsonl', '*.txt', 'data/*.py', 'config/**/*.py'):
+    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py'):
         for path in sorted(Path().glob(pattern)):
             crc = zlib.crc32(path.read_bytes(), crc)
     return crc

@@ -69,7 +69,7 @@ def make_network(recipe, *flags):
     """Return the path of the network of a recipe, which the first call makes."""
     words = [*flags, f'config/networks/{recipe}.py']
     succeeds('pretrain.py', *words)
-    path, _ = pretrain.read_recipe(dict(pretrain.DEFAULTS), words)
+    path, *_ = pretrain.read_recipe(dict(pretrain.DEFAULTS), words)
     pretrain.read_texts.cache_clear()           # another test can have a file of this name
     return path
 
