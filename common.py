@@ -418,7 +418,7 @@ class Progress:
         now = means[self.goal]
         before, _ = self.values()[-2:][0]       # the evaluation before the last, if there is one
         noise = 2 * math.hypot(means['standard_error'], at_start['standard_error'])
-        words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (data/README.md: If it "
+        words = (f"not better than at the start, {start:.3f} +- {noise:.3f} (docs/data.md: If it "
                  "does not learn)")
         if now > start + noise:
             words = "better than at the start, but not above the line to beat"

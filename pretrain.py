@@ -277,5 +277,5 @@ if __name__ == "__main__":
     else:                                       # no break
         if stop_at > 0:
             print(f"held-out verify never reached stop_at = {stop_at}: does the task need answers "
-                  "with steps, or more data? (data/README.md: If it does not learn)")
+                  "with steps, or more data? (docs/data.md: If it does not learn)")
     save_checkpoint(path, network, tok.vocabulary, config)

@@ -9,7 +9,7 @@ at a generator alone.
 The knobs are those of the run; config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
-means over all held-out prompts, as in the run's log (config/README.md says what they are). A
+means over all held-out prompts, as in the run's log (docs/manual.md says what they are). A
 generator alone is shown as `before`; it has no reward, so its reward is `distinct`."""
 import sys
 

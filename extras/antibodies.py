@@ -2,7 +2,7 @@
 which motif, and do they still look like loops to the network as it was before?
 
     python -m extras.antibodies out-antibodies              # writes loops.json there
-    python -m extras.figures antibodies out-antibodies      # assets/antibodies.png"""
+    python -m extras.figures antibodies out-antibodies      # docs/assets/antibodies.png"""
 import json
 import re
 import runpy

@@ -114,4 +114,4 @@ if __name__ == "__main__":
     figure = Figure(figsize=(10.5, 3.9))
     {'passes': passes, 'hacking': hacking, 'think': think,
      'antibodies': antibodies}[name](figure, *folders)
-    save(figure, f'assets/{name}.png')
+    save(figure, f'docs/assets/{name}.png')

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the numbers and pictures of STUDIES.md anew: all of them, or those that are named.
+# Make the numbers and pictures of docs/studies.md anew: all of them, or those that are named.
 #
 #     bash extras/studies.sh              # three hours of one core, and SmolLM2; finished runs are kept
 #     bash extras/studies.sh c f

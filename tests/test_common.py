@@ -175,10 +175,10 @@ def test_numbers_that_are_not_finite_are_refused(value):
 
 VERDICTS = {                # by the goal now, before, and in training; it was 0.3 at the start
     # 2.5 of the errors of one of them
-    (0.325, 0.32, 0.34): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '
+    (0.325, 0.32, 0.34): 'not better than at the start, 0.300 +- 0.028 (docs/data.md: If it does '
                          'not learn)',
     # it fell by chance: training prompts need not gain anything to do better than that
-    (0.28, 0.30, 0.30): 'not better than at the start, 0.300 +- 0.028 (data/README.md: If it does '
+    (0.28, 0.30, 0.30): 'not better than at the start, 0.300 +- 0.028 (docs/data.md: If it does '
                         'not learn)',
     (0.45, 0.445, 0.55): 'better than at the start, but not above the line to beat',
     (0.60, 0.582, 0.65): 'above the line to beat',
@@ -204,6 +204,6 @@ def test_the_verdict_says_in_words_whether_a_run_worked(now, before, training):
     means['reward'] = 0.9
     progress = Progress('reward', {'small': 1.0}, {0: at_start, 10: means})
     assert progress.verdict() == (
-        'reward 0.900: not better than at the start, 0.900 +- 0.028 (data/README.md: If it does '
+        'reward 0.900: not better than at the start, 0.900 +- 0.028 (docs/data.md: If it does '
         f'not learn) | verify 0.300 -> {now:.3f} (line to beat 0.500) | small 0.400 -> 0.100 (line '
         'to beat 0.600)')

@@ -55,7 +55,7 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     assert [line['step'] for line in read_log('run')] == [0, 0, 1, 1]
     for words, path in (('curves.py run', 'run/curves.png'),
                         ('curves.py run ./run', 'run/compare.png'),
-                        ('figures.py passes run', 'assets/passes.png')):
+                        ('figures.py passes run', 'docs/assets/passes.png')):
         write(path, '')
         script, *folders = words.split()
         succeeds(f'extras/{script}', *folders)
@@ -89,7 +89,7 @@ def test_how_often_a_network_thinks_is_printed_and_drawn():
     for words in (['figures.py', 'think', 'run', 'run'], ['passk.py', 'run']):
         succeeds(f'extras/{words[0]}', *words[1:])
         picture = 'passk' if len(words) == 2 else 'think'
-        assert pathlib.Path(f'assets/{picture}.png').read_bytes()[:4] == b'\x89PNG'
+        assert pathlib.Path(f'docs/assets/{picture}.png').read_bytes()[:4] == b'\x89PNG'
 
 
 def test_smollm2_never_writes_over_a_folder():

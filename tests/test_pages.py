@@ -7,7 +7,7 @@ import pytest
 
 from processes import ROOT, TOY, succeeds, write
 
-PAGES = ['README.md', 'STUDIES.md', 'config/README.md', 'config/RESULTS.md', 'data/README.md']
+PAGES = ['README.md', 'docs/studies.md', 'docs/manual.md', 'docs/results.md', 'docs/data.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
            for folder in ('', 'config/**', 'data', 'extras', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
@@ -43,7 +43,7 @@ def test_links_lead_somewhere_and_named_files_exist(name):
     text = page(name)
     folder = (ROOT / name).parent
     targets = re.findall(r'(?:\]\(|src=")(?!http)([^)#"]+)', text)
-    paths = re.findall(r'`((?:config|data|extras|tests)/\w+\.\w+)`', text)
+    paths = re.findall(r'`((?:config|data|docs|extras|tests)/\w+\.\w+)`', text)
     for path in [folder / target for target in targets] + [ROOT / path for path in paths]:
         assert path.exists(), path
     for target, anchor in re.findall(r'\]\((?!http)([^)#]*)#([^)]+)\)', text):
@@ -63,7 +63,7 @@ def test_the_readme_shows_the_loop_of_tiny_as_it_is():
 def test_the_python_of_the_pages_runs():
     """A reward of your own, as a config file; and a step in a notebook."""
     reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", page('README.md'))
-    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('config/README.md'))
+    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('docs/manual.md'))
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')
     succeeds(write('notebook.py', notebook))
