@@ -1,20 +1,17 @@
-"""The GPT, in one file: the network, its optimizers and checkpoints.
+"""The GPT, in one file: the network and its optimizers.
 
 One class serves as generator and as judge. There is no dropout, because sampling and learning must
 see one and the same network."""
 import math
-import os
-import zlib
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from common import fail, fail_unknown
+NUMBERS_AT_ONCE = 2 ** 24   # in the largest tensor of a part, where memory counts: 67 MB of float32
 
 # letters: N sequences | T tokens in a sequence, L of them in one pass | V base ids | C channels
-# H heads | D = C / H | U places where logits are asked for
+# H heads | D = C / H
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -28,7 +25,8 @@ def norm(x):
 def attention(q, k, v, mask):
     """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask: added to the scores,
     0 or -inf."""
-    # On a CPU two plain products are faster than torch's fused kernel, for heads as small as ours.
+    # On a CPU torch's fused kernel makes a step of config/grpo_config.py 1.27 times as long as two
+    # plain products, and one of config/grpo_think.py 2.4 times: our heads are small.
     # On a GPU the fused kernel never writes the scores to memory.
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask)
@@ -45,7 +43,7 @@ class KVCache(dict):
         """Append k, v (N, H, L, D) of the next tokens; return those of all tokens so far."""
         kv = torch.stack((k, v))
         if layer in self:
-            kv = append(self[layer], kv)
+            kv = torch.cat((self[layer], kv), -2)
         self[layer] = kv
         return kv
 
@@ -53,24 +51,6 @@ class KVCache(dict):
         """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
         for layer in self:
             self[layer] = self[layer].index_select(1, rows)
-
-
-def append(past, new):
-    """Return past (..., n, D) and new (..., L, D) behind each other.
-
-    torch.cat would copy all tokens for each new one. So while a network generates, `past` is the
-    front of a buffer with free room (torch keeps it as past._base), and most calls only write `new`
-    behind it."""
-    n = past.size(-2)
-    stop = n + new.size(-2)
-    if torch.is_grad_enabled():                 # a gradient needs `past` as it is
-        return torch.cat((past, new), -2)
-    buffer = past._base                         # past is a slice of it
-    if buffer is None or buffer.size(-2) < stop:
-        buffer = past.new_empty(*past.shape[:-2], 2 * stop, past.size(-1))
-        buffer[..., :n, :] = past
-    buffer[..., n:stop, :] = new
-    return buffer[..., :stop, :]
 
 
 def linear(n_in, n_out, std):
@@ -130,35 +110,39 @@ class Network(nn.Module):
     def dtype(self):
         return next(self.parameters()).dtype
 
-    def forward(self, tokens, where, copies=1):
-        """Return features (U, C) at the U places where `where` (N, T) is True, row by row; logits()
-        of them predict the token there. A bidirectional network sees these places as blanks, a
-        causal one sees what is to the left. copies: sequences come in runs of `copies` (the k
-        completions of a prompt), which are equal left of their first True. Left of the first True
-        of the batch, a causal network computes only one sequence of each run."""
+    def forward(self, tokens, copies=1):
+        """Return features (N, T, C) of tokens (N, T); logits() of those at t predict token t. A
+        bidirectional network predicts what is blank; a causal one sees what is to the left of t.
+        So a causal network shifts its inputs:
+
+            trunk   (bos a b)   predicts a b c
+            forward (a b c)     gives trunk bos a b
+
+        copies: sequences come in runs of so many, the completions of a prompt. A causal network
+        computes the columns that all runs begin with only once for each run, with the gradient of
+        all of its sequences. The shortest prompt limits them."""
         if not self.causal:
-            return self.trunk(tokens.masked_fill(where, self.blank_id))[where]
+            return self.trunk(tokens)
         inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
         if copies == 1:
-            return self.trunk(inputs)[where]
-        # What the copies share goes through the network with gradient, and fills a cache. The cache
-        # is repeated, and each copy goes on alone. Inputs are shifted by bos, so the last shared
-        # one predicts the first token that `where` asks for; earlier features are dropped.
-        n_shared = first_true(where) + 1        # bos, and the shared ids
+            return self.trunk(inputs)
+        # What the copies share fills a cache. The cache is repeated, and each copy goes on alone.
+        n_shared = shared_columns(inputs, copies)
         cache = self.new_cache()
         rows = torch.arange(len(inputs), device=self.device) // copies      # (N,)
-        x = self.trunk(inputs[::copies, :n_shared], cache)[:, -1:].index_select(0, rows)
+        x = self.trunk(inputs[::copies, :n_shared], cache).index_select(0, rows)
         if n_shared < inputs.size(1):
             cache.batch_select_indices(rows)
-            rest = self.trunk(inputs[:, n_shared:], cache)                  # (N, T - n_shared, C)
-            x = torch.cat((x, rest), 1)
-        return x[where[:, n_shared - 1:]]
+            x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)
+        return x
 
 
 @torch.compiler.disable
-def first_true(where):
-    """Return the number of the first column of where (N, T) that has a True in any row."""
-    return int(where.any(0).nonzero()[0])
+def shared_columns(inputs, copies):
+    """Return the number of columns of inputs (N, T), from the left, in which the sequences of each
+    run of `copies` are equal."""
+    is_equal = inputs == inputs[::copies].repeat_interleave(copies, 0)      # (N, T)
+    return int(is_equal.all(0).cumprod(0).sum())
 
 
 class GPT(Network):
@@ -266,64 +250,3 @@ def optimizer_step(model, optimizers, lr, grad_clip):
             optimizer.step()
         optimizer.zero_grad()
     return grad_norm
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-def checksum(network):
-    """Return a number that tells the weights of networks apart."""
-    crc = 0
-    for name, weight in sorted(network.state_dict().items()):
-        crc = zlib.crc32(weight.cpu().contiguous().numpy(), zlib.crc32(name.encode(), crc))
-    return crc
-
-
-def save_checkpoint(path, model, vocabulary, config, **more):
-    """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
-    name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
-    is not finite, an older file is unchanged."""
-    temporary = Path(f'{path}.{os.getpid()}.tmp')
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
-        f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
-    try:
-        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
-                    'vocabulary': vocabulary, **more}, temporary)
-        temporary.replace(path)
-    except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
-        fail(f"{path} cannot be written: {e}")
-    finally:
-        temporary.unlink(missing_ok=True)       # it is still there if something went wrong
-
-
-def load_checkpoint(path):
-    """Return the dict of a checkpoint, or of the ckpt.pt of a run's folder; for a folder that
-    save_pretrained of transformers wrote, a dict with its path."""
-    if os.path.exists(f'{path}/ckpt.pt'):
-        path = f'{path}/ckpt.pt'
-    elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
-        return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
-    if not os.path.exists(path):
-        fail_unknown('there is no run or checkpoint', path, os.listdir())
-    try:
-        # weights_only: a checkpoint is somebody's file, and a pickle can run any code
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        assert 'model_args' in checkpoint
-        return checkpoint
-    except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
-        fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")
-
-
-def restore(folder, must_match, model, optimizers):
-    """Load the weights of a run, and the moments of its optimizers; weight decay and betas stay as
-    they are. Return its checkpoint. must_match: {name: value} that the run must have in common with
-    this one."""
-    checkpoint = load_checkpoint(folder)
-    for name, value in must_match.items():
-        assert checkpoint['must_match'].get(name, value) == value, (
-            f"a resumed run keeps its {name}; that of {folder} is another one")
-    model.load_state_dict(checkpoint['model'])
-    for optimizer, saved in zip(optimizers, checkpoint['optimizers']):
-        optimizer.load_state_dict(optimizer.state_dict() | {'state': saved['state']})
-    return checkpoint

@@ -4,27 +4,26 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/networks/generator_arithmetic.py
     python pretrain.py config/networks/judge_classifier.py --max_iters=600 --out=out/later.pt
 
-The config file of a network is its recipe. train_grpo.py calls open_networks(), which runs this
-script for recipes whose network does not exist yet. This file reads downwards: knobs; loss and
-data; recipes (skip them at first); the run.
+The config file of a network is its recipe. train_grpo.py calls open_networks() of run/networks.py,
+which runs this script for recipes whose network does not exist yet. This file reads downwards:
+knobs; loss and data; the run.
 """
-import atexit
 import os
-import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from common import (Signals, as_numbers, barrier, configure, init_device, knobs_of, print0,
-                    print_line, rank, reading, use_threads)
-from data.dataset import Dataset, Tokenizer, make_tokenizer, read_texts
+from data.dataset import Dataset, read_texts
 from judge import Scorer, classify
-from model import GPT, get_lr, load_checkpoint, make_optimizers, optimizer_step, save_checkpoint
+from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
+from run.command import knobs_of
+from run.folder import Signals, load_checkpoint, save_checkpoint
+from run.machine import as_numbers, init_device, print_line, use_threads
+from run.networks import open_networks, read_recipe
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
 out = ''                    # checkpoint to write; '': out/NAME-NUMBER.pt, see read_recipe()
@@ -58,7 +57,7 @@ beta2 = 0.95                # AdamW; beta1 is 0.9
 grad_clip = 1.0             # clip gradients at this norm; 0: off
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # matrix products: 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
-compile = torch.cuda.is_available()     # torch.compile the network
+compile = False             # torch.compile the network
 seed = 1                    # of weights, batches and blanks
 
 CHOICES = {
@@ -72,7 +71,7 @@ CHOICES = {
     **dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'blank_span', 'max_iters', 'eval_interval'),
                     range(1, 1_000_000_000)),
 }
-# A recipe is read into a copy of these, as if into the globals of a fresh process: see configure().
+# A recipe is read into these, as if into the globals of a fresh process: see default_knobs().
 DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
@@ -95,13 +94,16 @@ def loss_of(network, data, filler, split, n, step):
             tokens = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
             labels = [1.0] * len(prompts) + [0.0] * len(prompts)
         else:
-            labels = [float(data.records[i]['label']) for i in prompts.row.tolist()]
+            labels = [float(data.examples[i]['label']) for i in prompts.row.tolist()]
         logits = classify(network, tokens)                                      # (n,)
         return F.binary_cross_entropy_with_logits(logits, logits.new_tensor(labels))
     where = tokens != data.tok.pad                                              # (n, T)
     if kind == 'fill' or blank_kind == 'answer':        # only what is blank
         where &= prompts.blank
-    return F.cross_entropy(network.logits(network(tokens, where)), tokens[where])
+    inputs = tokens
+    if kind == 'fill':
+        inputs = tokens.masked_fill(where, data.tok.blank_id)
+    return F.cross_entropy(network.logits(network(inputs)[where]), tokens[where])
 
 
 def open_data(tok, filler):
@@ -114,116 +116,16 @@ def open_data(tok, filler):
     if kind == 'classifier' or (causal_rows and blank_kind == 'marked'):
         verify = None
     data = Dataset(train, held_out, tok, causal_rows, **knobs_of(globals()))
-    for record in data.records or [{}]:         # {}: running text has no labels
-        assert blank_kind != 'marked' or record['answer'], (
+    for example in data.examples:               # those of running text are empty
+        assert blank_kind != 'marked' or example['answer'], (
             f"{dataset} has prompts without an answer to learn from: give a trained network "
             "(--generator=FILE, --judge=FILE)")
         if kind == 'classifier' and not against:
-            label = record.get('label')
+            label = example.get('label')
             assert type(label) in (int, float) and 0 <= label <= 1, (
-                f"{record.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
+                f"{example.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
                 "network `against` it")
     return data, verify
-
-
-# ---- recipes: config files that describe a network -----------------------------------------------
-
-
-def flags_for(dataset, blank_kind):
-    """Return the flags that go before a recipe: the dataset of the run, and whether its blanks are
-    marked. The recipe comes behind them, so what it sets itself wins."""
-    flags = [f'--dataset={dataset}']
-    if blank_kind == 'marked':
-        flags.append('--blank_kind=marked')
-    return flags
-
-
-def read_recipe(namespace, words):
-    """Apply config files and flags to the knobs in a namespace. Return the path of the network that
-    they describe, its tokenizer, and the knobs. Unless the knob `out` names it, the path ends in a
-    checksum of all that the network depends on: knobs, texts and vocabulary. So a network that
-    exists is up to date; other knobs, or other texts, make another file, such as
-    out/generator_arithmetic-ae43c980.pt."""
-    config, _ = configure(namespace, words)
-    name = config['kind']
-    for word in words:                          # the last config file names the network
-        if not word.startswith('-'):
-            name = Path(word).stem
-    tok = make_tokenizer(config['tokenizer'], config['dataset'])
-    depends_on = config | {'texts': read_texts(config['dataset'])[:2], 'tok': tok.vocabulary}
-    # not on where the network is, nor on where and how fast it is made
-    del depends_on['out'], depends_on['device'], depends_on['compile']
-    if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
-        del depends_on['eval_interval']
-    if config['against'].endswith('.py'):       # a classifier depends on its filler
-        flags = flags_for(config['dataset'], config['blank_kind'])
-        depends_on['against'], *_ = read_recipe(dict(DEFAULTS), [*flags, config['against']])
-    number = zlib.crc32(repr(depends_on).encode())
-    return config['out'] or f'out/{name}-{number:08x}.pt', tok, config
-
-
-def load_network(path, device='cpu'):
-    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
-    checkpoint = load_checkpoint(path)
-    args = checkpoint['model_args']
-    with reading(path):
-        if 'folder' in args:
-            from pretrained import Pretrained
-            network = Pretrained(**args)
-            tok = network.tok
-        else:
-            network = GPT(**args)
-            tok = Tokenizer(**checkpoint['vocabulary'])
-        # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
-        # brings its weights itself.
-        if 'model' in checkpoint:
-            network.load_state_dict(checkpoint['model'])
-    return network.to(device), tok
-
-
-def open_networks(names, dataset, blank_kind, device, may_train=True):
-    """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
-    checkpoint or a folder, or a recipe. A network of a recipe that does not exist is trained first,
-    side by side with others; with may_train = False it is refused. Of several ranks, the first
-    trains while the others wait."""
-    flags = flags_for(dataset, blank_kind)
-    if rank() > 0:                              # wait until rank 0 has made them
-        barrier()
-    paths = []
-    running = []                                # processes that make networks
-    for name in names:
-        path = name
-        if name.endswith('.py'):
-            words = [*flags, name]
-            path, _, config = read_recipe(dict(DEFAULTS), words)
-            # (generator and judge may be one recipe, and then it is made once)
-            if path not in paths and not os.path.exists(path):
-                assert may_train, (
-                    f"there is no {path} (is something new in {name}, or in {dataset}?); --resume "
-                    "and sample.py train no network")
-                # A classifier learns from the generator, which may be in the making: wait for it.
-                if config['against']:
-                    for process in running:
-                        process.wait()
-                # A new process for each network, so that two are made side by side. WORLD_SIZE = 1:
-                # it is not a rank of this run.
-                command = [sys.executable, 'pretrain.py'] + words
-                print0('$', *command)
-                process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
-                atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
-                running.append(process)
-        paths.append(path)
-    # Wait for all of them. The message of one that fails stands above ours.
-    for process in running:
-        assert process.wait() == 0, f"{process.args} ended with code {process.returncode}"
-    if rank() == 0:                             # let the others go on
-        barrier()
-    networks, tokenizers = zip(*[load_network(path, device) for path in paths])
-    for path, tok in zip(paths, tokenizers):
-        assert tok.vocabulary == tokenizers[0].vocabulary, (
-            f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
-    use_threads(networks[0])
-    return paths, tokenizers[0], networks
 
 
 # ---- the run -------------------------------------------------------------------------------------
@@ -240,7 +142,7 @@ if __name__ == "__main__":
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
     filler = None
     if against:
-        _, filler_tok, (filler,) = open_networks([against], dataset, blank_kind, torch_device)
+        _, filler_tok, (filler,) = open_networks([against], config, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     data, verify = open_data(tok, filler)
     assert verify or stop_at == 0, f"stop_at: {dataset} has no answers or checker to measure it by"
@@ -270,7 +172,7 @@ if __name__ == "__main__":
                 numbers['held-out verify'] = scores['verify'].mean()
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
-            print_line(f'{path} step {step}', as_numbers(numbers))
+            print_line(f'{path} step {step}', as_numbers(numbers).items())
             if stop_at > 0 and numbers.get('held-out verify', 0) >= stop_at:
                 print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break

@@ -8,32 +8,29 @@ The folder brings its own tokenizer. A ...ForCausalLM generates, a ...ForMaskedL
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
 import itertools
-import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from common import BLANK, fail
 from data.dataset import Tokenizer
-from model import Network, append, attention
+from data.pairs import BLANK
+from model import NUMBERS_AT_ONCE, Network
 
 # load_network() imports this file only for a folder: the small GPTs need no transformers.
 try:
     import transformers
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-except ImportError:
-    fail("a pretrained model needs transformers: pip install transformers")
+except ImportError as e:
+    raise AssertionError("a pretrained model needs transformers: pip install transformers") from e
 
 transformers.utils.logging.disable_progress_bar()       # of loading weights
 
 # letters: N sequences, in runs of `copies` that share a prompt | T tokens in each, L in one pass
-# V ids of the tokenizer | U places where logits are asked for
+# V ids of the tokenizer
 
 # A folder brings data: code of its own is not run, and nothing is downloaded.
 DATA = {'trust_remote_code': False, 'local_files_only': True}
-TOKENS_AT_ONCE = 2 ** 12    # that go through a network when it learns: 8 GB for SmolLM2-135M
 
 
 class PretrainedTokenizer(Tokenizer):
@@ -93,42 +90,6 @@ class Head(nn.Module):
         return x
 
 
-def attend(module, q, k, v, mask, scaling=None, **more):
-    """Return the attention (N, L, H, D) of q (N, H, L, D) to k, v (N, heads, keys, D), where the
-    mask (N or 1, 1, L, keys) is True; and no weights. A few queries at a time are three times as
-    fast on a CPU by two plain products as in the kernel that transformers calls."""
-    # A single new token may see everything, and then transformers hands over no mask.
-    if mask is None and q.size(2) == 1:
-        mask = torch.ones(1, 1, 1, k.size(2), dtype=torch.bool, device=q.device)
-    is_plain = mask is not None and mask.dtype == torch.bool and not (
-        more.get('softcap') or more.get('position_bias'))
-    if q.device.type != 'cpu' or q.size(2) * k.size(2) > 2 ** 14 or not is_plain:
-        return sdpa_attention_forward(module, q, k, v, mask, scaling=scaling, **more)
-    # attention() divides by the root of D itself. This leaves the scale that the network asks for.
-    if scaling is not None:
-        q = q * (scaling * q.size(-1) ** 0.5)
-    # Several heads of q can share a head of k and v. Their queries stand below each other, so that
-    # one product serves them all.
-    bias = torch.where(mask, 0.0, -math.inf).repeat(1, 1, q.size(1) // k.size(1), 1)
-    y = attention(q.reshape(len(q), k.size(1), -1, q.size(3)), k, v, bias)
-    return y.view(q.shape).transpose(1, 2), None
-
-
-# 'sdpa' is what every network of transformers uses if nothing else is asked for.
-transformers.AttentionInterface.register('sdpa', attend)
-
-
-class CacheLayer(transformers.cache_utils.DynamicLayer):
-    """Keys and values (N, H, length, D) of a layer, as in KVCache of model.py."""
-
-    def update(self, keys, values, *_, **__):
-        if not self.is_initialized:
-            return super().update(keys, values)
-        self.keys = append(self.keys, keys)
-        self.values = append(self.values, values)
-        return self.keys, self.values
-
-
 class Pretrained(Network):
     """A network of transformers in the place of a GPT."""
     is_classifier = False
@@ -172,7 +133,7 @@ class Pretrained(Network):
         self.folder_ids = nn.Buffer(folder_ids, persistent=False)
 
     def new_cache(self):
-        return transformers.Cache(layer_class_to_replicate=CacheLayer)
+        return transformers.DynamicCache()
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
@@ -181,28 +142,28 @@ class Pretrained(Network):
         with torch.autocast(x.device.type, enabled=False):
             return linear(x.to(linear.weight.dtype))[..., :self.tok.vocab_size]
 
-    def forward(self, tokens, where, copies=1):
-        """Return features (U, C), see Network.
+    def forward(self, tokens, copies=1):
+        """Return features (N, T, C), see Network.
 
         A backward pass needs what each layer computed, about a megabyte a token. So of many tokens
         only a part goes through the network at a time, and the backward pass makes it again."""
-        size = len(tokens)
-        while size > 1 and size * tokens.size(1) > TOKENS_AT_ONCE:
-            size = (size + 1) // 2
-        # No part may cut a run of copies, so runs get shorter: 8 copies in parts of 12 become runs
-        # of 4.
-        copies = math.gcd(copies, size)
-        if size == len(tokens):
-            return self.forward_part(tokens, where, copies)
-        return torch.cat([checkpoint(self.forward_part, *part, copies, use_reentrant=False)
-                          for part in zip(tokens.split(size), where.split(size))])
+        # A token counts as 4096 numbers. A part is some whole runs of copies, at least one.
+        if not self.causal:
+            copies = 1
+        run = copies * tokens.size(1)
+        size = copies * max(1, NUMBERS_AT_ONCE // 4096 // run)
+        if size >= len(tokens):
+            return self.forward_part(tokens, copies)
+        return torch.cat([checkpoint(self.forward_part, part, copies, use_reentrant=False)
+                          for part in tokens.split(size)])
 
-    def forward_part(self, tokens, where, copies):
-        if self.causal:                         # nobody looks at what follows the last place
-            stop = int(where.any(0).nonzero()[-1]) + 1
-            tokens = tokens[:, :stop]
-            where = where[:, :stop]
-        return super().forward(tokens, where, copies)
+    def forward_part(self, tokens, copies):
+        if not self.causal:
+            return super().forward(tokens, copies)
+        # nobody looks at the padding that all sequences end with
+        stop = int((tokens != self.pad_id).any(0).nonzero()[-1]) + 1
+        x = super().forward(tokens[:, :stop], copies)
+        return F.pad(x, (0, 0, 0, tokens.size(1) - stop))
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L), our ids. cache: the tokens to their left."""

@@ -1,68 +1,54 @@
 """Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
-Rollout keeps the completions and every token that was sampled on the way to them."""
-import collections
-import os
-from dataclasses import dataclass, replace
+Rollout keeps the completions, and in which pass each token was sampled."""
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from data.dataset import Prompts
-from model import first_true
+from model import NUMBERS_AT_ONCE
 
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
-# V base ids | C channels | M sampled tokens, drawn from U distributions, which S states gave
+# V base ids | C channels | M sampled tokens of all sequences | I passes | S different states
+# U different places where tokens were sampled: two sequences in one state share its places
 
-LOGITS_AT_ONCE = 2 ** 24    # of the policy, when it learns: 67 MB of float32
 
-
-# An example of a Rollout: two prompts, 7 _ _ and 2 _ _, filled k = 2 times, in two passes, the left
-# blank first. In the first pass both completions of a prompt are in one state. In the second so are
-# those of the second prompt, because both took an 8.
+# An example of a Rollout: two prompts, 7 _ _ and 2 _ _, completed k = 2 times, in two passes.
 #
-#     sequences          7 4 9   7 5 1   2 8 6   2 8 3           N = 4
+#     sequences       7 4 9     7 5 1     2 8 6     2 8 3       N = 4
+#     pass_of         . 0 1     . 0 1     . 0 1     . 0 1       a dot is -1: this token was given
 #
-#                        first pass      second pass
-#     states             7 _ _   2 _ _   7 4 _   7 5 _   2 8 _   S = 5
-#     where                x       x         x       x       x   U = 5 distributions, 0 to 4
+# These are the states, in which the network saw the sequences:
 #
-#     drawn_from         . 0 2   . 0 3   . 1 4   . 1 4           a dot is -1
+#     before pass 0   7 _ _     7 _ _     2 _ _     2 _ _
+#     before pass 1   7 4 _     7 5 _     2 8 _     2 8 _       of these eight S = 5 differ
 
 
 @dataclass
 class Rollout:
-    """k completions of each of B prompts, and how each token came about; the example above has the
-    names. `states` are the inputs that the network saw. It gave a distribution at each True
-    of `where`: U in all, numbered row by row. `drawn_from` has the number of the distribution that
-    each token was drawn from. Completions of a prompt that are equal so far share a state, and so
-    its distributions. From left to right it is simpler: the states are the sequences, and each
-    token has a distribution of its own."""
+    """k completions of each of B prompts; the example above has the names. Tokens of one pass were
+    sampled at once: none of them knew the others."""
     prompts: Prompts            # B of them
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
-    states: Tensor              # (S, T) inputs of all passes, with blanks where nothing is yet
-    where: Tensor               # (S, T) bool: the U places where the network gave a distribution
-    drawn_from: Tensor          # (N, T) number of the distribution that a token was drawn from; -1
-                                # where none was sampled: in the prompt, and after the end
+    pass_of: Tensor             # (N, T) in which pass a token was sampled, from 0; -1: it was not,
+                                # because it belongs to the prompt, or comes after the end
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled; 0 elsewhere
                                 # (only for the log: the ratio takes logp_old)
-    kept: Tensor                # (U, V) bool: what top-k and top-p kept; (U, 1) without a filter
-    model: nn.Module | None = None      # the network that sampled; the reward 'kl' asks it again
-    logp_old: Tensor | None = None      # (N, T) log-probability before the first update; None if
-                                # the step has a single update
-    x_ref: Tensor | None = None         # (U, C) features of the reference, once they were needed
-
-    def features_of(self, model):
-        """Return any model's features (U, C), one row for each distribution of this Rollout."""
-        copies = self.prompts.k if model.causal else 1
-        return model(self.states, self.where, copies)
+    kept: Tensor | None         # (M, V) bool: the ids that top-k and top-p kept for a token, in the
+                                # order in which tokens were sampled; None: no filter
+    kept_row: Tensor            # (N, T) the row of each sampled token in kept
+    # what a step computes once, and then uses again
+    stats_old: 'TokenStats | None' = None       # before the first update of the step, if anything
+                                        # needs them: see look_back() in train_grpo.py
+    x_ref: Tensor | None = None         # (S * T, C) features of the reference in all states
 
     @property
     def is_sampled(self):
         """The places (N, T) where a token was sampled, bool."""
-        return self.drawn_from >= 0
+        return self.pass_of >= 0
 
     @property
     def n_tokens(self):
@@ -77,49 +63,67 @@ class Rollout:
     @property
     def ended(self):
         """Whether eos was sampled in each sequence (N,), bool."""
-        return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
-
-    def tokens(self):
-        """Return the M sampled tokens in the order of their distributions: sequence, position and
-        distribution of each, (M,)."""
-        n, t = self.is_sampled.nonzero(as_tuple=True)
-        u, order = self.drawn_from[n, t].sort(stable=True)
-        return n[order], t[order], u
+        return (self.is_sampled & (self.sequences == self.prompts.tok.eos)).any(1)
 
     def of_prompts(self, chosen):
-        """Return the part of this Rollout that belongs to the chosen (B,) prompts."""
-        rows = chosen.repeat_interleave(self.prompts.k)                     # (N,), n True
-        drawn_from = self.drawn_from[rows]                                      # (n, T)
-        numbers = torch.arange(len(self.kept), device=chosen.device)            # (U,)
-        used = torch.isin(numbers, drawn_from)
-        where = self.where.clone()                                              # (S, T)
-        where[self.where] = used                # only used distributions keep their True
-        is_state = where.any(1)                                                 # (S,)
-        # The new number of a distribution is how many used ones precede it. (logp_old comes later.)
-        new_number = used.cumsum(0) - 1                                         # (U,)
-        drawn_from = torch.where(drawn_from < 0, -1, new_number[drawn_from])
-        return replace(self, prompts=self.prompts[chosen],
-                       sequences=self.sequences[rows],
-                       states=self.states[is_state],
-                       where=where[is_state],
-                       drawn_from=drawn_from,
-                       logp_sampled=self.logp_sampled[rows],
-                       kept=self.kept[used],
-                       x_ref=None if self.x_ref is None else self.x_ref[used])
+        """Return the part of this Rollout that belongs to the chosen (B,) bool prompts."""
+        rows = chosen.repeat_interleave(self.prompts.k)                         # (N,)
+        stats_old = self.stats_old
+        if stats_old is not None:
+            stats_old = TokenStats(*[values[rows] for values in stats_old])
+        return Rollout(self.prompts[chosen], self.sequences[rows], self.pass_of[rows],
+                       self.logp_sampled[rows], self.kept, self.kept_row[rows], stats_old)
 
     def cases(self):
-        """Return a dict for each sequence: 'prompt', 'completion', 'ended', and columns of the
-        dataset."""
-        cases = self.prompts.data.cases_of(self.prompts, self.sequences)
+        """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', and columns
+        of the dataset."""
+        cases = self.prompts.cases(self.sequences)
         return [{'ended': ended} | case for case, ended in zip(cases, self.ended.tolist())]
+
+    def states(self, model):
+        """Return states (S, T), what the model saw when it sampled, and state_of (N, T): the state
+        that each sampled token was sampled in. From left to right a sequence is its own state,
+        because each token sees only what is to its left. Else the states are the different ones
+        before all passes; in the example they are numbered
+
+            before pass 0    4 4 1 1        state_of    . 4 2   . 4 3   . 1 0   . 1 0
+            before pass 1    2 3 0 0
+        """
+        N, T = self.sequences.shape
+        n = torch.arange(N, device=model.device)[:, None]                       # (N, 1)
+        if model.causal:
+            return self.sequences, n.expand(N, T)
+        passes = torch.arange(int(self.pass_of.max()) + 1, device=model.device)[:, None, None]
+        before = self.sequences.masked_fill(self.pass_of >= passes, model.blank_id)     # (I, N, T)
+        states, number = distinct_rows(before, (self.pass_of == passes).any(2))  # number (I, N)
+        return states, number[self.pass_of.clamp(min=0), n]
+
+
+def distinct_rows(x, is_used=None):
+    """Return the distinct ones (S, C) of the rows x (..., C) that are used (...), bool, and number
+    (...): which of them each row is; 0 for rows that are not used. None: all are used."""
+    if is_used is None:
+        is_used = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    rows = x[is_used]                                                           # (R, C)
+    n_ids = rows.max() + 1
+    # Two rows are equal if they were equal so far and are in the next column, too. (For short rows
+    # this is seven times as fast as torch.unique(rows, dim=0), which compares one row at a time.)
+    number_of_row = rows.new_zeros(len(rows))
+    for column in rows.T:
+        _, number_of_row = torch.unique(number_of_row * n_ids + column, return_inverse=True)
+    distinct = rows.new_empty(int(number_of_row.max()) + 1, rows.size(1))
+    distinct[number_of_row] = rows
+    number = torch.zeros(is_used.shape, dtype=torch.long, device=x.device)
+    number[is_used] = number_of_row
+    return distinct, number
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
 
 
 def log_probs(logits, temperature=1.0, kept=None):
-    """Return log-probabilities (U, V) of softmax(logits / temperature), in nats. Ids that are False
-    in kept (U, V) have probability 0; None: all ids are kept."""
+    """Return log-probabilities (M, V) of softmax(logits / temperature), in nats. Ids that are False
+    in kept (M, V) have probability 0; None: all ids are kept."""
     logits = logits / temperature
     if kept is not None:
         # -1e9 rather than -inf: p is still exactly 0, and p * log p is 0 instead of NaN
@@ -128,7 +132,7 @@ def log_probs(logits, temperature=1.0, kept=None):
 
 
 def kept_set(logp, top_k=0, top_p=1.0):
-    """Return the ids (U, V) bool that the filters keep. top_k: so many of the likeliest, 0: all.
+    """Return the ids (M, V) bool that the filters keep. top_k: so many of the likeliest, 0: all.
     top_p: of what top_k keeps, the fewest ids with this share of its mass (arXiv:1904.09751)."""
     p, order = logp.exp().sort(-1, descending=True)
     if top_k > 0:
@@ -141,33 +145,44 @@ def kept_set(logp, top_k=0, top_p=1.0):
 
 
 def draw(logp, uniforms):
-    """Return ids (U, k) drawn from log-probs (U, V) by inverse CDF, from uniforms (U, k) in [0, 1).
+    """Return ids (M,) drawn from log-probs (M, V) by inverse CDF, from uniforms (M,) in [0, 1).
     Unlike torch.multinomial, this gives the same ids for any number of ranks and micro-steps."""
     # The CDF rises from 0 to 1. A uniform u draws the first id whose CDF exceeds u. (The parallel
     # sum of a GPU can fall by a rounding error, and searchsorted must not see that.)
-    cdf = logp.exp().cumsum_(-1).cummax(-1).values                  # (U, V)
+    cdf = logp.exp().cumsum_(-1).cummax(-1).values                  # (M, V)
     # Rounding must not push u * top past the last id that has a probability.
-    top = cdf[:, -1:] * (1 - 2e-7)                                  # (U, 1)
-    return torch.searchsorted(cdf, uniforms * top, right=True)
+    top = cdf[:, -1] * (1 - 2e-7)                                   # (M,)
+    return torch.searchsorted(cdf, (uniforms * top)[:, None], right=True)[:, 0]
 
 
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
-    """Sample from logits (U, V) with uniforms (U, k). Return ids (U, k), their log-probabilities
-    (U, k), and the kept set (U, V) bool, or (U, 1) without a filter. greedy: take the likeliest id.
-    """
-    logp = log_probs(logits, temperature)                           # (U, V)
-    kept = torch.ones_like(logp[:, :1], dtype=torch.bool)           # all ids
+    """Sample from logits (M, V) with uniforms (M,). Return ids (M,), their log-probabilities (M,),
+    and the ids that the filters kept (M, V), or None without a filter. greedy: take the likeliest
+    id."""
+    logp = log_probs(logits, temperature)                           # (M, V)
+    kept = None
     if top_k > 0 or top_p < 1:
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
-    assert logp.isfinite().all(), (
-        "log-probabilities are not finite, so no checkpoint was overwritten; try a lower "
-        "learning_rate")
-    if greedy:
-        ids = logits.argmax(-1, keepdim=True).expand_as(uniforms)   # (U, k)
-    else:
-        ids = draw(logp, uniforms)
-    return ids, logp.gather(1, ids), kept
+    if not logp.isfinite().all():               # not saved, see Signals.ending()
+        raise FloatingPointError("log-probabilities are not finite, so no checkpoint was "
+                                 "overwritten; try a lower learning_rate")
+    ids = logits.argmax(-1) if greedy else draw(logp, uniforms)
+    return ids, logp.gather(1, ids[:, None])[:, 0], kept
+
+
+def in_parts(function, model, *tensors):
+    """Return the tensors that function(*tensors) returns, computed from a part of their M rows at a
+    time. M x V logits, and all that is made of them, would be most of the memory of a step; the
+    backward pass makes each part again."""
+    size = max(1, NUMBERS_AT_ONCE // model.blank_id)        # blank_id is V
+    if len(tensors[0]) <= size:
+        return function(*tensors)
+    results = []
+    for start in range(0, len(tensors[0]), size):
+        part = [None if x is None else x[start:start + size] for x in tensors]
+        results.append(checkpoint(function, *part, use_reentrant=False))
+    return [None if values[0] is None else torch.cat(values) for values in zip(*results)]
 
 
 # ---- what networks say of sampled tokens ---------------------------------------------------------
@@ -178,7 +193,7 @@ class TokenStats(NamedTuple):
     each, in nats, 0 where no token was sampled. All are at the temperature that samples."""
     logp: Tensor        # of the policy now, among the ids that top-k and top-p kept when sampling
     logp_full: Tensor   # of the policy now, among all ids
-    logp_ref: Tensor    # of the reference, among all ids
+    logp_ref: Tensor    # of the reference, among all ids; without a reference that of the policy
     kl: Tensor          # KL(policy || reference) of the token's distribution, unfiltered
     entropy: Tensor     # and its entropy
 
@@ -188,51 +203,45 @@ def exact_kl(logp, logp_ref):
     return (logp.exp() * (logp - logp_ref)).sum(-1)
 
 
-def stats_of(logits, logits_ref, kept, u, actions, temperature=1.0):
-    """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,), drawn from the
-    distributions u (M,) of logits (U, V). kept: the ids that top-k and top-p keep. logits_ref (U,
-    V); None: there is no reference, so the KL is 0."""
+def stats_of(logits, u, actions, logits_ref=None, kept=None, temperature=1.0):
+    """Return the five numbers of TokenStats, (M,) each, of the ids `actions` (M,): each was sampled
+    from the row u (M,) of logits (U, V). logits_ref (U, V); None: there is no reference, so the KL
+    is 0. kept (M, V): the ids that the filters kept; None: all."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
-    logp = logp_full
-    if kept.size(1) > 1:                        # a filter
-        logp = log_probs(logits, temperature, kept)
-    logp_ref = logp_full.detach()
+    logp = logp_full[u, actions]
+    if kept is not None:
+        logp = log_probs(logits[u], temperature, kept).gather(1, actions[:, None])[:, 0]
     entropy = -(logp_full.exp() * logp_full).sum(-1)
+    logp_ref = logp_full.detach()
     kl = torch.zeros_like(entropy)
     if logits_ref is not None:
         logp_ref = log_probs(logits_ref, temperature)
         kl = exact_kl(logp_full, logp_ref)
-    return logp[u, actions], logp_full[u, actions], logp_ref[u, actions], kl[u], entropy[u]
+    return logp, logp_full[u, actions], logp_ref[u, actions], kl[u], entropy[u]
 
 
 def token_stats(r, policy, reference=None, temperature=1.0):
     """Return the TokenStats of a Rollout, with the policy's gradient. The features of the reference
-    never change, so the first call keeps them in r.x_ref.
-
-    U x V logits, and all that is made of them, would be most of the memory of a step. So only a
-    part of them exists at a time, and the backward pass makes each part again."""
-    x = r.features_of(policy)                                               # (U, C)
+    never change, so the first call keeps them in r.x_ref."""
+    states, state_of = r.states(policy)
+    x = policy(states, r.prompts.k).flatten(0, 1)                           # (S * T, C)
     if reference and r.x_ref is None:
         with torch.no_grad():
-            r.x_ref = r.features_of(reference)
-    x_ref = r.x_ref if reference else x         # without a reference nobody reads it
-    # Part i has the distributions from i * size on. Tokens are sorted by their distributions, so
-    # those of part i stand together: counts[i] of them.
-    n, t, u = r.tokens()                                                    # (M,) each
-    size = max(1, LOGITS_AT_ONCE // r.prompts.data.tok.vocab_size)
-    counts = torch.bincount(u // size).tolist()
+            r.x_ref = reference(states, r.prompts.k).flatten(0, 1)
+    n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
+    place = state_of[n, t] * states.size(1) + t     # of each token in x
 
-    def part(x, x_ref, kept, u, actions):
-        logits_ref = reference.logits(x_ref) if reference else None
-        return stats_of(policy.logits(x), logits_ref, kept, u % size, actions, temperature)
+    def part(place, actions, kept):
+        # tokens that were sampled at one place of one state share a distribution
+        place, u = place.unique(return_inverse=True)                        # (U,), (M,)
+        logits_ref = None
+        if reference:
+            logits_ref = reference.logits(r.x_ref.index_select(0, place))
+        return stats_of(policy.logits(x.index_select(0, place)), u, actions, logits_ref, kept,
+                        temperature)
 
-    parts = list(zip(x.split(size), x_ref.split(size), r.kept.split(size),
-                     u.split(counts), r.sequences[n, t].split(counts)))
-    if len(parts) == 1:
-        stats = part(*parts[0])
-    else:
-        parts = [checkpoint(part, *tensors, use_reentrant=False) for tensors in parts]
-        stats = map(torch.cat, zip(*parts))
+    kept = None if r.kept is None else r.kept[r.kept_row[n, t]]
+    stats = in_parts(part, policy, place, r.sequences[n, t], kept)
     return TokenStats(*[values.new_zeros(r.sequences.shape).index_put((n, t), values)
                         for values in stats])
 
@@ -245,160 +254,88 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k,
     top_p, greedy, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
-    if model.causal:
-        assert model.has_bos or not prompts.blank[:, 0].any(), (
-            "without a bos no prompt may be empty")
-        assert n_fill_steps == 1 and prompts.data.blank_kind != 'marked', (
-            "a causal generator has no passes (n_fill_steps = 1) and no marked blanks")
-        # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
-        kind = model.device.type
-        with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
-            return generate(model, prompts, **sampling)
-    return fill(model, prompts, n_fill_steps, **sampling)
-
-
-def fill(model, prompts, n_fill_steps, **sampling):
-    """Fill the blanks in n_fill_steps passes. Return a Rollout.
-
-    A pass gives each of its blanks a distribution, and draws from it for all completions at once:
-    no blank knows what the others of this pass become. It sees what the passes before it filled.
-    The blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one.
-    Pass i fills those with place * n_fill_steps // blanks == i. The order does not depend on the
-    samples, so the log-probability of a sequence, given the order, is the sum over its tokens."""
-    B, k, T = prompts.uniforms.shape
-    # argsort twice gives the places. Positions that are not blank come last: there pass_of is
-    # n_fill_steps or more, infinite or NaN, and no pass fills them.
-    place = prompts.order.masked_fill(~prompts.blank, T).argsort(1).argsort(1)  # (B, T)
-    pass_of = (place * n_fill_steps / prompts.blank.sum(1, keepdim=True)).floor()       # (B, T)
-    # partial: the k sequences of each prompt as they are so far, with blank_id in the blanks.
-    partial = prompts.tokens.masked_fill(prompts.blank, model.blank_id)         # (B, T)
-    partial = partial[:, None].repeat(1, k, 1)                                  # (B, k, T)
-    drawn_from = torch.full_like(partial, -1)
-    logp_sampled = torch.zeros(partial.shape, dtype=model.dtype, device=model.device)
-    passes = []                                 # states, where and kept of each
-    n_distributions = 0
-    for i in pass_of[prompts.blank].unique():   # in order; passes without any blank are left out
-        # Sequences of a prompt that are in the same state use the same distributions, so only the
-        # first of them, their leader, goes through the network. In the second pass of the example
-        # above Rollout, both sequences of the second prompt are 2 8 _: the first leads. States
-        # with nothing to fill in this pass are skipped.
-        is_equal = equal_pairs(partial)                                         # (B, k, k)
-        # leads: equals no sequence before it
-        is_leader = ~is_equal.tril(-1).any(2, keepdim=True)                     # (B, k, 1)
-        fill_now = is_leader & (pass_of == i)[:, None]                          # (B, k, T)
-        is_state = fill_now.any(2)                                              # (B, k)
-        states = partial[is_state]                                              # (S, T)
-        where = fill_now[is_state]                                              # (S, T)
-        # The prompt, the leader and the position of each distribution. In the example, three:
-        # (0, 0, 2) for 7 4 _, (0, 1, 2) for 7 5 _, (1, 0, 2) for 2 8 _.
-        b, leader, t = fill_now.nonzero(as_tuple=True)                          # (U,) each
-        logits = model.logits(model(states, where))                             # (U, V)
-        ids, logp, kept = choose(logits, prompts.uniforms[b, :, t], **sampling)
-        # Token by token: distribution u gives completion j the token ids[u, j], if j is in its
-        # leader's state. In the example the last distribution serves both sequences of 2 8 _:
-        #     u 0 1 2 2    j 0 1 0 1    drawn_from 2 3 4 4, because the first pass had two
-        in_state = is_equal[b, leader]                                          # (U, k)
-        u, j = in_state.nonzero(as_tuple=True)                                  # (M,) each
-        target = b[u], j, t[u]
-        partial[target] = ids[u, j]
-        drawn_from[target] = n_distributions + u
-        logp_sampled[target] = logp[u, j]
-        n_distributions += len(ids)
-        passes.append((states, where, kept))
-    states, where, kept = map(torch.cat, zip(*passes))
-    return Rollout(prompts, partial.flatten(0, 1), states, where, drawn_from.flatten(0, 1),
-                   logp_sampled.flatten(0, 1), kept, model)
-
-
-def equal_pairs(groups):
-    """Return (B, k, k) bool: which sequences of each group (B, k, T) are equal."""
-    return (groups[:, :, None] == groups[:, None]).all(3)
-
-
-def generate(model, prompts, **sampling):
-    """Generate from left to right, up to *and including* eos, with padding after it. Return a
-    Rollout. Prompts may differ in length:
-
-        1 2 + 3 = _ _ _ _       Generation starts at the first blank of all, here in the second
-        1 + 2 = _ _ _ _ _       sequence. The first sequence keeps its own `=` there.
-    """
-    k = prompts.k
-    column = first = first_true(prompts.blank)
-    # Blanks begin as padding. After eos they stay padding.
-    sequences = prompts.tokens.masked_fill(prompts.blank, model.pad_id).repeat_interleave(k, 0)
-    where = prompts.blank.repeat_interleave(k, 0)           # (N, T): cleared after eos, below
+    assert model.has_bos or not model.causal or not prompts.blank[:, 0].any(), (
+        "without a bos no prompt may be empty")
+    # What is not written yet is a blank; from left to right it is padding, and stays padding after
+    # the end.
+    unwritten = model.pad_id if model.causal else model.blank_id
+    sequences = prompts.tokens.masked_fill(prompts.blank, unwritten)            # (B, T)
+    sequences = sequences.repeat_interleave(prompts.k, 0)                       # (N, T)
+    uniforms = prompts.uniforms.flatten(0, 1)                                   # (N, T)
+    pass_of = torch.full_like(sequences, -1)
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
-    n_ids = model.pad_id + 1
-    kept_at = []                                # (N, V) of each column, or (N, 1)
-    # Completions of a prompt that are equal so far share a state, which is a row of the inputs and
-    # of the cache. There is no state for those that have ended.
+    kept_row = torch.zeros_like(sequences)
+    kept = []                                   # (M, V) of each pass
+    n_kept = 0
+    # Each way to complete is a Python generator. Pass by pass it yields which tokens come next, and
+    # their features. When it goes on, it finds in `sequences` what was sampled for them.
+    passes = from_left_to_right if model.causal else in_passes
+    # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
+    kind = model.device.type
+    with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
+        for i, (n, t, x) in enumerate(passes(model, prompts, sequences, n_fill_steps)):
+            sequences[n, t], logp_sampled[n, t], kept_now = in_parts(
+                lambda x, u: choose(model.logits(x), u, **sampling), model, x, uniforms[n, t])
+            pass_of[n, t] = i
+            if kept_now is not None:
+                kept_row[n, t] = n_kept + torch.arange(len(n), device=model.device)
+                n_kept += len(n)
+                kept.append(kept_now)
+    return Rollout(prompts, sequences, pass_of, logp_sampled, torch.cat(kept) if kept else None,
+                   kept_row)
+
+
+def in_passes(model, prompts, sequences, n_fill_steps):
+    """Fill the blanks of sequences (N, T) in n_fill_steps passes: yield, for each pass, sequence
+    and position of its tokens (M,), and their features (M, C).
+
+    No blank knows what the others of its pass become. It sees what the passes before it filled. The
+    blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one. Each
+    pass fills its share of them. The order does not depend on the samples, so the log-probability
+    of a sequence, given the order, is the sum over its tokens."""
+    n_blanks = prompts.blank.sum(1, keepdim=True)                               # (B, 1)
+    # argsort twice gives the places. Positions that are not blank come last.
+    place = prompts.order.masked_fill(~prompts.blank, torch.inf).argsort(1).argsort(1)  # (B, T)
+    # There are at most as many passes as blanks, so none is empty.
+    pass_of = place * n_blanks.clamp(max=n_fill_steps) // n_blanks.clamp(min=1)
+    pass_of = pass_of.masked_fill(~prompts.blank, -1).repeat_interleave(prompts.k, 0)   # (N, T)
+    for i in range(int(pass_of.max()) + 1):
+        now = pass_of == i
+        # Sequences that are in the same state go through the network once. In the second pass of
+        # the example above Rollout, both of the second prompt are 2 8 _.
+        states, number = distinct_rows(sequences, now.any(1))
+        n, t = now.nonzero(as_tuple=True)
+        yield n, t, model(states)[number[n], t]
+
+
+def from_left_to_right(model, prompts, sequences, _):
+    """Write sequences (N, T) from left to right, up to *and including* eos: yield, for each column,
+    sequence and position of its tokens (M,), and their features (M, C). Prompts may differ in
+    length:
+
+        1 2 + 3 = _ _ _ _       It starts at the first blank of all, here in the second sequence.
+        1 + 2 = _ _ _ _ _       The first sequence keeps its own `=` there.
+    """
+    unwritten = prompts.blank.repeat_interleave(prompts.k, 0)                   # (N, T)
+    column = int(prompts.blank.any(0).nonzero()[0])
+    # Sequences that are equal so far share a state: a row of the cache. At first these are the
+    # prompts. (A row for each sequence would make steps of config/grpo_causal.py 1.15 times as long
+    # and evaluations 1.3 times, because its completions begin alike.)
     cache = model.new_cache()
-    # (S, first + 1) at first: bos and the prompts; later (S, 1): the last token of each state
-    inputs = F.pad(prompts.tokens[:, :first], (1, 0), value=model.bos_id)
-    prompt_of = torch.arange(len(prompts), device=model.device)                 # (S,)
-    state_of = prompt_of.repeat_interleave(k)                                   # (N,)
-    j = torch.arange(k, device=model.device).repeat(len(prompts))       # (N,) which of the k it is
-    # each turn writes a column
-    while where[:, column:].any():
-        logits = model.logits(model.trunk(inputs, cache)[:, -1])                # (S, V)
-        ids, logp, kept = choose(logits, prompts.uniforms[prompt_of, :, column], **sampling)
-        kept_at.append(kept[state_of])
-        now = where[:, column]              # (N,) False: still in the prompt, or after eos
-        sequences[now, column] = ids[state_of, j][now]
-        logp_sampled[now, column] = logp[state_of, j][now]
+    inputs = F.pad(prompts.tokens[:, :column], (1, 0), value=model.bos_id)
+    state_of = torch.arange(len(prompts), device=model.device).repeat_interleave(prompts.k)  # (N,)
+    while True:
+        x = model.trunk(inputs, cache)[:, -1]                                   # (S, C)
+        n = unwritten[:, column].nonzero()[:, 0]
+        yield n, torch.full_like(n, column), x[state_of[n]]
         last = sequences[:, column]                                             # (N,)
-        ended = now & (last == prompts.data.tok.eos)                            # (N,)
+        unwritten[unwritten[:, column] & (last == prompts.tok.eos)] = False
         column += 1
-        where[ended, column:] = False
-        # A state and the next token make a new state, for those that go on.
-        goes_on = where[:, column:].any(1)                                  # (N,)
-        # A pair is one number here: with 12 ids, state 3 and token 7 are 43, and 43 // 12, 43 % 12
-        # come back. Equal pairs become one.
-        keys, index = torch.unique((state_of * n_ids + last)[goes_on], return_inverse=True)
-        parent = keys // n_ids
-        token = keys % n_ids
-        inputs = token[:, None]
-        # sequences that have ended point at state 0, but take no token from it
-        state_of = torch.zeros_like(state_of)
-        state_of[goes_on] = index
-        prompt_of = prompt_of[parent]
-        # if no state has split or ended, the rows of the cache are right already
-        if not parent.equal(torch.arange(len(logits), device=model.device)):
-            cache.batch_select_indices(parent)
-    # Each sampled token has a distribution of its own, so they are numbered alike.
-    kept = torch.stack(kept_at, 1)[where[:, first:column]]                      # (U, V)
-    drawn_from = torch.full_like(sequences, -1)
-    drawn_from[where] = torch.arange(len(kept), device=model.device)
-    return Rollout(prompts, sequences, sequences, where, drawn_from, logp_sampled, kept, model)
-
-
-# ---- a group for people --------------------------------------------------------------------------
-
-
-def show_group(label, r, columns, max_rows=6):
-    """Print the first group of a Rollout: its prompt, and below it its different completions with
-    their counts and their values in columns {name: (P, k)}, sorted by the first column. If there
-    are more than max_rows, only the best and the worst are shown. Return its completions as dicts,
-    for samples.jsonl."""
-    samples = []
-    for j, case in enumerate(r.cases()[:r.prompts.k]):
-        numbers = {name: values[0, j].item() for name, values in columns.items()}
-        samples.append({'prompt': case['prompt'], **numbers, 'completion': case['completion']})
-    prompt = samples[0]['prompt']
-    counts = collections.Counter(tuple(sample.values())[1:] for sample in samples)
-    rows = sorted(counts, reverse=True)         # numbers, and last the completion
-    # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
-    texts = [prompt] + [row[-1] for row in rows]
-    same = len(os.path.commonprefix(texts)) - 10
-
-    def short(text):
-        return repr(text if same <= 0 else '...' + text[same:])
-
-    if len(rows) > max_rows:
-        del rows[max_rows // 2:-(max_rows // 2)]
-    print(label.ljust(9), *[f'{name:>12.12}' for name in columns], ' ', short(prompt))
-    for row in rows:
-        *numbers, completion = row
-        values = [f'{number:12.3f}' for number in numbers]
-        print(f'{counts[row]:7} x', *values, ' ', short(completion))
-    return samples
+        goes_on = unwritten[:, column:].any(1)                                  # (N,)
+        if not goes_on.any():
+            return
+        # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
+        #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
+        new, state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
+        cache.batch_select_indices(new[:, 0])
+        inputs = new[:, 1:]

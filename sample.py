@@ -14,10 +14,11 @@ generator alone is shown as `before`; it has no reward, so its reward is `distin
 import sys
 
 import train_grpo as grpo
-from common import configure, print_line
-from model import load_checkpoint
-from pretrain import load_network
-from rollout import show_group
+from run.command import configure
+from run.folder import load_checkpoint
+from run.machine import print_line
+from run.networks import load_network
+from run.progress import show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -29,19 +30,19 @@ def open_run(path='out-grpo', *words):
     policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
     files and flags, which change knobs of the run."""
     checkpoint = load_checkpoint(path)
-    # Its knobs become words of a command line. A generator alone has no reward.
-    saved = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
+    # a generator alone has no reward
+    knobs = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
              'compile': False, 'out_dir': '',           # no folder, because nothing is written
-             'resume': True}                            # no network is trained
-    flags = [f'--{name}={value}' for name, value in saved.items() if name in grpo.DEFAULTS]
-    run = grpo.set_up(flags + list(words))
+             'resume': True}                            # no network is made
+    knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
+    run = grpo.set_up([knobs, *words])
     networks = {'before': run.policy}
-    if 'must_match' in checkpoint:              # of a run
+    if 'checksums' in checkpoint:               # of a run
         networks['after'], _ = load_network(path, run.policy.device)
         for name in run.checksums:
-            if run.checksums[name] != checkpoint['must_match'].get(name):
+            if run.checksums[name] != checkpoint['checksums'].get(name):
                 print("made anew since this run, or changed by a flag:", name)
-                if name == 'generator':         # then the start is lost
+                if name == 'contents of generator':     # then the start is lost
                     del networks['before']
     return run, networks
 
@@ -49,21 +50,34 @@ def open_run(path='out-grpo', *words):
 if __name__ == "__main__":
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
-    ours = [word for word in words if word.startswith(('--prompt', '--num_samples', '--help'))]
+    flags = ('--prompt', '--num_samples', '--help', '-h')
+    ours = [word for word in words if word.startswith(flags)]
     configure(globals(), ours)
     run, networks = open_run(*[word for word in words if word not in ours])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
-    prompts = run.held_out[:num_samples]
+    prompts = grpo.held_out_prompts(run.data)[:num_samples]
     if prompt:
-        prompts = run.data.typed_prompt(prompt).prompts('train', 1, grpo.group_size, grpo.seed)
-    names = run.scorer.shown_names(grpo.rewards, prompt)
+        prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed)
+    names = ['verify'] if run.scorer.verify else []
+    names += [*grpo.rewards, 'distinct']
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
             r = grpo.act(network, prompts[[b]])
-            show_group(label, r, run.scorer.score(names, r))
+            if 'kl' in names:
+                grpo.look_back(r, network, run.scorer.reference)
+            scores = {}
+            for name in names:
+                try:
+                    scores |= run.scorer.score([name], r)
+                except AssertionError as e:
+                    # A typed prompt has no answer and no columns: leave out what asks for them.
+                    if not (prompt and type(e.__cause__) is TypeError):
+                        raise
+            show_group(label, r, scores)
         print()
     if not prompt:
         for label, network in networks.items():
-            print_line(label, grpo.evaluate(network, run))
+            means, _, _ = grpo.evaluate(network, run)
+            print_line(label, means.items())

@@ -16,12 +16,11 @@ outcomes, finite differences, or slow loops over one token at a time. Read from 
   it learns           toy policies find what a toy reward likes; the numbers of an evaluation
 
 Letters: P prompts of a step, B of a micro-step | k completions of each | N = B * k sequences
-T positions | V vocabulary | M sampled tokens, from U distributions | G groups | X outcomes"""
+T positions | V vocabulary | M sampled tokens | G groups"""
 import collections
 import copy
 import itertools
 import math
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -30,13 +29,13 @@ from torch import nn
 
 import rollout
 import train_grpo
-from data.dataset import Dataset, Prompts, Tokenizer
-from judge import Scorer, auc
+from data.dataset import Prompts, Tokenizer
+from judge import Scorer
 from model import GPT, make_optimizers
-from rollout import (Rollout, TokenStats, draw, exact_kl, kept_set, log_probs, stats_of,
-                     token_stats)
-from train_grpo import (act, adapted_kl_beta, dead_groups, evaluate, group_advantages, grpo_loss,
-                        loss_divisor, sampled_kl, take_step)
+from rollout import (Rollout, TokenStats, distinct_rows, draw, exact_kl, kept_set, log_probs,
+                     stats_of, token_stats)
+from train_grpo import (act, adapted_kl_beta, collect, dead_groups, evaluate, group_advantages,
+                        grpo_loss, learn, loss_divisor, look_back, sampled_kl)
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
 RULES = pytest.mark.parametrize('rule', [
@@ -108,32 +107,31 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
     blank = nn.functional.pad(rank <= torch.arange(P)[:, None] % 4, (0, 1))
     blank[2, 4] = False
     tokens[2, 4] = TOK.pad
-    data = Dataset(['aaaaaa'], ['aaaaaa'], TOK, causal, 6)      # knows the tokenizer, no answers
     uniforms = torch.rand(P, k, 6).double()
-    return Prompts(tokens, blank, uniforms, torch.rand(P, 6), torch.arange(P), data)
+    return Prompts(tokens, blank, uniforms, torch.rand(P, 6), torch.arange(P), [{}] * P, TOK,
+                   causal)
 
 
 def rollout_of(ids):
-    """Return a Rollout of M sampled ids by hand: sequences of one token, from one distribution."""
+    """Return a Rollout of M sampled ids by hand: sequences of one token."""
     ids = ids[:, None]
-    return Rollout(None, ids, None, None, 0 * ids, torch.zeros(ids.shape), torch.ones(1, 1))
+    return Rollout(None, ids, 0 * ids, torch.zeros(ids.shape), None, ids)
 
 
-def two_sequences():
-    """Return a Rollout of two sequences by hand, of 1 and of 4 sampled tokens. Each token is id 0,
-    and has a distribution of its own."""
-    drawn_from = torch.tensor([[0, -1, -1, -1], [1, 2, 3, 4]])
-    return Rollout(None, torch.zeros(2, 4).long(), None, None, drawn_from, torch.zeros(2, 4),
-                   torch.ones(5, 1))
+def two_sequences(*lengths):
+    """Return a Rollout of two sequences by hand, of so many sampled tokens. Each token is id 0."""
+    pass_of = -(torch.arange(4) >= torch.tensor(lengths)[:, None]).long()       # 0 or -1
+    return Rollout(None, torch.zeros(2, 4).long(), pass_of, torch.zeros(2, 4), None, pass_of)
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
-    """Return the summed loss of a Rollout by hand, whose distributions have logits z (U, V)."""
-    n, t, u = r.tokens()
+    """Return the summed loss of a Rollout by hand, whose tokens have logits z (M, V)."""
+    actions = r.sequences[r.is_sampled]                                         # (M,)
     zeros = torch.zeros(r.sequences.shape, dtype=z.dtype)
-    stats = TokenStats(*[zeros.index_put((n, t), values) for values in stats_of(
-        z, z_ref, r.kept, u, r.sequences[n, t], train_grpo.temperature)])
-    r.logp_old = logp_old
+    stats = TokenStats(*[zeros.masked_scatter(r.is_sampled, values) for values in stats_of(
+        z, torch.arange(len(z)), actions, z_ref, r.kept, train_grpo.temperature)])
+    if logp_old is not None:
+        r.stats_old = stats._replace(logp=logp_old)
     return grpo_loss(stats, r, advantages, beta)
 
 
@@ -152,10 +150,7 @@ def slow_softmax(z):
 
 def slow_logits(model, state, t):
     """Return the logits (V,) of a model for position t of a state (T,) that may have blanks."""
-    blank = state == model.blank_id
-    if model.causal:
-        blank = torch.arange(len(state)) == t
-    return model.logits(model(state[None], blank[None]))[blank[:t].sum()]
+    return model.logits(model(state[None])[0, t])
 
 
 def slow_completion(model, prompts, b, u):
@@ -280,10 +275,11 @@ def expected_step(z, reward_of, k, rule, sampler=None, is_corrected=False):
     logp = ((z if sampler is None else sampler) / train_grpo.temperature).log_softmax(0)
     chance = logp[groups].sum(1, keepdim=True).exp()                            # (G, 1)
     advantages = group_advantages(reward_of(groups), rule, eps=0.0) * chance
-    z = z[None].clone().requires_grad_()
+    z = z.clone().requires_grad_()
     logp_old = logp[groups].view(-1, 1) if is_corrected else None
-    terms, _ = loss_of(z, rollout_of(groups.flatten()), advantages, logp_old)
-    return -torch.autograd.grad(terms['loss'] / k, z)[0][0]
+    terms, _ = loss_of(z.expand(groups.numel(), -1), rollout_of(groups.flatten()), advantages,
+                       logp_old)
+    return -torch.autograd.grad(terms['loss'] / k, z)[0]
 
 
 @pytest.mark.parametrize('k', [2, 3])
@@ -364,12 +360,14 @@ def test_weight_of_a_prompt_depends_on_its_pass_rate(p):
 
 @pytest.mark.parametrize('V', [5, 50257])
 def test_an_id_of_probability_0_is_never_drawn_and_ties_do_not_widen_top_k(V):
-    u = torch.tensor([0.0, 1e-30, 0.5, 1 - 2 ** -24]).expand(64, 4)
+    u = torch.tensor([0.0, 1e-30, 0.5, 1 - 2 ** -24]).repeat(64)
     kept = torch.rand(64, V) < 0.5
     kept[:, [0, -1]] = False
     kept[:, V // 2] = True
-    actions = draw(log_probs(torch.randn(64, V), 1.0, kept), u)
-    assert kept.gather(1, actions).all()
+    kept = kept.repeat_interleave(4, 0)                     # all uniforms for each of 64
+    z = torch.randn(64, V).repeat_interleave(4, 0)
+    actions = draw(log_probs(z, 1.0, kept), u)
+    assert kept.gather(1, actions[:, None]).all()
     assert kept_set(torch.zeros(3, V).log_softmax(-1), 4).sum(1).tolist() == [4, 4, 4]
 
 
@@ -415,8 +413,8 @@ def test_with_the_ratio_of_a_sequence_all_its_tokens_share_one_weight(level, kno
     knobs(ratio_level=level, clip_low=1e9, clip_high=1e9)
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
     log_ratio = torch.randn(5)
-    r = two_sequences()
-    logp_old = r.is_sampled * (-math.log(3) - log_ratio)[r.drawn_from]
+    r = two_sequences(1, 4)
+    logp_old = torch.zeros(2, 4).masked_scatter(r.is_sampled, -math.log(3) - log_ratio)
     terms, _ = loss_of(z, r, torch.ones(1, 2), logp_old)
     push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
     if level == 'sequence':
@@ -477,7 +475,8 @@ def test_extreme_log_probs_leave_the_gradient_finite(kl_type, knobs):
     knobs(kl_type=kl_type, entropy_coef=0.1)
     z = torch.tensor([[300.0, 0, -300.0]], requires_grad=True)
     z_ref = z.detach().flip(1)
-    terms, _ = loss_of(z, rollout_of(torch.arange(3)), torch.ones(1, 3), None, z_ref, 0.1)
+    terms, _ = loss_of(z.expand(3, -1), rollout_of(torch.arange(3)), torch.ones(1, 3), None,
+                       z_ref.expand(3, -1), 0.1)
     assert torch.autograd.grad(terms['loss'], z)[0].isfinite().all()
 
 
@@ -512,7 +511,7 @@ PUNISHED = {                    # weight of the tokens of two sequences, of 1 an
 def test_by_sequence_a_long_wrong_completion_is_punished_less_per_token(norm, knobs):
     """The length bias that Dr. GRPO removed: a policy learns to be wrong at length."""
     knobs(loss_norm=norm)
-    r = two_sequences()
+    r = two_sequences(1, 4)
     z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
     terms, _ = loss_of(z, r, -torch.ones(1, 2))
     push, _, _ = torch.autograd.grad(terms['loss'] / loss_divisor(r), z)[0].T
@@ -523,8 +522,7 @@ def test_by_sequence_a_long_wrong_completion_is_punished_less_per_token(norm, kn
 def test_a_prompt_without_blanks_has_no_gradient_and_spoils_no_other(level, knobs):
     """By sequence it counts as one of two."""
     knobs(loss_norm='sequence', ratio_level=level)
-    r = two_sequences()
-    r.drawn_from = torch.tensor([[-1, -1, -1, -1], [0, 1, 2, 3]])
+    r = two_sequences(0, 4)
     z = torch.zeros(4, 3, requires_grad=True)               # all probabilities are 1/3
     terms, _ = loss_of(z, r, torch.ones(1, 2))
     close(terms['loss'], torch.tensor(-1.0))                # not NaN: A = 1, times a mean of ones
@@ -538,8 +536,7 @@ def letters(completions):
 
 
 def toy_scorer(reference):
-    return Scorer(functions={'letters': letters}, reference=reference,
-                  temperature=train_grpo.temperature)
+    return Scorer(functions={'letters': letters}, reference=reference)
 
 
 # The simplest step: all prompts in one micro-step, one pass, one update. Then every ratio is 1 and
@@ -549,31 +546,34 @@ def toy_scorer(reference):
 #
 # Every other case names the knobs that differ. Three names are no knobs: causal; dead, if groups of
 # equal rewards are there; and beta, 0.3 if nothing is said. A case with several updates must clip.
+# The reward 'kl' makes all rewards different, so dead groups have none, or one of weight 0.
 FOUR = {'batch_size': 1, 'gradient_accumulation_steps': 4}
 TWO = {'batch_size': 2, 'gradient_accumulation_steps': 2}
 STEPS = {
     'one pass': {'batch_size': 4, 'adv_norm': 'rloo'},
     'micro-steps, tempered': {**TWO, 'temperature': 1.3, 'adv_norm': 'std', 'kl_type': 'k3'},
     'filtered, by sequence': {**FOUR, 'top_p': 0.8, 'loss_norm': 'sequence', 'entropy_coef': 0.2},
-    'updates, clipped': {'batch_size': 4, 'inner_updates': 3, 'clip_low': 0.01, 'clip_high': 0.02},
-    'sequence ratio': {**TWO, 'inner_updates': 2, 'ratio_level': 'sequence', 'kl_type': 'k3_ratio',
+    'updates, clipped': {'batch_size': 4, 'epochs': 3, 'clip_low': 0.01, 'clip_high': 0.02},
+    'sequence ratio': {**TWO, 'epochs': 2, 'ratio_level': 'sequence', 'kl_type': 'k3_ratio',
                        'loss_norm': 'constant', 'clip_high': 0.01},
-    'cispo, mini-batches': {**FOUR, 'objective': 'cispo', 'mini_batches': 2, 'inner_updates': 2,
+    'cispo, mini-batches': {**FOUR, 'objective': 'cispo', 'mini_batches': 2, 'epochs': 2,
                             'top_k': 3, 'kl_type': 'k2', 'clip_high': 0.01},
-    'mini-batches': {**FOUR, 'mini_batches': 4, 'clip_low': 0.01, 'loss_norm': 'sequence'},
+    'mini-batches': {**FOUR, 'mini_batches': 4, 'clip_low': 0.01, 'loss_norm': 'sequence',
+                     'rewards': {'letters': 1.0}},
     'two passes': {**TWO, 'n_fill_steps': 2, 'loss_norm': 'sequence', 'temperature': 0.7},
-    'three passes': {**FOUR, 'n_fill_steps': 3, 'top_p': 0.9, 'inner_updates': 2,
+    'three passes': {**FOUR, 'n_fill_steps': 3, 'top_p': 0.9, 'epochs': 2,
                      'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
     'causal': {'causal': True, **TWO, 'entropy_coef': 0.1},
     'causal, filtered': {'causal': True, **TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
-                         'adv_norm': 'std', 'inner_updates': 2, 'loss_norm': 'sequence',
+                         'adv_norm': 'std', 'epochs': 2, 'loss_norm': 'sequence',
                          'ratio_level': 'sequence'},
     # without KL and entropy, groups of equal rewards are left out
-    'dead groups': {'dead': True, 'beta': 0.0, **TWO, 'inner_updates': 2, 'top_k': 3},
+    'dead groups': {'dead': True, 'beta': 0.0, **TWO, 'epochs': 2, 'top_k': 3,
+                    'rewards': {'letters': 1.0, 'kl': 0.0}},
     'dead groups, three passes': {'dead': True, 'beta': 0.0, 'batch_size': 4, 'n_fill_steps': 3},
     'dead groups, causal': {'dead': True, 'beta': 0.0, 'causal': True, **TWO, 'top_p': 0.8,
                             'mini_batches': 2},
-    'dead groups, but a KL': {'dead': True, **TWO, 'inner_updates': 2},
+    'dead groups, but a KL': {'dead': True, **TWO, 'epochs': 2},
     'dead groups, but an entropy bonus': {'dead': True, 'beta': 0.0, 'entropy_coef': 0.2, **TWO},
 }
 
@@ -584,8 +584,9 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     Every update is divided once, whatever number of micro-steps it has."""
     case = {'causal': False, 'dead': False, 'beta': 0.3} | STEPS[name]
     causal, dead, beta = [case.pop(key) for key in ('causal', 'dead', 'beta')]
-    kl_weight = 0.0 if dead else -0.5           # its noise would make all rewards different
-    knobs(**case, grad_clip=0.0, rewards={'letters': 1.0, 'kl': kl_weight})
+    knobs(grad_clip=0.0, rewards={'letters': 1.0} if dead else {'letters': 1.0, 'kl': -0.5})
+    knobs(**case)
+    kl_weight = train_grpo.rewards.get('kl', 0.0)
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
@@ -593,9 +594,9 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     reference.register_forward_hook(lambda *_: asked.append(1))
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
     prompts = toy_prompts(causal, seed=8 if dead and not causal else 1)
-    _, scores, advantages, line = take_step(policy, toy_scorer(reference), [sgd], prompts,
-                                            0.1, beta)
-    assert dead == line['dead_groups'].bool()
+    micro_steps, scores, advantages = collect(policy, toy_scorer(reference), prompts)
+    metrics = learn(policy, reference, [sgd], micro_steps, advantages, 0.1, beta)
+    assert dead_groups(scores['reward']).any() or not dead
     assert dead or len(asked) == train_grpo.gradient_accumulation_steps
     if name == 'dead groups':                   # not dead is one with a completion at the mean
         assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
@@ -612,7 +613,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
     losses, norms = [], []
-    for first in list(range(0, 4, size)) * train_grpo.inner_updates:
+    for first in list(range(0, 4, size)) * train_grpo.epochs:
         loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size],
                          advantages[first:first + size], beta)
         losses.append(loss.detach())
@@ -621,24 +622,24 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
         norms.append(nn.utils.get_total_norm([p.grad for p in by_hand.parameters()]))
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
-    close(line['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
-    close(line['grad_norm'], torch.stack(norms).mean(), atol=1e-5)
+    close(metrics['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
+    close(metrics['grad_norm'], torch.stack(norms).mean(), atol=1e-5)
     if not dead and len(losses) == 1:
-        close(line['entropy'].double(), entropy, atol=1e-5)
-    assert dead or (line['clip_frac'] > 0) == (len(losses) > 1)
-    assert line['sampler_gap'].abs() < 1e-9     # also after several updates
+        close(metrics['entropy'].double(), entropy, atol=1e-5)
+    assert dead or (metrics['clip_frac'] > 0) == (len(losses) > 1)
+    assert metrics['sampler_gap'].abs() < 1e-9  # also after several updates
 
 
 @CAUSAL
 def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
         causal, knobs, monkeypatch):
-    """A step of long completions would otherwise need its memory for U x V log-probabilities."""
+    """A step of long completions would otherwise need its memory for M x V log-probabilities."""
     knobs(top_k=3, temperature=0.7)
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     r = act(policy, toy_prompts(causal, P=9, k=4))
     whole = token_stats(r, policy, reference, 0.7)
-    monkeypatch.setattr(rollout, 'LOGITS_AT_ONCE', 14)       # two distributions of five ids
+    monkeypatch.setattr(rollout, 'NUMBERS_AT_ONCE', 14)      # two tokens, of five logits each
     saved = []
 
     def save(x):
@@ -667,8 +668,8 @@ def everything(policy, order):
     tokens = torch.zeros(len(groups), 3).long()
     uniforms = (1 - 1e-6) * ids.double()        # 0 draws id 0, and nearly 1 draws id 1
     prompts = Prompts(tokens, tokens == 0, uniforms[groups],
-                      torch.tensor(order).expand(len(groups), 3), groups[:, 0],
-                      Dataset(['aaa'], ['aaa'], TOK, False, 3))
+                      torch.tensor(order).expand(len(groups), 3), groups[:, 0], [{}] * 8, TOK,
+                      False)
     outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
     logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
@@ -688,7 +689,7 @@ ROLLOUTS = {
 @pytest.mark.parametrize('name', ROLLOUTS)
 def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
     """Greedy decoding keeps one id. A prompt without blanks stays as it is. The network is never
-    asked about nothing."""
+    asked about nothing. The Rollout tells which tokens were sampled, and what the network saw."""
     case = {'causal': False, 'greedy': False} | ROLLOUTS[name]
     causal, greedy = [case.pop(key) for key in ('causal', 'greedy')]
     knobs(**case)
@@ -703,17 +704,74 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
         knobs(top_k=1)
     completions = slow_rollout(policy, prompts)
     assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in completions]))
-    n, t, u = r.tokens()
-    assert t.equal(r.where.nonzero()[u, 1]) and u.diff().min() >= 0
-    slow = {(n, c.t): c.logp for n, (_, tokens) in enumerate(completions) for c in tokens}
+    slow = {(n, c.t): c for n, (_, tokens) in enumerate(completions) for c in tokens}
     places = list(map(tuple, r.is_sampled.nonzero().tolist()))
     assert sorted(slow) == places
     if not greedy:
         logp = token_stats(r, policy, None, train_grpo.temperature).logp
-        close(logp[r.is_sampled], torch.stack([slow[place] for place in places]))
-        assert not logp[~r.is_sampled].any()
-    if not causal:                              # completions in the same state share a distribution
-        assert r.where.sum() < len(places)
+        expected = torch.stack([slow[place].logp for place in places])
+        for values in (logp, r.logp_sampled):
+            close(values[r.is_sampled], expected)
+            assert not values[~r.is_sampled].any()
+    states, state_of = r.states(policy)
+    for n, t in places:
+        stop = t if causal else 6               # a causal network sees what is to the left
+        assert states[state_of[n, t], :stop].equal(slow[n, t].state[:stop])
+    if not causal:                              # completions that are equal so far share a state
+        assert len(states) < len(r.sequences) * (int(r.pass_of.max()) + 1)
+
+
+@CAUSAL
+@pytest.mark.parametrize('greedy', [False, True])
+def test_sequences_that_are_equal_so_far_go_through_the_network_once(causal, greedy, knobs):
+    """Greedy completions of a prompt are equal to the end."""
+    P, k = 8, 4
+    knobs(n_fill_steps=1 if causal else 3)
+    policy = tiny(causal)
+    sizes = []
+    policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
+    r = act(policy, toy_prompts(causal, P, k), greedy)
+    seen = collections.defaultdict(set)         # what the network was asked about, by pass
+    for n, (ids, pass_of) in enumerate(zip(r.sequences.tolist(), r.pass_of.tolist())):
+        for i in range(max(pass_of) + 1):
+            if causal:      # the passes are columns; a prompt may still be given in the first ones
+                at = i + int(r.prompts.blank.any(0).int().argmax())
+                seen[i].add((n // k, *ids[:at]))
+            elif i in pass_of:
+                seen[i].add(tuple(TOK.blank_id if of >= i else id for id, of in zip(ids, pass_of)))
+    assert sizes == [len(states) for states in seen.values()]
+    assert sum(sizes) < 0.9 * P * k * len(sizes)
+
+
+def test_distinct_rows_equal_a_slow_loop():
+    x = torch.randint(3, (5, 40, 3)) * 25_000   # ids of a large vocabulary
+    is_used = torch.rand(5, 40) < 0.8
+    for used in (is_used, None):
+        rows, number = distinct_rows(x, used)
+        if used is None:
+            used = is_used | True
+        expected = set(map(tuple, x[used].tolist()))
+        assert len(rows) == len(expected) and set(map(tuple, rows.tolist())) == expected
+        assert rows[number[used]].equal(x[used]) and not number[~used].any()
+
+
+@CAUSAL
+def test_a_part_of_a_rollout_is_what_its_prompts_give_alone(causal, knobs):
+    """As if those of dead groups had never been there."""
+    knobs(top_k=3, n_fill_steps=1 if causal else 2)
+    policy = tiny(causal)
+    reference = tiny(causal, seed=3)
+    prompts = toy_prompts(causal)
+    chosen = torch.tensor([False, True, False, True])
+    whole, alone = [act(policy, prompts) for prompts in (prompts, prompts[chosen])]
+    for r in (whole, alone):
+        look_back(r, policy, reference)
+    part = whole.of_prompts(chosen)
+    for name in ('sequences', 'pass_of', 'logp_sampled', 'stats_old'):
+        close(getattr(part, name), getattr(alone, name))
+    kept = [r.kept[r.kept_row[r.is_sampled]] for r in (part, alone)]
+    assert kept[0].equal(kept[1])
+    close(*[token_stats(r, policy, reference) for r in (part, alone)])
 
 
 @pytest.mark.parametrize('order', [
@@ -758,7 +816,9 @@ def share_of_a(policy, kl_beta=0.0, kind='muon', learning_rate=1e-2):
     scorer = toy_scorer(reference)
     for step in range(40):
         prompts = toy_prompts(policy.causal, P=16, k=8, seed=step)
-        [(_, r)], *_ = take_step(policy, scorer, optimizers, prompts, learning_rate, kl_beta)
+        micro_steps, _, advantages = collect(policy, scorer, prompts)
+        learn(policy, reference, optimizers, micro_steps, advantages, learning_rate, kl_beta)
+        _, r = micro_steps[0]
     return (r.sequences[r.is_sampled] == 1).float().mean()
 
 
@@ -770,45 +830,47 @@ def test_a_policy_learns_the_letter_that_a_toy_reward_likes(causal, kl_beta, kno
     assert 0.05 < share < 0.4 if kl_beta else share > 0.7
 
 
+def toy_run(causal, goal, **more):
+    """Return what evaluate() needs of a Run. Its held-out prompts are toy prompts."""
+    def prompts(split, n, k, seed):
+        assert split == 'val'
+        return toy_prompts(causal, n, k, seed)
+    return SimpleNamespace(data=SimpleNamespace(prompts=prompts), scorer=Scorer(**more), goal=goal)
+
+
 @CAUSAL
 def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_decoding(
         causal, knobs):
     """True is a completion that the verifier gives 1: less is not."""
-    knobs(rewards={'judge': 0.5, 'letters': 2.0})
+    knobs(rewards={'judge': 0.5, 'letters': 2.0}, eval_prompts=20)
     policy = tiny(causal)
-    prompts = toy_prompts(causal, P=20, k=4)
-    scorer = toy_scorer(None)
-    scorer.judge = tiny(True, seed=5)
-    scorer.verify = lambda completion: min(1, completion.count('a') / 2)
-    run = SimpleNamespace(scorer=scorer, held_out=prompts, goal='verify')
-    expected = {}
-    for suffix in ('_greedy', ''):
-        r = act(policy, prompts, greedy=suffix == '_greedy')
-        names = ['judge', 'letters', 'distinct', 'verify', 'tokens'] + ['ended'] * causal
-        scores = scorer.score(names, r)                                         # (20, 4) each
-        scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']
-        expected |= {name + suffix: values.mean().item() for name, values in scores.items()}
-    verify = scores['verify']
-    expected |= {'pass@4': (verify == 1).any(1).float().mean().item(),
-                 'standard_error': verify.mean(1).std().item() / 20 ** 0.5,
-                 'judge_auc': auc(scores['judge'], verify == 1)}
-    assert evaluate(policy, run) == pytest.approx(expected)
-    scorer.verify = lambda completion: 0        # all wrong, but of 20 prompts only
-    assert evaluate(policy, run)['standard_error'] == 1 / 20
+    run = toy_run(causal, 'verify', judge=tiny(True, seed=5), functions={'letters': letters},
+                  verify=lambda completion: min(1, completion.count('a') / 2))
+    means = {}
+    goals = {'verify': [], 'reward': []}        # of each prompt: sampled, greedy
+    for kind in ('eval', 'greedy'):
+        r = act(policy, toy_prompts(causal, 20, 4, seed=0), greedy=kind == 'greedy')
+        scores = run.scorer.score(['judge', 'letters', 'distinct', 'verify', 'tokens', 'ended'], r)
+        scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']        # (20, 4)
+        means |= {f'{kind}/{name}': values.mean().item() for name, values in scores.items()}
+        for goal in goals:
+            goals[goal].append(pytest.approx(scores[goal].mean(1).tolist(), abs=1e-6))
+        if kind == 'eval':
+            means['eval/pass@4'] = sum(1 in group for group in scores['verify'].tolist()) / 20
+    for run.goal in goals:
+        assert evaluate(policy, run) == (pytest.approx(means), *goals[run.goal])
 
 
-def test_an_evaluation_holds_two_rollouts_and_asks_the_network_once_for_a_greedy_one(knobs):
-    """While one is made, the one before it is still there."""
-    made = []
-
-    def watched(policy, prompts, greedy):
-        r = act(policy, prompts, greedy)
-        made.append(weakref.ref(r))
-        assert sum(r() is not None for r in made) <= 2
-        assert not greedy or len(r.states) <= 3 * len(prompts)
-        return r
-
-    knobs(rewards={'distinct': 1.0}, batch_size=2, n_fill_steps=3, act=watched)
-    evaluate(tiny(), SimpleNamespace(scorer=toy_scorer(None), held_out=toy_prompts(P=8, k=4),
-                                     goal='reward'))
-    assert len(made) == 8
+def test_a_name_that_ends_in_greedy_is_not_the_greedy_score_of_another_reward(knobs):
+    """And without a verifier there is no pass@4."""
+    knobs(rewards={'x': 1.0, 'x_greedy': 1.0}, eval_prompts=20)
+    policy = tiny()
+    run = toy_run(False, 'reward', functions={
+        'x': letters, 'x_greedy': lambda completions: [100.0] * len(completions)})
+    means, *_ = evaluate(policy, run)
+    for kind in ('eval', 'greedy'):
+        r = act(policy, toy_prompts(False, 20, 4, seed=0), greedy=kind == 'greedy')
+        x = sum(letters([case['completion'] for case in r.cases()])) / 80
+        assert means[f'{kind}/x'] == pytest.approx(x) and means[f'{kind}/x_greedy'] == 100
+        assert means[f'{kind}/reward'] == pytest.approx(x + 100)
+    assert means['eval/x'] != means['greedy/x'] and 'eval/pass@4' not in means

@@ -22,7 +22,6 @@ learning_rate = 1e-4
 min_lr = 1e-5
 warmup_iters = 3
 max_iters = 30
-compile = False
 
 out_dir = 'out-antibodies'
 log_interval = 1

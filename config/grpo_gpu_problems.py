@@ -31,7 +31,6 @@ optimizer = 'adamw'
 learning_rate = 1e-6
 min_lr = 1e-7
 max_iters = 500
-compile = False
 
 out_dir = 'out-gsm8k'
 log_interval = 1

@@ -1,6 +1,6 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
-# failure: start 17.0 %, line to beat 16.4 %, policy 4.5, 3.7, 4.1 %; seeds 1, 2, 3; 100 s of one
+# failure: start 17.0 %, greedy 16.4 %, policy 4.5, 3.7, 4.1 %; seeds 1, 2, 3; 100 s of one
 # core, besides pretraining
 
 from data.failures import fails as _fails
@@ -18,7 +18,7 @@ batch_size = 16
 gradient_accumulation_steps = 4
 
 adv_norm = 'batch'
-inner_updates = 2
+epochs = 2
 mini_batches = 4
 kl_beta = 0.0               # the KL is in the reward
 entropy_coef = 0.005

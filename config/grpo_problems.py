@@ -26,7 +26,6 @@ learning_rate = 2e-5
 min_lr = 2e-6
 warmup_iters = 3
 max_iters = 32
-compile = False
 
 out_dir = 'out-problems'
 log_interval = 1

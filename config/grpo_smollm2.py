@@ -19,7 +19,6 @@ learning_rate = 2e-5
 min_lr = 2e-6
 warmup_iters = 3
 max_iters = 75
-compile = False
 
 out_dir = 'out-smollm2'
 log_interval = 1

@@ -1,6 +1,6 @@
 # it learns to think: under which cup is the ball? The reward is 1 if the last letter is right
 # python train_grpo.py config/grpo_think.py
-# verify: start 43.4 %, line to beat 41.2 %, policy 99.4, 99.7, 99.4 %; seeds 1, 2, 3; tokens per
+# verify: start and line to beat 43.4 %, policy 99.4, 99.7, 99.4 %; seeds 1, 2, 3; tokens per
 # completion 3.0 -> 9.5. With generators of seeds 2 and 3: 45.0 (40.6) -> 99.8, 47.6 (41.8) -> 99.7.
 # 40 s on one quiet core from nothing to the end
 

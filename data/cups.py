@@ -52,6 +52,7 @@ def follow(prompt, errors=0.0, rng=random):
     return steps
 
 
-def verify(prompt, completion):
-    """Return 1.0 if the last letter of the completion is the cup where the ball ends, else 0.0."""
-    return float(completion[-1:] == follow(prompt)[-1])
+def verify(text):
+    """Return 1.0 if the text ends with the cup where the ball ends, else 0.0."""
+    prompt, _, answer = text.partition('=')
+    return float(answer[-1:] == follow(prompt)[-1])

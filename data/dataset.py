@@ -3,6 +3,7 @@
 A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
 from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
 import copy
+import difflib
 import functools
 import importlib
 import itertools
@@ -15,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import BLANK, fail, fail_unknown, reading
-from data.pairs import as_record, is_answer, read_records
+from data.pairs import BLANK, as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
 
 # letters: n prompts or sequences | T tokens in a sequence | V base ids
@@ -109,17 +109,24 @@ def read_texts(dataset):
         module = importlib.import_module(f'data.{dataset}')
         assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
         lists = module.texts()
-        with reading(f'data/{dataset}.py, what texts() returns,'):
+        try:
             train, held_out = [list(map(as_record, texts)) for texts in lists]
+        except (AssertionError, OSError):       # these are sentences already
+            raise
+        except Exception as e:                  # texts() can return anything
+            raise AssertionError(f"data/{dataset}.py, what texts() returns, is damaged, or not "
+                                 f"what was expected: {e!r:.300}") from e
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
-        fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
+        similar = difflib.get_close_matches(dataset, [*modules, *os.listdir()])
+        raise AssertionError(f"there is no dataset '{dataset}'; similar names: {similar or 'none'}")
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_records(dataset))
     elif dataset.endswith('.txt'):
         train, held_out = hold_out(paragraphs_of(dataset))
     else:
-        fail(f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
+        raise AssertionError(
+            f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
     # What stands in both lists is held out only: it must not be trained on.
     known = set(map(contents, held_out))
     train = [text for text in train if contents(text) not in known]
@@ -174,9 +181,9 @@ class Dataset:
     """Texts as rows of token ids, and the prompts that are made from them.
 
     rows (n, T): of running text all windows of T tokens; of records each prompt with its answer and
-    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. records: one for
-    each row; shown (n, T): the rows with blank_id in the blanks; running text has neither. Blanks
-    that are 'random' or a 'suffix' are drawn anew for each step instead."""
+    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. shown (n, T): the
+    rows of records with blank_id in the blanks. (Blanks that are 'random' or a 'suffix' are drawn
+    anew for each step instead.) examples: a dict for each row, with what rewards can ask for."""
 
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
@@ -190,26 +197,25 @@ class Dataset:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.fill_order = fill_order
-        self.blank_kind = blank_kind
-        # only used if the blanks of a row are not always the same
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
-        self.records = None
         check_blanks(train, blank_kind, blank_low, blank_high)
         is_text = type(train[0]) is str
+        # A causal network continues running text at its end, and a pair by its answer.
+        self.blank_kind = blank_kind
+        if causal and blank_kind == 'random':
+            self.blank_kind = 'suffix' if is_text else 'answer'
         has_chat = hasattr(tok, 'encode_chat') and not is_text and blank_kind != 'marked'
         assert has_chat or not chat_template, (
             "chat_template: expected a pretrained generator, and prompts without marked blanks")
-        # A causal network continues running text at its end, and a pair by its answer.
-        if causal and blank_kind == 'random':
-            self.blank_kind = 'suffix' if is_text else 'answer'
         if is_text:
             self.make_windows(train, held_out, block_size or 64)
-        else:
-            self.make_pairs(train, held_out, block_size)
+            return
+        self.make_rows(train, held_out, block_size)
+        if causal:                              # room after the longest prompt
             blanks = (self.shown == tok.blank_id).int()
-            room = self.block_size - int(blanks.argmax(1).max())    # after the longest prompt
-            assert room >= max_new_tokens or not causal, (
+            room = self.block_size - int(blanks.argmax(1).max())
+            assert room >= max_new_tokens, (
                 f"max_new_tokens = {max_new_tokens}, but after the longest prompt the network has "
                 f"room for {room} tokens: see block_size in pretrain.py")
 
@@ -227,28 +233,27 @@ class Dataset:
             self.rows_of[split] = np.arange(start, len(stream) - T + 1)
             assert len(self.rows_of[split]) > 0, f"'{split}' has fewer than {T} tokens"
         self.rows = torch.tensor(stream).unfold(0, T, 1)    # all windows, without a copy
+        self.examples = [{}] * len(self.rows)   # running text has no columns
 
-    def make_pairs(self, train, held_out, block_size):
+    def make_rows(self, train, held_out, block_size):
         """Encode each record as a row, and once more with blank_id in its blanks."""
         records = train + held_out
         self.rows_of = {'train': np.arange(len(train)),
                         'val': np.arange(len(train), len(records))}
-        names = dict.fromkeys(itertools.chain(*records))
-        # a column that is missing is None; and these are copies, which encode_pair() changes
-        self.records = [names | record for record in records]
+        columns = dict.fromkeys(itertools.chain(*records))      # one that is missing is None
         encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
-        encoded = list(map(encode, self.records))
+        encoded = [encode(columns | record) for record in records]
         # After any prompt there is room for the longest answer.
-        prompts, answers, _ = zip(*encoded)
+        prompts, answers, _, self.examples = zip(*encoded)
         longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
         self.block_size = T = min(block_size or 1024, longest)
         rows = []
         shown_rows = []
-        for record, (prompt, answer, shown) in zip(self.records, encoded):
+        for prompt, answer, shown, example in encoded:
             # A pair that is cut would teach an answer without its end.
             n = len(shown)
             assert n <= T, (
-                f"{record.get('line', 'a pair')} has {n} tokens; expected {T} or less")
+                f"{example.get('line', 'a pair')} has {n} tokens; expected {T} or less")
             padding = [self.tok.pad] * (T - n)
             rows.append(prompt + answer + padding)
             shown_rows.append(shown + padding)
@@ -256,45 +261,41 @@ class Dataset:
         self.shown = torch.tensor(shown_rows)
 
     def encode_pair(self, record):
-        """Return three lists of ids: a prompt; its answer and eos; and both, with blank_id in the
-        blanks.
-
-        If blanks are filled, this also changes the record. A completion is then the whole text, so
-        record['answer'] becomes the whole text, too, and verify() can compare them. The prompt is
-        deleted: cases_of() makes one that shows the blanks."""
+        """Return three lists of ids, a prompt; its answer and eos; and both, with blank_id in the
+        blanks; and the example of this record."""
         tok = self.tok
         assert record['answer'] or self.causal or self.blank_kind != 'answer', (
             f"{record.get('line', record)} has no answer; only a causal generator needs none")
         encode_prompt = tok.encode_chat if self.chat_template else self.encode
         prompt = encode_prompt(record['prompt'])
         answer = self.encode(record['answer'])
-        end = tok.blank_id                      # a generated answer includes eos
-        if not self.causal:
-            # a generator that fills blanks returns the whole text, so that is the answer
-            end = tok.eos
-            del record['prompt']
-            record['answer'] = tok.decode(prompt + answer)
-        return prompt, answer + [tok.eos], prompt + [tok.blank_id] * len(answer) + [end]
+        if self.causal:                         # eos is generated, too
+            return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1), record
+        # A completion is the whole text, so the answer is, too. Prompts.cases() makes the prompt,
+        # because it shows the blanks.
+        example = record | {'answer': tok.decode(prompt + answer)}
+        del example['prompt']
+        shown = prompt + [tok.blank_id] * len(answer) + [tok.eos]
+        return prompt, answer + [tok.eos], shown, example
 
     def encode_marked(self, record):
-        """Return three lists of ids for a prompt with marked blanks: the whole text (the answer, if
-        there is one); eos; and both, with blank_id in the blanks."""
+        """Return the same for a prompt with marked blanks. Here the first list is the whole text
+        (the answer, if there is one), and the second only eos."""
         tok = self.tok
         # Text between blanks is encoded by itself, so that no token spans a blank.
         shown = []
         for part in record['prompt'].split(BLANK):
             shown += self.encode(part) + [tok.blank_id]
         shown.pop()                             # no blank follows the last part
-        text = shown                            # if there is no answer
-        if record['answer']:
-            text = self.encode(record['answer'])
-            record['answer'] = tok.decode(text)
+        text = self.encode(record['answer']) if record['answer'] else shown
         fits = [other in (id, tok.blank_id) for id, other in zip(text, shown)]
         assert tok.blank_id in shown and len(text) == len(shown) and all(fits), (
             f"{record.get('line', record)}: the prompt has {len(shown)} tokens, the answer "
             f"{len(text)}: expected a blank, {BLANK!r}, in the prompt, and the whole text as "
             "answer, with a token for each blank")
-        return text, [tok.eos], shown + [tok.eos]
+        if record['answer']:
+            record = record | {'answer': tok.decode(text)}
+        return text, [tok.eos], shown + [tok.eos], record
 
     def encode(self, text):
         """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
@@ -303,13 +304,14 @@ class Dataset:
             "can mark their blanks with it, see blank_kind = 'marked'.)")
         return self.tok.encode(text)
 
-    def typed_prompt(self, prompt):
-        """Return a Dataset of one prompt: causal, it is continued; else it has marked blanks."""
+    def typed_prompt(self, prompt, k, seed):
+        """Return the Prompts of one prompt: causal, it is continued; else it has marked blanks."""
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
         data.max_new_tokens = self.max_new_tokens or self.block_size
-        data.make_pairs([{'prompt': prompt, 'answer': ''}], [], self.block_size)
-        return data
+        data.make_rows([{'prompt': prompt, 'answer': ''}], [], self.block_size)
+        del data.examples[0]['answer']          # a reward that asks for it gets none
+        return data.prompts('train', 1, k, seed)
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):
         """Return n Prompts for k completions each, a function of (seed, split, step). purpose: a
@@ -346,27 +348,7 @@ class Dataset:
         if self.fill_order == 'left':
             order.sort()                        # keys that rise from left to right
         return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),
-                       torch.from_numpy(order), row, self)
-
-    def cases_of(self, prompts, sequences):
-        """Return a list of N dicts, one for each of the completions (N, T) of Prompts (B): its
-        'prompt' and 'completion', as text, and the answer and other columns of its record.
-
-        causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
-        text, and its prompt has BLANK in the blanks."""
-        shown = prompts.tokens.masked_fill(prompts.blank, self.tok.blank_id).tolist()
-        groups = sequences.unflatten(0, (len(prompts), -1)).tolist()
-        cases = []
-        for ids, group, row in zip(shown, groups, prompts.row.tolist()):
-            start = 0
-            prompt = self.tok.text_of(ids)
-            if self.causal:                     # (an eos in it separates paragraphs)
-                start = ids.index(self.tok.blank_id)
-                prompt = self.tok.decode(ids[:start])
-            # The prompt of a record, if it has one, is the text itself, without a chat template.
-            case = {'prompt': prompt} | (self.records[row] if self.records else {})
-            cases += [case | {'completion': self.tok.text_of(ids[start:])} for ids in group]
-        return cases
+                       torch.from_numpy(order), row, self.examples, tok, self.causal)
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------
@@ -401,7 +383,9 @@ class Prompts:
     uniforms: Tensor    # (n, k, T) in [0, 1): completion j takes [:, j]
     order: Tensor       # (n, T) random keys; several passes fill blanks with low keys first
     row: Tensor         # (n,) numbers of their rows in the dataset
-    data: Dataset
+    examples: list      # of all rows of the dataset
+    tok: Tokenizer
+    causal: bool        # prompts are continued from left to right; else blanks are filled
 
     def __len__(self):
         return len(self.tokens)
@@ -420,3 +404,26 @@ class Prompts:
 
     def __getitem__(self, index):
         return self.map(lambda tensor: tensor[index])
+
+    def cases(self, sequences):
+        """Return a list of N dicts, one for each of the completions (N, T) of these prompts: its
+        'prompt' and 'completion', the whole 'text', and the answer and other columns of its record.
+
+        causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
+        text, and its prompt has BLANK in the blanks."""
+        shown = self.tokens.masked_fill(self.blank, self.tok.blank_id).tolist()
+        groups = sequences.unflatten(0, (len(self), -1)).tolist()
+        cases = []
+        for ids, group, row in zip(shown, groups, self.row.tolist()):
+            start = 0
+            prompt = self.tok.text_of(ids)
+            if self.causal:                     # (an eos in it separates paragraphs)
+                start = ids.index(self.tok.blank_id)
+                prompt = self.tok.decode(ids[:start])
+            # The prompt of a record, if it has one, is the text itself, without a chat template.
+            case = {'prompt': prompt} | self.examples[row]
+            for ids in group:
+                completion = self.tok.text_of(ids[start:])
+                text = case['prompt'] + completion if self.causal else completion
+                cases.append(case | {'completion': completion, 'text': text})
+        return cases

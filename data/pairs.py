@@ -7,17 +7,19 @@ columns, which rewards can ask for, and so is `line`, such as 'mine.jsonl, line 
 import json
 from pathlib import Path
 
-from common import fail, reading
+BLANK = '_'                 # a blank, as people type it and see it
 
 
 def read_text(path):
     """Return the text of a UTF-8 file."""
-    with reading(path):
+    try:
         return Path(path).read_text('utf-8-sig')
+    except UnicodeDecodeError as e:
+        raise AssertionError(f"{path} is damaged, or not what was expected: {e!r:.300}") from e
 
 
 def read_records(path):
-    """Return the records of a file, dicts with 'prompt' and 'answer'. Exit and name the first line
+    """Return the records of a file, dicts with 'prompt' and 'answer'. An error names the first line
     that is no record."""
     records = []
     for number, line in enumerate(read_text(path).split('\n'), 1):
@@ -26,8 +28,9 @@ def read_records(path):
             if line.strip():
                 records.append(as_record({'line': place} | json.loads(line)))
         except Exception as e:
-            fail(f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both '
-                 f'in quotes, or a prompt alone ({e!r:.100})')
+            raise AssertionError(
+                f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both in '
+                f'quotes, or a prompt alone ({e!r:.100})') from e
     return records
 
 
@@ -38,7 +41,7 @@ def as_record(text):
     if type(text) in (tuple, list):
         text = dict(zip(('prompt', 'answer'), text, strict=True))
     record = {'answer': ''} | text
-    reserved = record.keys() & {'prompts', 'completion', 'completions', 'ended'}
+    reserved = record.keys() & {'prompts', 'completion', 'completions', 'text', 'texts', 'ended'}
     assert not reserved, f"{reserved} cannot be columns: rewards get these from the run"
     (record['prompt'] + record['answer']).encode()          # raises if they are no text
     return record

@@ -2,8 +2,7 @@
 import functools
 import re
 
-from common import BLANK
-from data.pairs import read_text
+from data.pairs import BLANK, read_text
 
 WORD = r'[^\W\d_]+'         # letters of any alphabet
 
@@ -14,7 +13,7 @@ def paragraphs_of(path):
 
 
 def checker(texts):
-    """Return verify(prompt, completion, ended): known_words() with the words of these texts."""
+    """Return verify(prompt, text, ended): known_words() with the words of these texts."""
     return functools.partial(known_words, words_of(texts))
 
 
@@ -30,25 +29,25 @@ def words_of(texts):
     return parts
 
 
-def known_words(words, prompt, completion, ended):
+def known_words(words, prompt, text, ended):
     """Return the share of known words among those with a blank in or beside them; 0.0 if there are
     no such words.
 
     A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
     count as an unknown word. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is
     known and 'cqt' is not; 'sat' was given."""
-    if BLANK not in prompt:                     # it is continued: what follows it is one blank
-        if not completion.strip():              # to say nothing is no prose
+    if text.startswith(prompt):                 # it was continued
+        if not text[len(prompt):].strip():      # to say nothing is no prose
             return 0.0
-        # After a text that has ended, a space: no edge of a window has cut its last word.
-        completion = prompt + completion + ' ' * ended
-        prompt += BLANK
-    spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
-    if len(prompt) != len(completion):          # a token can have several characters
-        spans = spans_between(re.split(f'{BLANK}+', prompt), completion)
-    spaced = re.sub(r'[\W\d_]', ' ', completion)
+        text += ' ' * ended     # no edge of a window has cut the last word of a text that has ended
+        spans = [(len(prompt), len(text))]
+    elif len(prompt) == len(text):
+        spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    else:                                       # a token can have several characters
+        spans = spans_between(re.split(f'{BLANK}+', prompt), text)
+    spaced = re.sub(r'[\W\d_]', ' ', text)
     hits = []
-    for word in re.finditer(WORD + '|(?<= )(?= )', completion):
+    for word in re.finditer(WORD + '|(?<= )(?= )', text):
         left, right = word.span()
         # in a blank, or beside it; looked up with the spaces around it, which the window may lack
         if any(left <= stop and start <= right for start, stop in spans):

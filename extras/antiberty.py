@@ -16,7 +16,8 @@ import os
 import runpy
 import sys
 
-from common import BLANK, fail
+from data.pairs import BLANK
+from run.command import fail
 
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
 WEIGHTS = 'trained_models/AntiBERTy_md_smooth'

@@ -12,9 +12,9 @@ import sys
 import torch
 
 import train_grpo as grpo
-from common import print_line
 from data.dataset import rng_for
 from extras.curves import read_log
+from run.machine import print_line
 from sample import open_run
 
 CONFIG = runpy.run_path('config/grpo_antibodies.py')
@@ -31,10 +31,10 @@ def pseudo_likelihood(network, sequences, blank):
     logp = []
     for i in torch.arange(len(n)).split(32):
         states = sequences[n[i]]                                                # (32, T)
-        where = torch.zeros_like(states, dtype=torch.bool)
-        where[torch.arange(len(i)), t[i]] = True
-        letters = states[where]
-        logits = network.logits(network(states, where))                         # (32, V)
+        at = torch.arange(len(i)), t[i]
+        letters = states[at]
+        states[at] = network.blank_id
+        logits = network.logits(network(states)[at])                            # (32, V)
         logp.append(logits.log_softmax(-1)[torch.arange(len(i)), letters])
     total = torch.zeros(len(sequences)).index_add(0, n, torch.cat(logp))
     return total / blank.sum(1)
@@ -56,7 +56,7 @@ def measure(folder, names):
         else:
             ids = grpo.act(networks[name], prompts).sequences               # (N, T)
         loops = [CONFIG['_loop_of'](case['prompt'], case['completion'])
-                 for case in run.data.cases_of(prompts, ids)]
+                 for case in prompts.cases(ids)]
         likelihood = pseudo_likelihood(networks['before'], ids[::k], prompts.blank)
         differ = (ids[::k] != ids[1::k]).sum(1) / prompts.blank.sum(1)
         numbers = {'free of motifs': 1 - share('|'.join(MOTIFS.values()), loops),
@@ -85,13 +85,13 @@ if __name__ == "__main__":
         last = {}                               # value of each number of the log
         for line in read_log(folder):
             last |= line
-        print_line(folder, {name: last[name] for name in (
-            'eval/free', 'eval/free_greedy', 'eval/distinct', 'kl', 'entropy')})
+        print_line(folder, [(name, last[name]) for name in (
+            'eval/free', 'greedy/free', 'eval/distinct', 'kl', 'entropy')])
         measured = measure(folder, names)
         with open(f'{folder}/loops.json', 'w') as file:
             json.dump(measured, file)
         for name, about in measured.items():
-            print_line(name, about['numbers'])
-            print_line('motifs', about['motifs'])
+            print_line(name, about['numbers'].items())
+            print_line('motifs', about['motifs'].items())
             print(' ' * 9, *about['loops'][:8])
         names = ['after']

@@ -19,22 +19,29 @@ from rollout import exact_kl, log_probs
 def usual_step(policy, reference, optimizers, judge, prompts):
     """Take a step of one fill pass in the usual way, with k sequences of each prompt."""
     k = prompts.k
-    tokens = prompts.tokens.repeat_interleave(k, 0)                         # (N, T)
     blank = prompts.blank.repeat_interleave(k, 0)                           # (N, T)
+    tokens = prompts.tokens.repeat_interleave(k, 0)                         # (N, T)
+    tokens = tokens.masked_fill(blank, policy.blank_id)
     # act, judge and reference: no gradient
     with torch.no_grad():
-        logp_old = log_probs(policy.logits(policy(tokens, blank)))           # (M, V)
+        logp_old = log_probs(policy.logits(policy(tokens)[blank]))           # (M, V)
         actions = torch.multinomial(logp_old.exp(), 1)                      # (M, 1)
         sequences = tokens.masked_scatter(blank, actions)                    # (N, T)
         reward = token_logp(judge, sequences).mean(1).view(-1, k)           # (P, k)
-        logp_ref = log_probs(reference.logits(reference(tokens, blank)))     # (M, V)
+        logp_ref = log_probs(reference.logits(reference(tokens)[blank]))     # (M, V)
     sequence_of = blank.nonzero()[:, 0]                                      # (M,)
     A = grpo.group_advantages(reward, 'none').flatten()[sequence_of]                 # (M,)
-    logp = log_probs(policy.logits(policy(tokens, blank)))                   # (M, V)
+    logp = log_probs(policy.logits(policy(tokens)[blank]))                   # (M, V)
     ratio = (logp - logp_old).gather(1, actions)[:, 0].exp()                # (M,)
     pg = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
     (pg + 0.05 * exact_kl(logp, logp_ref)).mean().backward()
     optimizer_step(policy, optimizers, 0.0, 1.0)
+
+
+def step_of(policy, scorer, optimizers, prompts):
+    """Take a step at learning rate 0."""
+    micro_steps, _, advantages = grpo.collect(policy, scorer, prompts)
+    grpo.learn(policy, scorer.reference, optimizers, micro_steps, advantages, 0.0, grpo.kl_beta)
 
 
 def ms_of(function, *arguments):
@@ -58,8 +65,7 @@ if __name__ == "__main__":
     # The first five steps warm up: caches, memory, compilation.
     for step in range(20):
         prompts = grpo.get_prompts(run.data, step).to(policy.device)
-        times['a step'].append(ms_of(grpo.take_step, policy, run.scorer, optimizers, prompts, 0.0,
-                                     grpo.kl_beta))
+        times['a step'].append(ms_of(step_of, policy, run.scorer, optimizers, prompts))
         with torch.no_grad():
             times['of it, act and score'].append(ms_of(grpo.act_and_score, policy, run.scorer,
                                                        prompts, grpo.rewards))

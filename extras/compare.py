@@ -13,7 +13,7 @@ seeds. A run begins anew if it was stopped, or if something else than an earlier
 its words, a script, a config file or data (*.jsonl) of this folder have other contents.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
-log.jsonl: --goal=eval/verify_greedy, --goal=eval/pass@4, --goal=kl. For other numbers, and for
+log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for
 differences to another variant (name it first), call it again: it takes seconds."""
 import os
 import subprocess
@@ -23,8 +23,9 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common import Signals, configure, fail
 from extras.curves import report
+from run.command import configure, fail
+from run.folder import Signals
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
@@ -34,7 +35,7 @@ goal = 'eval/verify'        # a number of log.jsonl
 def checksum():
     """Return a number that changes with the files here: scripts, config files and data."""
     crc = 0
-    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'config/**/*.py'):
+    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'run/*.py', 'config/**/*.py'):
         for path in sorted(Path().glob(pattern)):
             crc = zlib.crc32(path.read_bytes(), crc)
     return crc

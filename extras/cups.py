@@ -11,7 +11,7 @@ import sys
 import torch
 
 import train_grpo as grpo
-from common import print_line
+from run.machine import print_line
 from sample import open_run
 
 SWAPS = (1, 2, 4, 8)
@@ -20,11 +20,11 @@ SWAPS = (1, 2, 4, 8)
 def play(network, run):
     """Return the numbers of a network {name: percent, or tokens}."""
     prompts = run.data.prompts('val', grpo.eval_prompts, 8, seed=0)
-    _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify', 'tokens'], keep=False)
+    _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify', 'tokens'])
     right = scores['verify'] == 1                                           # (P, 8)
     thinks = scores['tokens'] > 2               # more than a letter and eos
     n_swaps = []                                # (P,) of each prompt
-    for case in run.data.cases_of(prompts, prompts.tokens):
+    for case in prompts.cases(prompts.tokens):
         ball, *swaps = case['prompt'].split()
         n_swaps.append(len(swaps) - case['prompt'].count('..'))
     n_swaps = torch.tensor(n_swaps)
@@ -44,4 +44,4 @@ if __name__ == "__main__":
     for path in sys.argv[1:]:
         run, networks = open_run(path, '--blank_kind=answer', "--rewards={'verify': 1.0}")
         for label, network in networks.items():
-            print_line(f'{path}, {label}', play(network, run))
+            print_line(f'{path}, {label}', play(network, run).items())

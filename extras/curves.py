@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from common import fail, show_error
+from run.command import fail, show_error
 
 sys.excepthook = show_error                     # a folder without a log needs no traceback
 # of all our pictures
@@ -108,6 +108,7 @@ if __name__ == "__main__":
     # The large picture is the number that the run watches.
     config = read_json(folders[0], 'config.json')
     goal = f"eval/{config['goal']}"
+    greedy_goal = f"greedy/{config['goal']}"
     # Small ones: what changes in the first run. (Without a reference there is no KL, and blanks do
     # not become more.)
     names = list(TITLES)
@@ -121,12 +122,13 @@ if __name__ == "__main__":
     small = small or ['kl']                     # nothing changes in a run of no steps
     figure = Figure(figsize=(10, 4.4))
     axes = figure.subplot_mosaic([[goal, name] for name in small], width_ratios=[1.7, 1])
-    _, greedy = points_of(folders[0], 'step', f'{goal}_greedy')
-    axes[goal].axhline(greedy[0], color='0.45', linestyle='--',
-                       label='line to beat: the start with greedy decoding')
+    _, greedy = points_of(folders[0], 'step', greedy_goal)
+    _, sampled = points_of(folders[0], 'step', goal)
+    axes[goal].axhline(max(greedy[0], sampled[0]), color='0.45', linestyle='--',
+                       label='line to beat: the start, sampled or greedy')
     for i, folder in enumerate(folders):
         axes[goal].plot(*points_of(folder, 'step', goal), f'C{i}', label=f'{folder}: samples')
-        axes[goal].plot(*points_of(folder, 'step', f'{goal}_greedy'), f'C{i}:',
+        axes[goal].plot(*points_of(folder, 'step', greedy_goal), f'C{i}:',
                         label=f'{folder}: greedy')
         for name in small:
             axes[name].plot(*points_of(folder, 'step', name))

@@ -9,9 +9,10 @@ import sys
 import torch
 
 import train_grpo as grpo
-from common import as_numbers, print_line
 from model import make_optimizers
-from rollout import show_group, token_stats
+from rollout import token_stats
+from run.machine import as_numbers, print_line
+from run.progress import show_group
 
 TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the update (cispo: minus "
                     "advantage x log p)",
@@ -21,16 +22,18 @@ TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the up
 
 
 if __name__ == "__main__":
-    one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--inner_updates=1',
+    one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--epochs=1',
                   '--mini_batches=1']
     # These flags come last and win, so the command cannot ask for two prompts.
     run = grpo.set_up(sys.argv[1:] + one_prompt)
     policy = run.policy
     start = copy.deepcopy(policy)
     optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
-    [(_, r)], scores, advantages, metrics = grpo.take_step(
-        policy, run.scorer, optimizers, grpo.get_prompts(run.data, 0), grpo.learning_rate,
-        grpo.kl_beta)
+    micro_steps, scores, advantages = grpo.collect(policy, run.scorer,
+                                                   grpo.get_prompts(run.data, 0))
+    metrics = grpo.learn(policy, run.scorer.reference, optimizers, micro_steps, advantages,
+                         grpo.learning_rate, grpo.kl_beta)
+    [(_, r)] = micro_steps
 
     # What the policy says of the sampled tokens (k, T), before and after the update.
     with torch.no_grad():
@@ -38,11 +41,11 @@ if __name__ == "__main__":
         after = token_stats(r, policy, None, grpo.temperature)
     logp = before.logp.sum(1)                   # (k,) of the completions
     logp_after = after.logp.sum(1)
-    if metrics['dead_groups'] == 1:
+    if grpo.dead_groups(scores['reward']).all():
         print("All rewards are equal, so nothing is learned from them: try another --seed")
-    columns = {'reward': scores['reward'], 'advantage': advantages, 'log p': logp[None],
-               'after': logp_after[None], 'change': (logp_after - logp)[None]}
-    show_group('step 0', r, columns, max_rows=r.prompts.k)
+    columns = {'advantage': advantages, 'log p': logp[None], 'after': logp_after[None],
+               'change': (logp_after - logp)[None]}
+    show_group('step 0', r, columns, max_rows=r.prompts.k, reward=scores['reward'])
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")
@@ -66,5 +69,5 @@ if __name__ == "__main__":
         print(f"{name:14} {metrics[name].item():9.5f}   {words}")
     grad_norm = metrics['grad_norm'].item()
     print(f"{'grad_norm':14} {grad_norm:9.5f}   the length of the loss's gradient")
-    others = {name: value for name, value in metrics.items() if name not in TERMS}
-    print_line('the log', as_numbers(others))
+    others = as_numbers({name: value for name, value in metrics.items() if name not in TERMS})
+    print_line('the log', others.items())

@@ -5,8 +5,10 @@ such a folder.
 import os
 import sys
 
-from common import fail
-from pretrain import load_network
+from run.command import fail, show_error
+from run.networks import load_network
+
+sys.excepthook = show_error                     # what a folder lacks is one line
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:

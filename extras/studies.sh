@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 
 study() { # folder, words of extras.compare: a table and a picture for each of the goals
     mkdir -p "out-studies/$1"
-    for goal in ${goals:-eval/verify eval/verify_greedy eval/tokens}; do
+    for goal in ${goals:-eval/verify greedy/verify eval/tokens}; do
         printf '\n%s\n' "$1, $goal"
         python -m extras.compare "out-studies/$1" "${@:2}" "--goal=$goal" |
-            tee "out-studies/$1/${goal#eval/}.txt"
+            tee "out-studies/$1/${goal//\//-}.txt"
     done
 }
 
@@ -35,7 +35,7 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
     for lr in 1e-4 3e-4 1e-3; do
         study b-$lr $long --max_iters=12 --warmup_iters=2 --eval_interval=4 \
             --learning_rate=$lr --min_lr=$lr --batch_size=8 --gradient_accumulation_steps=4 \
-            --mini_batches=4 --inner_updates=4 --seeds=1,2,3 "${papers[@]}" \
+            --mini_batches=4 --epochs=4 --seeds=1,2,3 "${papers[@]}" \
             'gspo_wide=config/papers/gspo.py --clip_low=0.03 --clip_high=0.04'
     done
 }

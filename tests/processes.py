@@ -20,10 +20,9 @@ import pytest
 import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
-import common
 import data.cups
 import data.docstrings
-from model import load_checkpoint
+from run.folder import RunFolder, load_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
@@ -130,13 +129,13 @@ def become(output, argv, env, before):
 def at_step(number, signal_number):
     """Return a function that makes a script send itself a signal when it logs this step."""
     def before():
-        write = common.Log.write
+        log = RunFolder.log
 
-        def interrupt(log, step, line):
-            write(log, step, line)
+        def interrupt(folder, step, numbers):
+            log(folder, step, numbers)
             if step == number:
                 os.kill(os.getpid(), signal_number)
-        common.Log.write = interrupt
+        RunFolder.log = interrupt
     return before
 
 
@@ -171,8 +170,8 @@ def fails(word, *words, **more):
 
 
 def refused(word, function, *args, **more):
-    """A call must end as fail() does, with one line that has this word."""
-    with pytest.raises(SystemExit, match=f'^error: .*{re.escape(word)}.*$'):
+    """A call must end with one line that has this word: by fail(), or by an assert."""
+    with pytest.raises((SystemExit, AssertionError), match=f'^.*{re.escape(word)}.*$'):
         function(*args, **more)
 
 

@@ -7,11 +7,10 @@ import re
 import pytest
 import torch
 
-from common import BLANK
 from data import arithmetic, cups, failure_labels, failures, problems, prose, sums
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
-from data.pairs import as_record, is_answer, read_records
+from data.pairs import BLANK, as_record, is_answer, read_records
 from data.prose import paragraphs_of
 from processes import refused, write
 
@@ -29,9 +28,9 @@ def toy_data(*texts, causal=False, tok=TOK, **more):
     return Dataset(texts, texts, tok, causal, **more)
 
 
-def text_of(data, prompts):
+def text_of(prompts):
     """Return one prompt, its text as if it were a completion, and its answer."""
-    case, = data.cases_of(prompts, prompts.tokens)
+    case, = prompts.cases(prompts.tokens)
     return case['prompt'], case['completion'], case['answer']
 
 
@@ -122,7 +121,8 @@ def test_a_file_of_your_own_is_a_dataset():
 
 @pytest.mark.parametrize('line', [
     '{"answer": "b"}', '["a"]', '[' * 10 ** 5, '{"prompt": 3, "answer": 4}',
-    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "ended": 1}'])
+    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "ended": 1}',
+    '{"prompt": "a", "text": "b"}'])
 def test_a_line_that_is_no_record_is_named(line):
     refused('mine.jsonl, line 2', read_records, write('mine.jsonl', '{"prompt": "a"}\n' + line))
 
@@ -203,31 +203,32 @@ def test_the_order_of_blanks_and_the_samples_are_independent():
 
 
 def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
-    """Without max_new_tokens it goes on to the end of the row."""
+    """Without max_new_tokens it goes on to the end of the row. It has no answer."""
     for text, causal, longest, blank in (('a__b', False, 0, '.__.'), ('a_', True, 0, '..____'),
                                          ('a_', True, 2, '..__')):
         data = toy_data('a' * 9, causal=causal, tok=Tokenizer('char', 'ab_'), block_size=6)
         data.max_new_tokens = longest
-        prompts = data.typed_prompt(text).prompts('train', 1, 1, 0)
+        prompts = data.typed_prompt(text, 3, 0)
+        assert prompts.k == 3
         shown = ''.join('._'[is_blank] for is_blank in prompts.blank[0].tolist())
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
-        case, = prompts.data.cases_of(prompts, prompts.tokens)
-        assert case['prompt'] == text
+        case, = prompts.cases(prompts.tokens)
+        assert case['prompt'] == text and 'answer' not in case
     with pytest.raises(AssertionError, match='a pair has 8 tokens; expected 6'):
-        toy_data('a' * 9, block_size=6).typed_prompt('_' * 7)
+        toy_data('a' * 9, block_size=6).typed_prompt('_' * 7, 1, 0)
 
 
 def test_a_prompt_and_a_completion_end_where_a_text_ends():
-    for causal, row, prompt, sequence, completion in (
-            (False, 'a_.-', 'a_', 'aa.-', 'aa'),                # the end is given
-            (False, 'ab__', 'ab__', 'abb.', 'abb'),             # the end was blank
-            (False, 'a__b', 'a__b', 'a.ab', 'a\nab'),           # a text ends in the middle
-            (True, 'a_____', 'a', 'aaa.--', 'aa'),
-            (True, 'a.____', 'a\n', 'a.ab.-', 'ab')):          # the next paragraph
-        data = toy_data('aaaaaa', causal=causal, block_size=6)
-        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, None, None, torch.tensor([0]), data)
-        assert data.cases_of(prompts, ids(sequence)) == [
-            {'prompt': prompt, 'completion': completion}]
+    for causal, row, prompt, sequence, completion, text in (
+            (False, 'a_.-', 'a_', 'aa.-', 'aa', 'aa'),          # the end is given
+            (False, 'ab__', 'ab__', 'abb.', 'abb', 'abb'),      # the end was blank
+            (False, 'a__b', 'a__b', 'a.ab', 'a\nab', 'a\nab'),  # a text ends in the middle
+            (True, 'a_____', 'a', 'aaa.--', 'aa', 'aaa'),
+            (True, 'a.____', 'a\n', 'a.ab.-', 'ab', 'a\nab')):  # the next paragraph
+        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, None, None, torch.tensor([0]), [{}],
+                          TOK, causal)
+        assert prompts.cases(ids(sequence)) == [
+            {'prompt': prompt, 'completion': completion, 'text': text}]
 
 
 # ---- marked blanks, and texts that ids would change ----------------------------------------------
@@ -238,7 +239,7 @@ def test_marked_blanks_stand_where_the_prompt_has_them():
         data = toy_data((prompt, answer), blank_kind='marked')
         prompts = data.prompts('val', 1, 1, 0)
         assert prompts.blank.equal(ids(blank) > 0)
-        assert text_of(data, prompts) == (prompt, answer or prompt, answer)
+        assert text_of(prompts) == (prompt, answer or prompt, answer)
 
 
 @pytest.mark.parametrize('prompt, answer', [
@@ -263,7 +264,7 @@ def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():
             ('a_', 'ab', '??', {'blank_kind': 'marked'})):
         data = toy_data((prompt, answer), tok=tok, **more)
         assert data.rows[0, :2].equal(ids('bb')[0]) == ('chat_template' in more)
-        shown, completion, original = text_of(data, data.prompts('val', 1, 1, 0))
+        shown, completion, original = text_of(data.prompts('val', 1, 1, 0))
         assert (shown, completion.strip('?'), original) == (prompt, '', expected)
 
 
@@ -271,7 +272,7 @@ def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():
     (True, 'answer'), (False, 'random'), (False, 'answer')])
 def test_the_text_of_the_file_as_a_completion_is_the_right_answer(causal, blank_kind):
     data = toy_data(('a=', 'bbbb'), causal=causal, blank_kind=blank_kind)
-    _, completion, answer = text_of(data, data.prompts('val', 1, 1, 0))
+    _, completion, answer = text_of(data.prompts('val', 1, 1, 0))
     assert completion == answer
 
 
@@ -294,10 +295,9 @@ def test_a_module_needs_only_texts(monkeypatch):
 
 def test_arithmetic_and_sums_are_verified():
     for total in range(200):
-        assert arithmetic.verify('07+95=', f'{total:03}') == (total == 102)
-    assert arithmetic.verify('1_+30=047', '17+30=047') == 1.0
+        assert arithmetic.verify(f'07+95={total:03}') == (total == 102)
     for wrong in ('17+30=47', '17+30=047 ', '+7+30=047', '17-30=047', ''):
-        assert arithmetic.verify('1_+30=047', wrong) == 0.0
+        assert arithmetic.verify(wrong) == 0.0
     for completion, score in ((' 77, or 78', 1), (' 78, or 77', 0), (' none', 0)):
         assert sums.verify(completion, ' 77') == score
     for completion, score in (('1 + 1,076 = 1,077.', 1), ('1,077 - 1', 0), ('-1077', 0), ('', 0)):
@@ -314,9 +314,9 @@ def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
         assert len(train) > len(held_out) > 6 and not train & held_out
 
 
-LOOKED_UP = {               # the share of known words, by prompt and completion
+LOOKED_UP = {               # the share of known words, by prompt and whole text
     ('th_ c_t sat', 'the cht sat'): 1 / 2,
-    ('the c', 'at sa'): 1, ('the c', 'at ta'): 1 / 2,       # cut by the edge
+    ('the c', 'the cat sa'): 1, ('the c', 'the cat ta'): 1 / 2,         # cut by the edge
     ('the__cat', 'the  cat'): 2 / 3,
     ('the_cat', 'the hat cat'): 2 / 3,                      # one token
     ('th_ c_t _', 'th12 c3t sat'): 1 / 4,                   # th, c, t, sat
@@ -325,17 +325,25 @@ LOOKED_UP = {               # the share of known words, by prompt and completion
 }
 
 
-@pytest.mark.parametrize('prompt, completion', LOOKED_UP)
-def test_words_touched_by_a_blank_are_looked_up(prompt, completion):
+@pytest.mark.parametrize('prompt, text', LOOKED_UP)
+def test_words_touched_by_a_blank_are_looked_up(prompt, text):
     verify = prose.checker(['the cat sat', '\u0434\u0430'])
-    assert verify(prompt, completion, False) == pytest.approx(LOOKED_UP[prompt, completion])
+    assert verify(prompt, text, False) == pytest.approx(LOOKED_UP[prompt, text])
+
+
+def test_the_sign_of_a_blank_is_plain_text_in_a_prompt_that_is_continued():
+    """Looked up are `case`, because a completion could go on with it, and all that follows. `snake`
+    is unknown, but given."""
+    verify = prose.checker(['the case sat'])
+    for completion, score in ((' sat', 1), (' sit', 1 / 2), ('s sat', 1 / 2), ('', 0)):
+        assert verify('the snake_case', 'the snake_case' + completion, False) == score
 
 
 def test_a_text_that_ends_by_itself_is_not_cut_and_must_say_something():
     verify = prose.checker(['the cat sat'])
     for completion, ended, score in (('at sa', False, 1), ('at sa', True, 1 / 2), ('at', True, 1),
                                      ('', True, 0), (' ', False, 0), ('a', True, 0)):
-        assert verify('the c', completion, ended) == score
+        assert verify('the c', 'the c' + completion, ended) == score
 
 
 def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):
@@ -361,8 +369,9 @@ def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_t
                 order = [{a: b, b: a}.get(cup, cup) for cup in order]
             balls += order[cups.CUPS.index(prompt[0])]
         assert answer in (':' + balls, balls[-1])
-        assert cups.verify(prompt, answer) == 1 and cups.verify(prompt, balls + '.') == 0
+        assert cups.verify(prompt + answer) == 1 and cups.verify(prompt + balls + '.') == 0
+        assert cups.verify(prompt) == 0         # it says nothing
     thinks = [len(answer) > 1 for _, answer in train + held_out]
     assert 0.45 < sum(thinks) / len(thinks) < 0.55
-    right = [cups.verify(*pair) for pair in cups.texts(share=1.0, errors=0.1)[1]]
+    right = [cups.verify(''.join(pair)) for pair in cups.texts(share=1.0, errors=0.1)[1]]
     assert 0.3 < sum(right) / len(right) < 0.7

@@ -64,7 +64,7 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     # a reward that is the goal, one that is drawn anyway, and a run that has neither
     os.mkdir('mine')
     write('mine/config.json', '{"goal": "reward", "rewards": {"reward": 1, "tokens": -1}}')
-    write('mine/log.jsonl', '{"step": 0, "eval/reward": 1, "eval/reward_greedy": 1, '
+    write('mine/log.jsonl', '{"step": 0, "eval/reward": 1, "greedy/reward": 1, '
           '"eval/tokens": 2, "eval/ended": 1}')
     succeeds('extras/curves.py', 'mine', 'run')
 
@@ -143,7 +143,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         return capsys.readouterr().out, sorted(made)
 
     monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
-    monkeypatch.setattr('common.Signals', lambda: None)
+    monkeypatch.setattr('run.folder.Signals', lambda: None)
     monkeypatch.setattr('subprocess.call', call)
     write('x.py', '')
     with pytest.raises(AssertionError, match='ended with code 1: see study/b-1.txt'):

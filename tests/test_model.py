@@ -1,7 +1,5 @@
-"""The model against the formula by the book; its cache; optimizers; checkpoints."""
+"""The model against the formula by the book; its cache; optimizers."""
 import math
-import os
-import pathlib
 
 import pytest
 import torch
@@ -9,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import pretrain
-from data.dataset import Dataset
-from model import (GPT, Network, checksum, get_lr, load_checkpoint, make_optimizers, optimizer_step,
-                   save_checkpoint)
-from processes import refused, write
+from data.dataset import Dataset, read_texts
+from model import GPT, Network, get_lr, make_optimizers, optimizer_step
+from processes import write
+from run.networks import read_recipe
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
 POSITIONS = pytest.mark.parametrize('positions', ['rotary', 'learned'])
@@ -55,42 +53,43 @@ def logits_by_the_book(gpt, inputs, is_seen):
 @CAUSAL
 @POSITIONS
 def test_a_position_sees_what_it_may_and_nothing_else_in_value_and_gradient(causal, positions):
-    """Fill: everything outside of `where` that is no padding; causal: what stands to the left."""
+    """Fill: everything that is no padding, blanks too; causal: what stands to the left."""
     gpt = tiny(causal, n_layer=2, positions=positions)
-    tokens = torch.randint(5, (9, 6))
+    tokens = torch.randint(6, (9, 6))           # 5 is a blank
     tokens[:4, 4:] = gpt.pad_id
-    where = torch.rand(9, 6) < 0.4
     by_the_book = []
-    for sequence, chosen in zip(tokens, where):
-        inputs = sequence.masked_fill(chosen, gpt.blank_id)
+    for sequence in tokens:
+        inputs = sequence
         is_seen = (inputs != gpt.pad_id).expand(6, 6)
         if causal:
             inputs = F.pad(sequence[:-1], (1, 0), value=gpt.bos_id)
             is_seen = torch.ones(6, 6).tril() > 0
-        by_the_book.append(logits_by_the_book(gpt, inputs, is_seen)[chosen])
+        by_the_book.append(logits_by_the_book(gpt, inputs, is_seen))
     # Rotations are kept in float32.
-    assert_same(gpt.logits(gpt(tokens, where)), torch.cat(by_the_book), gpt, atol=1e-5)
+    assert_same(gpt.logits(gpt(tokens)), torch.stack(by_the_book), gpt, atol=1e-5)
 
 
-def test_the_output_layer_runs_only_where_asked_and_gives_float32_under_bfloat16():
+def test_logits_are_float32_under_bfloat16():
     gpt = tiny().float()
-    gpt.head.register_forward_hook(lambda head, inputs, y: close(inputs[0].shape[:-1], (7,)))
     with torch.autocast('cpu', torch.bfloat16):
-        logits = gpt.logits(gpt(torch.zeros(3, 6).long(), torch.arange(18).view(3, 6) < 7))
-    assert logits.dtype == torch.float32
+        assert gpt.logits(gpt(torch.zeros(3, 6).long())).dtype == torch.float32
 
 
 @POSITIONS
-def test_the_prefix_of_copies_is_computed_once_with_the_gradient_of_all_of_them(positions):
+@pytest.mark.parametrize('n_equal, sizes', [
+    ([2, 4, 3], [3 * 3, 6 * 3]),                # with bos they share three columns
+    ([6, 6, 6], [3 * 6])])                      # greedy copies are equal to the end
+def test_the_prefix_of_copies_is_computed_once_with_the_gradient_of_all_of_them(
+        n_equal, sizes, positions):
     gpt = tiny(causal=True, n_layer=2, positions=positions)
-    where = torch.arange(6) >= torch.tensor([[2], [2], [4], [4], [3], [3]])
     tokens = torch.randint(5, (3, 6)).repeat_interleave(2, 0)
-    tokens[where] += torch.arange(where.sum()) % 2      # copies agree to the left of it
-    sizes = []
-    gpt.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    shared = gpt(tokens, where, copies=2)
-    assert sizes == [3 * 3, 6 * 3]
-    assert_same(gpt.logits(shared), gpt.logits(gpt(tokens, where)), gpt)
+    for n, start in enumerate(n_equal):         # there the second copy parts from the first
+        tokens[2 * n + 1, start:] = (tokens[2 * n, start:] + 1) % 5
+    expected = gpt.logits(gpt(tokens))
+    asked = []
+    gpt.embed.register_forward_hook(lambda embed, inputs, x: asked.append(inputs[0].numel()))
+    assert_same(gpt.logits(gpt(tokens, copies=2)), expected, gpt)
+    assert asked == sizes
 
 
 class Bigrams(Network):
@@ -130,7 +129,7 @@ def test_a_causal_generator_learns_all_tokens_or_only_those_of_answers(
     for n, row in zip(learned, data.rows):
         row = row[row != TOK.pad]
         for t in range(len(row))[-n:]:
-            logits = gpt.logits(gpt(row[None], torch.arange(len(row))[None] == t))
+            logits = gpt.logits(gpt(row[None])[:, t])
             losses.append(F.cross_entropy(logits, row[[t]]))
     close(pretrain.loss_of(gpt, data, None, 'val', 2, 0), torch.stack(losses).mean())
 
@@ -150,8 +149,8 @@ def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
     """Other texts are another network."""
     paths = set()
     for texts in ((['ab'], ['b']), (['ba'], ['b']), (['ab'], ['a'])):
-        monkeypatch.setattr(pretrain, 'read_texts', lambda dataset: (*texts, None))
-        paths.add(pretrain.read_recipe(dict(pretrain.DEFAULTS), [])[0])
+        monkeypatch.setattr('run.networks.read_texts', lambda dataset: (*texts, None))
+        paths.add(read_recipe(dict(pretrain.DEFAULTS), [])[0])
     assert len(paths) == 3
 
 
@@ -159,8 +158,8 @@ def test_a_recipe_depends_on_the_characters_of_another_dataset():
     paths = set()
     for char in 'ab':
         write('chars.jsonl', '\n'.join(f'{{"prompt": "{char}{i}"}}' for i in range(99)))
-        pretrain.read_texts.cache_clear()
-        paths.add(pretrain.read_recipe(dict(pretrain.DEFAULTS), ['--tokenizer=chars.jsonl'])[0])
+        read_texts.cache_clear()
+        paths.add(read_recipe(dict(pretrain.DEFAULTS), ['--tokenizer=chars.jsonl'])[0])
     assert len(paths) == 2
 
 
@@ -202,50 +201,3 @@ def test_an_update_clips_and_returns_the_norm_before(clip, step):
         assert optimizer_step(layer, [optimizer], 0.1, clip) == sum(grad[0]) * 5 / 7
     close(layer.weight.detach(), expected, atol=1e-5)
     assert layer.weight.grad is None
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-def test_a_full_disk_and_weights_that_are_not_finite_leave_the_old_checkpoint(monkeypatch):
-    def save(content, path):
-        pathlib.Path(path).write_text('half')
-        raise OSError('No space left')
-
-    gpt = tiny()
-    save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
-    before = checksum(gpt)
-    gpt.head.weight.data[0, 0] = math.inf
-    with pytest.raises(AssertionError, match='not finite, so new/a.pt was not overwritten'):
-        save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
-    gpt.head.weight.data[0, 0] = 0.0
-    monkeypatch.setattr(torch, 'save', save)
-    refused('new/a.pt cannot be written: No space left', save_checkpoint, 'new/a.pt', gpt,
-            TOK.vocabulary, {})
-    assert checksum(gpt) != before and os.listdir('new') == ['a.pt']
-    gpt.load_state_dict(load_checkpoint('new/a.pt')['model'])
-    assert checksum(gpt) == before
-
-
-def test_a_file_that_is_no_checkpoint_or_would_run_code_is_refused():
-    class Intruder:
-        def __reduce__(self):
-            return open, ('was-here', 'w')
-
-    save_checkpoint('a.pt', tiny(), TOK.vocabulary, {})
-    torch.save({'model': Intruder()}, 'b.pt')
-    pathlib.Path('c.pt').write_bytes(pathlib.Path('a.pt').read_bytes()[:5000])
-    for name in ('b.pt', 'c.pt', 'd.pt'):
-        refused(name, load_checkpoint, name)
-    assert not os.path.exists('was-here')
-
-
-def test_a_checkpoint_whose_weights_do_not_fit_is_refused():
-    gpt = tiny()
-    save_checkpoint('a.pt', gpt, TOK.vocabulary, {})
-    forged = load_checkpoint('a.pt')
-    for wrong in ({'n_embd': 24}, {'n_head': 0}, {'n_layer': 'x'}):
-        forged['model_args'] = gpt.args | wrong
-        torch.save(forged, 'a.pt')
-        with pytest.raises((AssertionError, SystemExit), match='a.pt|n_head = 0'):
-            pretrain.load_network('a.pt')

@@ -9,7 +9,7 @@ from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/studies.md', 'docs/manual.md', 'docs/results.md', 'docs/data.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
-           for folder in ('', 'config/**', 'data', 'extras', 'tests')
+           for folder in ('', 'config/**', 'data', 'run', 'extras', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
 
 
@@ -43,7 +43,7 @@ def test_links_lead_somewhere_and_named_files_exist(name):
     text = page(name)
     folder = (ROOT / name).parent
     targets = re.findall(r'(?:\]\(|src=")(?!http)([^)#"]+)', text)
-    paths = re.findall(r'`((?:config|data|docs|extras|tests)/\w+\.\w+)`', text)
+    paths = re.findall(r'`((?:config|data|docs|run|extras|tests)/\w+\.\w+)`', text)
     for path in [folder / target for target in targets] + [ROOT / path for path in paths]:
         assert path.exists(), path
     for target, anchor in re.findall(r'\]\((?!http)([^)#]*)#([^)]+)\)', text):

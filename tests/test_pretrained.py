@@ -16,9 +16,9 @@ import pretrained
 from data.dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
-from pretrain import load_network
 from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats
+from run.networks import load_network
 
 close = torch.testing.assert_close
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
@@ -105,36 +105,36 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    logits = ours.logits(r.features_of(ours))
-    assert sum(sizes) < 0.8 * r.states.numel() or not ours.causal
+    states, state_of = r.states(ours)
+    n, t = r.is_sampled.nonzero(as_tuple=True)                                  # (M,) each
+    state_of = state_of[n, t]
+    logits = ours.logits(ours(states, r.prompts.k)[state_of, t])                # (M, V)
+    assert sum(sizes) < 0.8 * states.numel() or not ours.causal
     special = ours.tok.tokenizer
     begin = {'llama': [special.bos_token_id], 'gpt2': [], 'bert': [special.cls_token_id]}[kind]
     expected = []
-    for state, where in zip(r.states, r.where):         # one by one, without padding
+    for state in states:                                # one by one, without padding
         ids = state[state != ours.pad_id]
-        if kind == 'bert':
-            ids[where[:len(ids)] | (ids == ours.blank_id)] = special.mask_token_id
-        z = theirs(torch.tensor([begin + ids.tolist()])).logits[0]
-        expected.append(z[where.nonzero()[:, 0] + len(begin) - int(ours.causal)])
-    expected = torch.cat(expected)                                              # (U, V)
+        ids[ids == ours.blank_id] = special.mask_token_id or 0
+        expected.append(theirs(torch.tensor([begin + ids.tolist()])).logits[0])
+    places = t + len(begin) - int(ours.causal)
+    expected = torch.stack([expected[s][place] for s, place in zip(state_of, places)])
     close(logits, expected, atol=1e-4, rtol=1e-4)
     gradients = [torch.autograd.grad(values.logsumexp(-1).sum(), list(model.parameters()),
                                      allow_unused=True)
                  for values, model in ((logits, ours), (expected, theirs))]
     close(*gradients, atol=1e-3, rtol=1e-3)
-    n, t, u = r.tokens()
-    uniforms = r.prompts.uniforms.flatten(0, 1)[n, t, None]                             # (M, 1)
-    logp = log_probs(logits, 0.7, r.kept)[u]                                            # (M, V)
-    assert draw(logp, uniforms)[:, 0].equal(r.sequences[n, t])  # it would sample the same
+    logp = log_probs(logits, 0.7, r.kept[r.kept_row[n, t]])                     # (M, V)
+    uniforms = r.prompts.uniforms.flatten(0, 1)[n, t]
+    assert draw(logp, uniforms).equal(r.sequences[n, t])        # it would sample the same
 
 
 @KINDS
 def test_the_longest_sequence_leaves_a_place_for_bos(kind):
     """A folder of ours has 64 places."""
     model = pretrained.Pretrained(folder_of(kind))
-    where = torch.arange(model.block_size)[None] > 0        # the first one may need a bos
-    features = model(torch.full((1, model.block_size), 20), where)
-    assert len(features) == 62 and model.block_size == 63
+    features = model(torch.full((1, model.block_size), 20))
+    assert features.size(1) == model.block_size == 63
 
 
 def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
@@ -147,10 +147,11 @@ def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
         complete(judge, r.prompts)
 
 
-@pytest.mark.parametrize('n_sequences, copies', [(1, 1), (2, 2), (3, 1)])
-@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('copies, n_sequences', [(1, 3), (2, 2), (4, 8)])
+@KINDS
 def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
-        kind, n_sequences, copies, monkeypatch):
+        kind, copies, n_sequences, monkeypatch):
+    """A part of so many sequences. Copies of a prompt are in one part, and share it."""
     llama_norm = transformers.models.llama.modeling_llama.LlamaRMSNorm      # works in float32
     monkeypatch.setattr(llama_norm, 'forward', lambda norm, x: nn.functional.rms_norm(
         x, x.shape[-1:], norm.weight, norm.variance_epsilon))
@@ -160,16 +161,19 @@ def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
     model.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(len(inputs[0])))
     results = []
-    for limit in (10 ** 9, n_sequences * r.states.size(1)):
-        monkeypatch.setattr(pretrained, 'TOKENS_AT_ONCE', limit)
-        del sizes[:]
-        x = r.features_of(model)
+    states, _ = r.states(model)
+    is_real = states != model.pad_id
+    more = copies // 2 if model.causal else 0           # of a run, which has no part of its own
+    for n_tokens in (10 ** 9, (n_sequences + more) * states.size(1)):
+        monkeypatch.setattr(pretrained, 'NUMBERS_AT_ONCE', 4096 * n_tokens)
+        sizes.clear()
+        x = model(states, copies)[is_real]
         model.zero_grad()
         model.logits(x).logsumexp(-1).sum().backward()
         results.append((x, [p.grad for p in model.parameters()]))
     close(*results, atol=1e-12, rtol=1e-12)
     assert max(sizes) <= n_sequences
-    assert min(sizes) == n_sequences // copies or not model.causal      # prompts that are shared
+    assert n_sequences // copies in sizes or not model.causal           # prompts that are shared
 
 
 def test_the_output_layer_works_in_float32_under_bfloat16():
@@ -177,7 +181,7 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
     model = pretrained.Pretrained(folder_of('llama'))
     prompts = toy_prompts(model)
     with torch.autocast('cpu', torch.bfloat16):
-        logits = model.logits(model(prompts.tokens, prompts.blank))
+        logits = model.logits(model(prompts.tokens))
     assert logits.dtype == torch.float32 and not logits.equal(logits.bfloat16().float())
 
 
@@ -258,7 +262,7 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
     model = pretrained.Pretrained(folder_of('bert'))
     data = Dataset(*read_texts('blanks.jsonl')[:2], model.tok, False, blank_kind='marked')
     for shown in ('7+_=__', '12+_=_'):
-        r = complete(model, data.typed_prompt(shown).prompts('train', 1, 5, 1), 2)
+        r = complete(model, data.typed_prompt(shown, 5, 1), 2)
         pattern = re.escape(shown).replace('_', '[^_]+')
         for case in r.cases():
             assert case['prompt'] == shown and re.fullmatch(pattern, case['completion'])
@@ -272,8 +276,9 @@ def test_pseudo_likelihood_masks_one_blank_at_a_time():
     for ids, blank in zip(sequences, prompts.blank):
         logp = []
         for t in blank.nonzero()[:, 0]:
-            where = torch.arange(len(ids))[None] == t
-            logp.append(model.logits(model(ids[None], where)).log_softmax(-1)[0, ids[t]])
+            state = ids.clone()
+            state[t] = model.blank_id
+            logp.append(model.logits(model(state[None]))[0, t].log_softmax(-1)[ids[t]])
         expected.append(torch.stack(logp).mean())
     close(pseudo_likelihood(model, sequences, prompts.blank), torch.stack(expected))
 

@@ -13,38 +13,47 @@ import time
 import pytest
 import torch
 
-import common
 import pretrain
 import train_grpo
-from common import configure
 from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
-from model import load_checkpoint
-from pretrain import DEFAULTS, load_network, read_recipe
+from pretrain import DEFAULTS
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
                        weights, write)
 from rollout import complete
+from run.command import configure
+from run.folder import load_checkpoint
+from run.machine import init_device
+from run.networks import flags_for, load_network, read_recipe
 
 EQUATIONS = 'out/generator_equations.pt'
 KINDS = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
     'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
     'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
-               '--mini_batches=2', '--inner_updates=2', '--optimizer=muon'],
+               '--mini_batches=2', '--epochs=2', '--optimizer=muon'],
     'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
-               '--rewards={"verify": 1.0, "length": -0.1}', '--inner_updates=2'],
+               '--rewards={"verify": 1.0, "length": -0.1}', '--epochs=2'],
 }
-# a reward that asks for a column of a file, changes the folder and the grad mode, and fails until
-# the file mended-RANK is there
+# a reward that asks for a column of a file, changes the folder and the grad mode, and goes wrong in
+# some way until the file mended-RANK is there
 MINE = """
 import os
+import signal
+import sys
 import torch
 rewards = {'mine': 1.0}
 _mended = os.path.abspath('mended-' + os.environ['RANK'])
+def _close_stdout():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, 1)
+    print('is anybody there?', flush=True)
 def mine(completions, level, **kwargs):
     mine.calls = getattr(mine, 'calls', 0) + 1
-    assert mine.calls < 9 or os.path.exists(_mended), 'no more'
+    if mine.calls > 8 and not os.path.exists(_mended):
+        WRONG
     os.chdir('/')
     torch.set_grad_enabled(False)
     return [text.count('1') + number for text, number in zip(completions, level)]
@@ -124,21 +133,8 @@ def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_
     train(path, '--eval_interval=1', '--max_iters=6')
     means = [line for line in read_log('run') if 'eval/reward' in line]
     best, greedy = [max((line[name], line['step']) for line in means)[1]
-                    for name in ('eval/reward', 'eval/reward_greedy')]
+                    for name in ('eval/reward', 'greedy/reward')]
     assert load_checkpoint('run/best.pt')['step'] == best != greedy
-    training = load_checkpoint('run')['progress']['training'][0]        # of all micro-steps
-    assert training == pytest.approx(read_log('run')[-2]['mean_reward'])
-
-
-def test_training_prompts_are_verified_in_the_last_step_before_an_evaluation():
-    """Though the verifier is no reward. One that weighs nothing is asked in every step."""
-    flags = ['--batch_size=64', '--max_iters=3', '--eval_interval=9']
-    train(*flags, out='a')
-    train(*flags, '--rewards={"judge": 1.0, "verify": 1e-30}', out='b')
-    shares = [line['mean_verify'] for line in read_log('b') if 'loss' in line]
-    assert shares[0] != shares[-1]
-    training = load_checkpoint('a')['progress']['training'][0]
-    assert training == pytest.approx(shares[-1])
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
@@ -200,7 +196,7 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
 
 @pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')))
 def test_the_settings_of_a_paper_go_with_any_experiment(path):
-    flags = [f'config/papers/{path.name}', '--rewards={"verify": 1.0}', '--inner_updates=2']
+    flags = [f'config/papers/{path.name}', '--rewards={"verify": 1.0}', '--epochs=2']
     train(*flags, '--max_iters=1')
     config = json.loads(pathlib.Path('run/config.json').read_text())
     changed, _ = configure(vars(train_grpo).copy(), [str(path)])
@@ -220,7 +216,7 @@ def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     write('ab.jsonl', '{"prompt": "a_", "answer": "ab", "held_out": false}\n'
           '{"prompt": "_a", "answer": "ba", "held_out": true}\n')
     # both get the dataset, and that its blanks are marked
-    words = [*pretrain.flags_for('ab.jsonl', 'marked'), classifier]
+    words = [*flags_for('ab.jsonl', 'marked'), classifier]
     read = lambda: read_recipe(dict(DEFAULTS), words)
     path, _, config = read()
     assert read()[0] == path
@@ -334,6 +330,15 @@ def test_another_seed_is_another_network():
 # ---- signals and resuming ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM', 'SIGHUP'])
+def test_a_signal_lets_the_step_end_and_saves(name):
+    """Ctrl-C, the end of a job on a cluster, and a closed terminal."""
+    number = getattr(signal, name)
+    code, text = run(*command('--eval_interval=9'), before=at_step(1, number))
+    assert code == 128 + number and load_checkpoint('run')['step'] == 2
+    assert 'stopped after step 2; the same command with --resume=True goes on' in text
+
+
 def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
     """Both ranks stop after the same step. Meanwhile the folder is locked."""
     two = Run(*command('--max_iters=99999'), ranks=2)
@@ -375,60 +380,96 @@ def test_a_signal_ends_the_training_of_networks_too():
     assert sizes[0] == sizes[1]                 # nobody goes on writing
 
 
-def test_a_resumed_run_keeps_its_network_and_takes_new_knobs():
-    """A dataset is known by its texts, and no network is trained before a run is refused."""
+def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
+    """Networks and datasets are known by their contents, and no network is made before a run is
+    refused."""
     lines = pathlib.Path('marked.jsonl').read_text()
-    mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked']
-    other = load_checkpoint('out/generator_arithmetic.pt')
-    other['model']['embed.weight'] += 1.0
-    torch.save(other, 'other.pt')
+    mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked',
+            f"--generator={shutil.copy('out/generator_arithmetic.pt', 'mine.pt')}"]
     fails('there is no run', *command('--resume=True'))
     train(*mine, '--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
-    for words, *flags in (['keeps its optimizer', '--optimizer=muon'],
-                          ['keeps its generator', '--generator=other.pt'],
-                          ['keeps its rewards', '--rewards={"distinct": 1.0}'],
-                          ['there is no out/other-', '--generator=' + write('other.py', '')]):
-        assert sys.executable not in fails(words, *command(*mine, '--resume=True', *flags))
+    for words, flag in (
+            ('keeps its group_size, 4, not 8', '--group_size=8'),
+            ('keeps its generator, ', '--generator=out/generator_arithmetic.pt'),
+            ("keeps its rewards, {'judge': 1.0}", '--rewards={"distinct": 1.0}'),
+            ('there is no out/other-', '--generator=' + write('other.py', ''))):
+        text = fails(words, *command(*mine, '--resume=True', flag))
+        assert sys.executable not in text
     write('mine.jsonl', lines.partition('\n')[2])
-    fails('keeps its dataset', *command(*mine, '--resume=True'))
+    fails('keeps its contents of dataset', *command(*mine, '--resume=True'))
     write('mine.jsonl', lines)
+    other = load_checkpoint('mine.pt')
+    other['model']['embed.weight'] += 1.0
+    torch.save(other, 'mine.pt')
+    fails('keeps its contents of generator', *command(*mine, '--resume=True'))
+    shutil.copy('out/generator_arithmetic.pt', 'mine.pt')
     assert pathlib.Path('run/log.jsonl').read_text() == log
-    shutil.copytree('run', 'damaged')
-    torch.save(load_checkpoint('run') | {'progress': {'goal': 'reward'}}, 'damaged/ckpt.pt')
-    fails('damaged is damaged, or not what was expected: TypeError',
-          *command(*mine, '--resume=True', '--max_iters=9', out='damaged'))
-    train(*mine, '--resume=True', '--weight_decay=0.1', '--inner_updates=2')
-    assert read_log('run')[-2]['updates'] == 2 + 2 * 2      # of the first two steps and of two more
-    for optimizer in load_checkpoint('run')['optimizers']:
-        assert optimizer['param_groups'][0]['weight_decay'] == 0.1
+    train(*mine, '--resume=True', '--max_iters=5')
+    assert load_checkpoint('run')['step'] == 5
+    assert read_log('run')[-2]['updates'] == 5
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-def test_a_reward_that_fails_in_a_run_is_named_and_the_steps_before_it_are_saved():
-    """The start is evaluated in 4 calls, a step has 2. The line to beat stays that of the start. A
-    reward may change the folder and the grad mode."""
-    path = write('mine.py', MINE)
-    flags = [*KINDS['marked'], '--eval_interval=4', '--warmup_iters=0']
-    text = fails("reward 'mine': AssertionError: no more", *command(path, *flags))
-    assert 'saved after step 2' in text and load_checkpoint('run')['step'] == 2
-    train(path, *flags, out='whole', before=lambda: write('mended-0', ''))
-    text += train(path, *flags, '--resume=True')
+@pytest.mark.parametrize('wrong, words', [
+    ("assert 0, 'no more'", "reward 'mine': AssertionError: no more"),
+    ('sys.exit(0)', ''),
+    ('signal.raise_signal(signal.SIGTERM); sys.exit()', ''),
+    ('_close_stdout()', '')])
+def test_a_reward_that_ends_a_run_loses_no_step(wrong, words):
+    """The start is evaluated in 4 calls, a step has 2. A reward may change the folder and the grad
+    mode."""
+    path = write('mine.py', MINE.replace('WRONG', wrong))
+    flags = [path, *KINDS['marked'], '--eval_interval=4', '--warmup_iters=0']
+    code, text = run(*command(*flags))
+    assert code != 0 and words in text and load_checkpoint('run')['step'] == 2
+    assert 'stopped after step 2; the same command with --resume=True goes on' in text
+    train(*flags, out='whole', before=lambda: write('mended-0', ''))
+    text += train(*flags, '--resume=True')
     assert_same('run', 'whole')
+    # the start and the line to beat are still those of step 0
     first, *_, last = read_log('run')
     assert first['eval/reward'] != last['eval/reward']
-    numbers = set(re.findall(r'\| start (\S+) \| line to beat (\S+)', text))
-    assert numbers == {(f"{first['eval/reward']:.3f}", f"{first['eval/reward_greedy']:.3f}")}
+    line = max(first['eval/reward'], first['greedy/reward'])
+    assert set(re.findall(r'\| start (\S+) \| line to beat (\S+)', text)) == {
+        (f"{first['eval/reward']:.3f}", f'{line:.3f}')}
 
 
 def test_a_reward_that_fails_on_the_second_rank_only_loses_no_step():
     """There the start is evaluated in 2 calls, a step has 1."""
     write('mended-0', '')
-    code, text = run(*command(write('mine.py', MINE), *KINDS['marked'], '--max_iters=9',
-                              '--eval_interval=9'), ranks=2)
+    path = write('mine.py', MINE.replace('WRONG', "assert 0, 'no more'"))
+    code, text = run(*command(path, *KINDS['marked'], '--max_iters=9', '--eval_interval=9'),
+                     ranks=2)
     assert code == 1 and 'no more' in text and load_checkpoint('run')['step'] == 6
+
+
+@pytest.mark.parametrize('differ', ['knobs', 'texts', 'networks'])
+def test_ranks_with_different_knobs_texts_or_networks_end_at_the_start(differ):
+    """The second rank has another seed, or stands in a folder with other files."""
+    other = pathlib.Path('other')
+    shutil.copytree('.', other, symlinks=True)
+    lines = write('mine.jsonl', pathlib.Path('marked.jsonl').read_text())
+    shutil.copy(lines, other)
+    for folder in (pathlib.Path(), other):
+        shutil.copy('out/generator_arithmetic.pt', folder / 'mine.pt')
+    if differ == 'texts':
+        (other / lines).write_text((other / lines).read_text().partition('\n')[2])
+    if differ == 'networks':
+        shutil.copy(make_network('generator_arithmetic', '--seed=2'), other / 'mine.pt')
+
+    def before():
+        if os.environ['RANK'] == '1':
+            os.chdir(other)
+            if differ == 'knobs':
+                sys.argv.append('--seed=2')
+
+    words = command(f'--dataset={lines}', '--blank_kind=marked', '--generator=mine.pt')
+    code, text = run(*words, ranks=2, before=before)
+    assert code == 1 and text.count('the ranks have different knobs, texts or networks') == 2
+    assert not os.path.exists('run') and 'step 0' not in text
 
 
 @pytest.mark.parametrize('max_iters, ranks', [(1, 1), (4, 2)])
@@ -481,7 +522,7 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
 def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
-    refused('torchrun', common.init_device, 'cpu', 'float32')
+    refused('torchrun', init_device, 'cpu', 'float32')
 
 
 @pytest.mark.parametrize('flags', MISTAKES)
@@ -511,24 +552,37 @@ def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
 
 def test_sample_shows_the_numbers_that_the_run_prints():
     """verify comes first, and an empty line follows each prompt."""
-    text = train('--temperature=0.7', '--top_k=3', '--rewards={"judge": 1.0, "verify": 0.5}')
+    text = train('--temperature=0.7', '--top_k=3',
+                 '--rewards={"judge": 1.0, "verify": 0.5, "kl": -0.1}')
     *_, last = read_log('run')
-    assert re.search(r'\| training [01]\.\d', text)        # verify; the reward is negative
-    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 10
-    sample = json.loads(open('run/samples.jsonl').readlines()[-1])
-    step_2 = [line for line in read_log('run') if line['step'] == 2 and 'loss' in line]
-    assert sample['lowest_reward'] == pytest.approx(step_2[0]['lowest_reward'])
+    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 8
+    samples = [json.loads(line) for line in open('run/samples.jsonl')]
+    assert [sample['step'] for sample in samples] == [0] * 4 + [2] * 4     # k of a group
+    for sample in samples:
+        assert list(sample) == ['step', 'prompt', 'completion', 'reward', 'advantage', 'scores']
+        parts = sample['scores']
+        assert sample['reward'] == pytest.approx(
+            parts['judge'] + 0.5 * parts['verify'] - 0.1 * parts['kl'], abs=1e-5)
     text = succeeds('sample.py', 'run', '--num_samples=2')
-    for name in ('judge', 'verify', 'judge_greedy'):
-        assert re.search(rf'(?m)^after .*\| {name} {last["eval/" + name]:.3f}', text)
+    for name in ('eval/judge', 'eval/verify', 'eval/kl', 'eval/pass@4', 'greedy/judge'):
+        assert re.search(rf'(?m)^after .*\| {name} {last[name]:.3f}', text)
     assert len(re.findall('(?m)^(?:before|after) +verify +judge ', text)) == 4
+    # each network is asked itself: only the policy has left the reference
+    kl_of = {'before': [], 'after': []}
+    for line in text.split('\n\n\n')[0].splitlines():
+        if line.startswith(('before ', 'after ')):
+            label = line.split()[0]
+            column = line.split().index('kl') + 1 if ' kl ' in line else None
+        elif column and ' x ' in line:
+            kl_of[label].append(float(line.split()[column]))
+    assert not any(kl_of['before']) and any(kl_of['after'])
     assert text.count('\n\n') == 2 and '\n\n\n' not in text
     for words in ([EQUATIONS, '--prompt=12+35='],
                   ['out/generator_arithmetic.pt']):
         assert 'verify' in succeeds('sample.py', *words, '--eval_prompts=4')
     fails("'x'", 'sample.py', 'run', '--prompt=x_')
     text = succeeds('sample.py', 'run', '--num_samples=1', '--judge=out/generator_equations.pt')
-    assert 'or changed by a flag: judge' in text and re.search('(?m)^before', text)
+    assert 'or changed by a flag: contents of judge' in text and re.search('(?m)^before', text)
     n_files = len(os.listdir('out'))            # it looks, and makes nothing
     fails('sample.py train no network', 'sample.py', 'run',
           '--generator=config/networks/judge_prose.py')
@@ -555,4 +609,4 @@ def test_sample_asks_for_the_file_of_a_reward():
     fails('charm', 'sample.py', 'run', '--num_samples=1')
     assert pathlib.Path('was-here').read_text() == 'x'
     text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
-    assert len(re.findall(r'(?m)^(?:before|after) .*\| charm 3.000', text)) == 2
+    assert len(re.findall(r'(?m)^(?:before|after) .*\| eval/charm 3.000', text)) == 2

@@ -1,0 +1,137 @@
+"""The command line: config files and flags change the knobs of a script; a mistake is one line."""
+import ast
+import contextlib
+import difflib
+import glob
+import inspect
+import math
+import os
+import re
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+KINDS = {bool: 'True or False', int: 'a whole number, not below 0', str: 'text',
+         float: 'a finite number, not below 0', dict: 'a dict'}
+if not __debug__:                               # asserts are our checks of what users give
+    sys.exit("error: python -O and PYTHONOPTIMIZE remove checks that protect your files")
+
+
+def fail(message):
+    """Exit with one line and code 1. For everyday mistakes, which need no traceback."""
+    sys.exit(f"error: {message}")
+
+
+def show_error(kind, error, trace):
+    """The excepthook: a failed assert or file operation, or a policy whose numbers are not finite,
+    is one line; all else has its traceback."""
+    if kind is BrokenPipeError:                 # the reader has seen enough, as in `... | head`
+        os._exit(1)
+    if issubclass(kind, (AssertionError, OSError, FloatingPointError)) and str(error):
+        cause = error.__cause__ or error        # of a reward: what the user's function raised
+        *_, frame = traceback.extract_tb(cause.__traceback__)
+        print(f"error: {error} ({frame.filename}, line {frame.lineno})", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+@contextlib.contextmanager
+def reading(path):
+    """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
+    try:
+        yield
+    except (AssertionError, OSError):           # these are sentences already
+        raise
+    except Exception as e:                      # json, torch and safetensors raise a dozen kinds
+        fail(f"{path} is damaged, or not what was expected: {e!r:.300}")
+
+
+def fail_unknown(message, name, known):
+    """Exit, and suggest known names that are similar."""
+    # names that share most of their letters
+    similar = difflib.get_close_matches(name, known)
+    fail(f"{message} '{name}'; similar names: {similar or 'none'}")
+
+
+# ---- knobs ---------------------------------------------------------------------------------------
+
+
+def knobs_of(namespace):
+    """Return {name: value} of the knobs in a script's globals(): lower-case names of plain values.
+    """
+    return {name: value for name, value in namespace.items()
+            if name[0].islower() and type(value) in KINDS}
+
+
+def configure(namespace, words):
+    """Apply words of a command line, which are config files and --name=value flags, to the knobs in
+    a script's globals(), in order. A word can also be a dict of knobs.
+
+    A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
+    also define functions, which can serve as rewards. Names that begin with _ or a capital letter
+    stay inside the file. Return all knobs and all functions, each as {name: value}. Exit if a name
+    is unknown, a type is wrong, a number is negative or not finite, or a value is not among the
+    script's CHOICES {name: values}."""
+    # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
+    # unlike there, a typo in a config file is an error.
+    sys.excepthook = show_error
+    defaults = knobs_of(namespace)
+    functions = {}
+    with contextlib.suppress(AttributeError):   # a notebook's console has any sign
+        sys.stdout.reconfigure(errors='replace')
+    for word in words:
+        if word in ('-h', '--help'):
+            print_help(namespace)
+        for name, value in values_of(word, knobs_of(namespace)).items():
+            if callable(value) and name not in defaults:        # a reward
+                functions[name] = value
+                continue
+            if name not in defaults:
+                script = Path(namespace.get('__file__', 'this script')).name
+                fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
+                             'is for pretrain.py) or _name, not', name, defaults)
+            # The type of the default is the type of the knob. A flag is text: read it as Python.
+            # The values of a file stay: literal_eval() refuses them. float() takes the 0 of
+            # kl_beta = 0, too.
+            kind = type(defaults[name])
+            if kind is not str and type(value) is not bool:     # float(True) would be 1.0
+                with contextlib.suppress(ValueError, SyntaxError, TypeError):
+                    value = float(value) if kind is float else ast.literal_eval(value)
+            # (type() and not isinstance(), because True is an int)
+            if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
+                fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as "
+                     f"{defaults[name]!r}")
+            namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
+    # After all words are read: a later one may have corrected an earlier one.
+    for name, choices in namespace.get('CHOICES', {}).items():
+        expected = f"one of {choices}"
+        if type(choices) is range:
+            expected = f"{choices[0]} to {choices[-1]}"
+        if namespace[name] not in choices:
+            fail(f"{name} = {namespace[name]!r}: expected {expected}")
+    return knobs_of(namespace), functions
+
+
+def values_of(word, knobs):
+    """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs."""
+    if type(word) is dict:
+        return word
+    if word.startswith('-') and '=' in word:
+        name, _, value = word.lstrip('-').partition('=')
+        return {name: value}
+    if not word.endswith('.py') or not os.path.isfile(word):
+        fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
+                     'file, not', word, glob.glob('config/**/*.py', recursive=True))
+    # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
+    return {name: value for name, value in runpy.run_path(word, knobs).items()
+            if name[0].islower() and not inspect.ismodule(value)}
+
+
+def print_help(namespace):
+    """Print the docstring of a script, and the lines that set its knobs; exit."""
+    source = Path(namespace['__file__']).read_text('utf-8')
+    # a line that sets a knob, with its comment, or a line that continues the comment
+    lines = re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source)
+    print(namespace['__doc__'], 'knobs:', *lines, sep='\n  ', flush=True)
+    sys.exit()

@@ -1,0 +1,246 @@
+"""The folder of a run: its log and its checkpoints; and the end of a run, which leaves both
+whole."""
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import filelock
+import torch
+import torch.distributed as dist
+
+from run.command import fail, fail_unknown
+from run.machine import all_reduce, n_ranks, rank
+
+# What a resumed run may change; anything else makes another experiment.
+FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 'eval_interval',
+        'device', 'compile', 'wandb_project', 'out_dir', 'resume')
+
+
+class Signals:
+    """Ctrl-C, a closed terminal, and the SIGTERM of a cluster that wants its machine back, end the
+    process at once, without a traceback. Inside of ending() the first signal only sets the exit
+    code, so that the present step can end and be saved."""
+    code = 0
+    finish_step = False
+
+    def __init__(self):
+        self.handle_all(self.handle)
+
+    def handle_all(self, handler):
+        for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
+            if hasattr(signal, name):           # Windows has no SIGHUP
+                signal.signal(getattr(signal, name), handler)
+
+    def handle(self, number, frame):
+        self.code = 128 + number
+        if not self.finish_step:
+            say("stopped")
+            sys.exit(self.code)
+        self.handle_all(signal.SIG_DFL)         # the next one ends the process
+        say("stopping after this step; once more to stop at once")
+
+    def stop_if_asked(self, device):
+        """Exit if any rank got a signal, so that all of them stop after the same step."""
+        code = int(all_reduce(torch.tensor(self.code, device=device), dist.ReduceOp.MAX))
+        if code:
+            sys.exit(code)
+
+    @contextlib.contextmanager
+    def ending(self, save):
+        """Call save('ckpt.pt') if anything ends this block early: a signal, an error, a full disk
+        behind stdout, a reward that calls sys.exit(). save() returns the step that it saved."""
+        self.finish_step = True
+        try:
+            yield
+        except FloatingPointError:              # the weights are ruined, though each is finite
+            raise
+        except BaseException as e:
+            step = save('ckpt.pt')
+            message = f"stopped after step {step}; the same command with --resume=True goes on"
+            if step is None:
+                message = "stopped while a step changed the policy; the last checkpoint stands"
+            if rank() == 0:
+                say(message)
+            if isinstance(e, SystemExit) and not e.code:        # the run is not done
+                raise SystemExit(1) from e
+            raise
+        self.finish_step = False
+
+
+def say(message):
+    """Write a line to stderr, whatever became of it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f'\n{message}\n'.encode())
+
+
+# ---- the folder and its log ----------------------------------------------------------------------
+
+
+class RunFolder:
+    """The folder of a run: config.json, checkpoints, and log.jsonl and samples.jsonl, one JSON
+    object a line. Of several ranks only the first writes.
+
+    A new run moves an older one out of its way. A resumed run appends, and may repeat the steps
+    after the last checkpoint. So a reader takes the last training line and the last evaluation line
+    of each step."""
+
+    wandb = None
+
+    def __init__(self, path, resume):
+        """path: '' if nothing will be written. Exit if it holds something else than a run."""
+        self.path = Path(path).absolute()       # a reward may change the working directory
+        self.resume = resume
+        self.is_old = path != '' and self.path.exists() and any(self.path.iterdir())
+        if self.is_old and not Path(self.path, 'log.jsonl').exists():
+            fail(f"{path} is no folder of a run; choose another --out_dir")
+
+    def open(self, config):
+        """Begin to write. config: all knobs."""
+        if rank() > 0:
+            return
+        if self.is_old and not self.resume:
+            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
+        os.makedirs(self.path, exist_ok=True)
+        self.lock = self.acquire()
+        self.file = open(self.path / 'log.jsonl', 'a')
+        self.samples = open(self.path / 'samples.jsonl', 'a')
+        # the knobs of the last command, if the run was resumed with others
+        Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
+        self.began = time.time()
+        self.cpu_began = time.process_time()
+        if config['wandb_project']:             # also log to Weights & Biases
+            import wandb
+            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+                                    config=config)
+
+    def acquire(self):
+        """Return the lock of the folder, which ends with the process. Exit if another has it."""
+        try:
+            lock = filelock.FileLock(self.path / 'lock')
+            lock.acquire(timeout=0)
+            return lock
+        except filelock.Timeout:
+            fail(f"another run is already writing to {self.path}; choose another --out_dir=DIR")
+
+    def move_aside(self, needed):
+        """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
+        for name in needed:                     # perhaps through a link
+            if Path(name).resolve().is_relative_to(self.path.resolve()):
+                fail(f"{name} is in {self.path.name}, which would be moved aside; choose another "
+                     "--out_dir")
+        self.acquire().release()
+        number = 1
+        while os.path.exists(f'{self.path}-{number}'):
+            number += 1
+        os.rename(self.path, f'{self.path}-{number}')
+        print(f"{self.path.name} held another run, which is now in {self.path.name}-{number}")
+
+    def log(self, step, numbers):
+        """Append a line {'step': step, name: number, 'seconds': ..., 'cpu_seconds': ...}."""
+        if rank() > 0:
+            return
+        # The clocks come last, so that without them two logs can be compared as text.
+        line = {'step': step} | numbers
+        line['seconds'] = round(time.time() - self.began, 3)
+        line['cpu_seconds'] = round(time.process_time() - self.cpu_began, 3)
+        print(json.dumps(line), file=self.file, flush=True)
+        if self.wandb:
+            self.wandb.log(numbers, step=step)
+
+    def log_samples(self, step, samples):
+        """Append samples, a list of dicts, to samples.jsonl, one a line."""
+        for sample in samples:
+            print(json.dumps({'step': step} | sample, default=str), file=self.samples, flush=True)
+
+    def save(self, names, model, vocabulary, config, more):
+        """Save a checkpoint under these names."""
+        if rank() > 0:
+            return
+        ours = os.fstat(self.file.fileno())
+        path = self.path / 'log.jsonl'
+        assert path.exists() and os.path.samestat(os.stat(path), ours), (
+            f"{self.path} was moved, or holds another run now, so {names} were not saved")
+        for name in names:
+            save_checkpoint(self.path / name, model, vocabulary, config, **more)
+
+    def restore(self, config, checksums, model, optimizers):
+        """Load the weights of a run and the state of its optimizers. Return its checkpoint. Refuse
+        other knobs, texts or networks."""
+        checkpoint = load_checkpoint(os.path.relpath(self.path))
+        saved = checkpoint['config'] | checkpoint['checksums']
+        now = config | checksums
+        for name in saved:
+            if name in now and name not in FREE and saved[name] != now[name]:
+                fail(f"a resumed run keeps its {name}, {saved[name]!r}, not {now[name]!r}. It may "
+                     f"change {', '.join(FREE)}; for another experiment begin a run with "
+                     f"--generator={self.path.name}/ckpt.pt")
+        model.load_state_dict(checkpoint['model'])
+        for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
+            optimizer.load_state_dict(state)
+        return checkpoint
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def checksum(network):
+    """Return a number that tells the weights of networks apart."""
+    crc = 0
+    for name, weight in sorted(network.state_dict().items()):
+        crc = zlib.crc32(weight.cpu().contiguous().numpy(), zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def checksums(config, texts, networks):
+    """Return {name: number} of the dataset's texts and of the networks. Exit if the ranks differ in
+    them, or in their config: they would learn different things."""
+    numbers = {'contents of dataset': zlib.crc32(repr(texts).encode())}
+    for name, network in zip(('generator', 'judge'), networks):
+        numbers[f'contents of {name}'] = checksum(network)
+    if n_ranks() > 1:
+        seen = [None] * n_ranks()
+        dist.all_gather_object(seen, (config, numbers))
+        assert all(other == seen[0] for other in seen), (
+            "the ranks have different knobs, texts or networks: expected equal commands and files")
+    return numbers
+
+
+def save_checkpoint(path, model, vocabulary, config, **more):
+    """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
+    name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
+    is not finite, an older file is unchanged."""
+    temporary = Path(f'{path}.{os.getpid()}.tmp')
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
+        f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
+    try:
+        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
+                    'vocabulary': vocabulary, **more}, temporary)
+        temporary.replace(path)
+    except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
+        fail(f"{path} cannot be written: {e}")
+    finally:
+        temporary.unlink(missing_ok=True)       # it is still there if something went wrong
+
+
+def load_checkpoint(path):
+    """Return the dict of a checkpoint, or of the ckpt.pt of a run's folder; for a folder that
+    save_pretrained of transformers wrote, a dict with its path."""
+    if os.path.exists(f'{path}/ckpt.pt'):
+        path = f'{path}/ckpt.pt'
+    elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
+        return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+    if not os.path.exists(path):
+        fail_unknown('there is no run or checkpoint', str(path), os.listdir())
+    try:
+        # weights_only: a checkpoint is somebody's file, and a pickle can run any code
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        assert 'model_args' in checkpoint
+        return checkpoint
+    except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
+        fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")

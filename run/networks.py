@@ -1,0 +1,114 @@
+"""The networks of a run: checkpoints, folders of transformers, and recipes. A recipe is a config
+file of pretrain.py, which describes a network. If the network does not exist yet, it is made."""
+import atexit
+import os
+import runpy
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+from data.dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
+from model import GPT
+from run.command import configure, reading
+from run.folder import load_checkpoint
+from run.machine import barrier, print0, rank, use_threads
+
+PRETRAIN = Path(__file__).parent.parent / 'pretrain.py'
+
+
+def flags_for(dataset, blank_kind):
+    """Return the flags that go before a recipe: the dataset of the run, and whether its blanks are
+    marked. The recipe comes behind them, so what it sets itself wins."""
+    flags = [f'--dataset={dataset}']
+    if blank_kind == 'marked':
+        flags.append('--blank_kind=marked')
+    return flags
+
+
+def default_knobs():
+    """Return the knobs of pretrain.py as they are in a fresh process, for read_recipe()."""
+    # An import would lead in a circle, because pretrain.py imports this file. runpy runs the
+    # script up to its `if __name__ == "__main__":`, and returns its globals.
+    return runpy.run_path(str(PRETRAIN))['DEFAULTS']
+
+
+def read_recipe(namespace, words):
+    """Apply config files and flags to the knobs in a namespace. Return the path of the network that
+    they describe, its tokenizer, and the knobs. Unless the knob `out` names it, the path ends in a
+    checksum of all that the network depends on: knobs, texts and vocabulary. So a network that
+    exists is up to date; other knobs, or other texts, make another file, such as
+    out/generator_arithmetic-ae43c980.pt."""
+    config, _ = configure(namespace, words)
+    name = config['kind']
+    for word in words:                          # the last config file names the network
+        if not word.startswith('-'):
+            name = Path(word).stem
+    tok = make_tokenizer(config['tokenizer'], config['dataset'])
+    depends_on = config | {'texts': read_texts(config['dataset'])[:2], 'tok': tok.vocabulary}
+    # not on where the network is, nor on where and how fast it is made
+    del depends_on['out'], depends_on['device'], depends_on['compile']
+    if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
+        del depends_on['eval_interval']
+    if config['against'].endswith('.py'):       # a classifier depends on its filler
+        flags = flags_for(config['dataset'], config['blank_kind'])
+        depends_on['against'], *_ = read_recipe(default_knobs(), [*flags, config['against']])
+    number = zlib.crc32(repr(depends_on).encode())
+    return config['out'] or f'out/{name}-{number:08x}.pt', tok, config
+
+
+def load_network(path, device='cpu'):
+    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
+    checkpoint = load_checkpoint(path)
+    args = checkpoint['model_args']
+    with reading(path):
+        if 'folder' in args:
+            from pretrained import Pretrained
+            network = Pretrained(**args)
+            tok = network.tok
+        else:
+            network = GPT(**args)
+            tok = Tokenizer(**checkpoint['vocabulary'])
+        # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
+        # brings its weights itself.
+        if 'model' in checkpoint:
+            network.load_state_dict(checkpoint['model'])
+    return network.to(device), tok
+
+
+def open_networks(names, config, device):
+    """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
+    checkpoint or a folder, or a recipe. The network of a recipe is made if it does not exist yet,
+    unless the run is resumed. config: knobs of a run. Of several ranks, the first makes networks
+    while the others wait."""
+    train, _, _ = read_texts(config['dataset'])
+    check_blanks(train, config['blank_kind'], config['blank_low'], config['blank_high'])
+    if rank() > 0:                              # wait until rank 0 has made them
+        barrier()
+    paths = [make_network(name, config) if name.endswith('.py') else name for name in names]
+    if rank() == 0:                             # let the others go on
+        barrier()
+    networks, tokenizers = zip(*[load_network(path, device) for path in paths])
+    for path, tok in zip(paths, tokenizers):
+        assert tok.vocabulary == tokenizers[0].vocabulary, (
+            f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
+    use_threads(networks[0])
+    return paths, tokenizers[0], networks
+
+
+def make_network(recipe, config):
+    """Return the path of the network of a recipe, after making it if it does not exist."""
+    words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
+    path, _, _ = read_recipe(default_knobs(), words)
+    if not os.path.exists(path):
+        assert not config.get('resume'), (
+            f"there is no {path} (is something new in {recipe}, or in {config['dataset']}?); "
+            "--resume and sample.py train no network")
+        command = [sys.executable, 'pretrain.py'] + words
+        print0('$', *command)
+        # WORLD_SIZE = 1: it is not a rank of this run
+        process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
+        atexit.register(process.terminate)      # it ends with us: on an error, at Ctrl-C
+        # the message of one that fails stands above ours
+        assert process.wait() == 0, f"{command} ended with code {process.returncode}"
+    return path

@@ -1,0 +1,111 @@
+"""A run for people: how far it has come, in numbers and words, and what a group looks like."""
+import collections
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass
+class Progress:
+    """How far a run has come, by its evaluations. All of them have the same held-out prompts and
+    random numbers, so they are compared prompt by prompt: what is a lucky prompt for one is lucky
+    for the other, too, and their differences have smaller errors."""
+    goal: str                   # the number to watch: 'verify' or 'reward'
+    rewards: list               # their names
+    means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
+    samples: dict = field(default_factory=dict)     # {step: the goal of each prompt, a list (P,)}
+    line: list = None           # (P,) the line to beat: the goal of greedy decoding at the start, or
+                                # of its samples, if they are better
+
+    def add(self, step, evaluation):
+        """Add what evaluate() says after so many steps."""
+        means, sampled, greedy = evaluation
+        self.means[step] = means
+        self.samples[step] = sampled
+        if self.line is None:
+            self.line = max(sampled, greedy, key=np.mean)
+
+    def best_step(self):
+        """Return the step of the best evaluation, of equal ones the last. It is chosen on the same
+        prompts that it is reported on, so its number is a little too good."""
+        return max(self.samples, key=lambda step: (np.mean(self.samples[step]), step))
+
+    def numbers(self):
+        """Return pairs (name, number) of the last evaluation, for the console."""
+        start, *_, now = [self.samples[0], *self.samples.values()]
+        means = self.means[max(self.means)]
+        above, error = difference(now, self.line)
+        numbers = [
+            (self.goal, np.mean(now)),
+            ('greedy', means[f'greedy/{self.goal}']),
+            ('start', np.mean(start)),
+            ('line to beat', np.mean(self.line)),
+            ('above it', above),
+            ('standard error', error),
+        ]
+        if self.goal == 'reward':               # a sum, which hides its parts
+            for name in dict.fromkeys(['verify', *self.rewards]):       # `verify` once
+                if f'eval/{name}' in means:
+                    numbers.append((name, means[f'eval/{name}']))
+        return numbers
+
+    def verdict(self):
+        """Return in a sentence whether the run worked. Differences of less than two standard errors
+        are noise."""
+        steps = list(self.samples)
+        now = self.samples[steps[-1]]
+        above, error = difference(now, self.line)
+        gain, gain_error = difference(now, self.samples[steps[0]])
+        words = f"no different from the start, {gain:+.3f} +- {2 * gain_error:.3f}"
+        if gain < -2 * gain_error:
+            words = f"it fell, {gain:.3f} +- {2 * gain_error:.3f} from the start"
+        if gain > 2 * gain_error:
+            words = f"not above the line to beat, but above the start by {gain:.3f}"
+        if above > 2 * error:
+            words = f"above the line to beat by {above:.3f} +- {2 * error:.3f}"
+        rise, error = difference(now, self.samples[steps[-2:][0]])
+        if rise > 2 * error:                    # since the evaluation before
+            words += "; still rising, so try a larger --max_iters"
+        return f"{self.goal} {np.mean(now):.3f}: {words}"
+
+
+def difference(a, b):
+    """Return the mean of a - b, lists (P,) of the same prompts, and its standard error."""
+    gaps = np.subtract(a, b)
+    return gaps.mean(), gaps.std(ddof=1) / len(gaps) ** 0.5
+
+
+def show_group(label, r, scores, max_rows=6, **more):
+    """Print the first group of a Rollout: its prompt, and below it its different completions, how
+    often each came, and their numbers, sorted by the first: `more` (P, k) each, such as
+    advantage=..., and scores {name: (P, k)}. If there are more than max_rows completions, only the
+    best and the worst are shown. Return the group as a list of dicts, for samples.jsonl."""
+    samples = []
+    for j, case in enumerate(r.cases()[:r.prompts.k]):
+        sample = {'prompt': case['prompt'], 'completion': case['completion']}
+        for name, values in more.items():
+            sample[name] = values[0, j].item()
+        sample['scores'] = {name: values[0, j].item() for name, values in scores.items()}
+        samples.append(sample)
+    # Equal completions are one row: its numbers, and last the text.
+    counts = collections.Counter()
+    for sample in samples:
+        numbers = [sample[name] for name in more] + list(sample['scores'].values())
+        counts[(*numbers, sample['completion'])] += 1
+    rows = sorted(counts, reverse=True)
+    # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
+    prompt = samples[0]['prompt']
+    same = len(os.path.commonprefix([prompt] + [row[-1] for row in rows])) - 10
+
+    def short(text):
+        return repr(text if same <= 0 else '...' + text[same:])
+
+    if len(rows) > max_rows:                    # the best and the worst
+        del rows[max_rows // 2:-(max_rows // 2)]
+    names = ''.join(f' {name:>12.12}' for name in [*more, *scores])
+    print(f'{label:9}{names}   {short(prompt)}')
+    for row in rows:
+        numbers = ''.join(f' {number:12.3f}' for number in row[:-1])
+        print(f'{counts[row]:7} x{numbers}   {short(row[-1])}')
+    return samples

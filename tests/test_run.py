@@ -1,0 +1,336 @@
+"""What surrounds a run: overrides, devices, numbers, its folder and its checkpoints."""
+import inspect
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+import unittest.mock
+
+import numpy as np
+import pytest
+import torch
+
+import train_grpo
+from data.dataset import Dataset
+from processes import ROOT, refused, succeeds, write
+from run.command import configure, knobs_of, show_error
+from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint,
+                        save_checkpoint)
+from run.machine import as_numbers, init_device
+from run.networks import load_network
+from run.progress import Progress, difference
+from test_grpo import TOK, tiny
+
+
+def toy_knobs():
+    return {'group_size': 16, 'kl_beta': 0.05, 'dataset': 'arithmetic', 'resume': False,
+            'rewards': {'judge': 1.0}, '_hidden': 1, 'LETTERS': 2, 'module': os}
+
+
+# ---- overrides -----------------------------------------------------------------------------------
+
+
+def test_files_and_flags_apply_in_the_order_given():
+    path = write('mine.py', "import math\ngroup_size = group_size // 2\n_twice = 2 * group_size\n"
+                 "kl_beta = 1 / _twice\nSIGN = 'x'\ndef mine(prompts, completions): return 3\n")
+    namespace = toy_knobs()
+    config, functions = configure(namespace, ['--group_size=4', path])
+    assert config == knobs_of(namespace) == knobs_of(toy_knobs()) | {
+        'group_size': 2, 'kl_beta': 0.25}
+    assert list(functions) == ['mine']
+    config, _ = configure(toy_knobs(), [path, '--group_size=4'])
+    assert (config['group_size'], config['kl_beta']) == (4, 1 / 16)
+
+
+FLAGS = {
+    '--dataset=a=b': 'a=b', '--dataset=7': '7', '--dataset=~/a': os.path.expanduser('~/a'),
+    "--rewards={'x': 2}": {'x': 2},
+    '--resume=True': True, '--kl_beta=1e-5': 1e-5, '--kl_beta=3': 3.0,
+}
+
+
+@pytest.mark.parametrize('flag', FLAGS)
+def test_the_value_of_a_flag_is_a_literal_or_text(flag):
+    config, _ = configure(toy_knobs(), [flag])
+    value = config[flag[2:].partition('=')[0]]
+    assert value == FLAGS[flag] and type(value) is type(FLAGS[flag])
+
+
+def test_a_notebook_can_give_knobs_as_a_dict():
+    words = ['--group_size=4', {'group_size': 8, 'rewards': {'x': 2}}, '--kl_beta=0']
+    config, _ = configure(toy_knobs(), words)
+    assert (config['group_size'], config['rewards'], config['kl_beta']) == (8, {'x': 2}, 0.0)
+    refused("grup_size", configure, toy_knobs(), [{'grup_size': 3}])
+
+
+@pytest.mark.parametrize('line', [
+    "group_size=2.0", "group_size=True", "group_size=-1", "resume=1", "rewards=3", "kl_beta='x'",
+    "kl_beta=-0.1", "kl_beta=1e999", "kl_beta=print", "kl_beta=True"])
+def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
+    name, _ = line.split('=')
+    for word in (write('mine.py', line), f'--{line}'):
+        refused(f'{word}: {name}', configure, toy_knobs(), [word])
+
+
+@pytest.mark.parametrize('word, nearest', [
+    ('--grup_size=3', 'group_size'), ('config/grpo_smok.py', 'grpo_smoke.py'),
+    ('--group_size', 'expected --name=value'), ('README.md', '--dataset=FILE')])
+def test_an_unknown_name_is_refused_and_a_better_word_suggested(word, nearest, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    refused(nearest, configure, toy_knobs(), [word])
+
+
+@pytest.mark.parametrize('script', ['train_grpo', 'pretrain', 'sample'])
+def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
+    text = succeeds(f'{script}.py', '--help')
+    source = (ROOT / f'{script}.py').read_text('utf-8')
+    knobs = re.findall('(?m)^([a-z]\\w*) = ', source)
+    code = re.sub(r'(?s)""".*?"""|#[^\n]*', '', source)
+    # three that get all knobs: a Dataset, a RunFolder and read_recipe()
+    others = [*inspect.signature(Dataset).parameters, 'wandb_project', 'tokenizer']
+    for name in knobs:
+        assert re.search(rf'(?m)^  {name} = .*  # \S', text), name
+        is_read = len(re.findall(rf'\b{name}\b', code)) > 1 or name in others
+        assert is_read, f"nobody reads {name}"
+
+
+# ---- numbers and files ---------------------------------------------------------------------------
+
+
+CONFIG = {'generator': 'mine.pt', 'judge': '', 'dataset': 'arithmetic', 'wandb_project': ''}
+
+
+def open_folder(path, resume=False, **knobs):
+    """Return the RunFolder of a run that begins to write."""
+    folder = RunFolder(path, resume)
+    folder.open(CONFIG | knobs)
+    return folder
+
+
+def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
+    for step in range(4):
+        folder = open_folder('mine', resume=step == 3)
+        folder.log(step, {'a': 1.5})
+        folder.log_samples(step, [{'n': np.int64(3)}])
+        for resume in (False, True):
+            refused('another run', open_folder, 'mine', resume)
+        folder.lock.release()                   # as the end of its process does
+    steps = {name: [json.loads(line)['step'] for line in open(f'{name}/log.jsonl')]
+             for name in ('mine-1', 'mine-2', 'mine')}
+    assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
+    assert '"step": 3' in open('mine/samples.jsonl').read().splitlines()[1]
+    os.mkdir('theirs')
+    open_folder('theirs').lock.release()        # an empty folder is as good as none
+    os.mkdir('thesis')
+    write('thesis/config.json', '{}')
+    refused('thesis is no folder of a run', RunFolder, 'thesis', False)
+
+
+def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
+    open_folder('mine').lock.release()
+    write('mine/best.pt', '')
+    os.symlink('mine/best.pt', 'link.pt')
+    for name in ('mine/best.pt', 'link.pt'):
+        for knob in ('judge', 'dataset'):
+            refused(f'{name} is in mine', open_folder, os.path.abspath('mine'), **{knob: name})
+
+
+def test_a_folder_that_was_renamed_or_replaced_while_its_run_lives_is_not_written_to():
+    gpt = tiny()
+    folder = open_folder('mine')
+    folder.save(['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 1})
+    os.rename('mine', 'theirs')
+    refused('mine was moved', folder.save, ['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 2})
+    open_folder('mine').log(0, {'a': 1})        # another run takes the name
+    before = pathlib.Path('mine/log.jsonl').read_text()
+    refused('mine was moved', folder.save, ['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 2})
+    folder.log(2, {'a': 2})                     # the log stays with the run
+    assert '"step": 2' in pathlib.Path('theirs/log.jsonl').read_text()
+    assert pathlib.Path('mine/log.jsonl').read_text() == before
+    assert load_checkpoint('theirs')['step'] == 1 and not os.path.exists('mine/ckpt.pt')
+
+
+def test_a_resumed_run_keeps_all_knobs_but_a_few_and_its_texts_and_networks():
+    gpt = tiny()
+    config = CONFIG | train_grpo.DEFAULTS
+    sums = {'contents of dataset': 1, 'contents of generator': 2, 'contents of judge': 3}
+    folder = open_folder('mine')
+    folder.save(['ckpt.pt'], gpt, TOK.vocabulary, config, {
+        'step': 1, 'checksums': sums, 'optimizers': []})
+    for name in config:
+        resume = lambda: folder.restore(config | {name: 'new'}, sums, gpt, [])
+        if name in FREE:
+            assert resume()['step'] == 1
+        else:
+            refused(f"keeps its {name}, {config[name]!r}, not 'new'", resume)
+    for name in sums:
+        refused(f'keeps its {name}, ', folder.restore, config, sums | {name: 4}, gpt, [])
+
+
+def test_held_out_texts_belong_to_what_a_run_is_known_by():
+    one, other = [checksums({}, (['a'], [held_out]), []) for held_out in 'xy']
+    assert one != other
+
+
+def test_python_must_not_drop_asserts():
+    source = (ROOT / 'run/command.py').read_text('utf-8')
+    with pytest.raises(SystemExit, match='python -O'):
+        exec(compile(source, 'run/command.py', 'exec', optimize=1), {})
+
+
+def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsys):
+    for wrong, is_bug in (("assert 0, 'expected 2'", False), ("open('nowhere')", False),
+                          ('1 / 0', True), ('assert 0', True)):
+        with pytest.raises(Exception) as caught:
+            exec(wrong)
+        show_error(caught.type, caught.value, caught.tb)
+        assert ('Traceback' in capsys.readouterr().err) == is_bug
+
+
+def test_a_console_without_a_sign_shows_another_one(monkeypatch):
+    console = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+    monkeypatch.setattr(sys, 'stdout', console)
+    configure(toy_knobs(), [])
+    print('caf\u00e9', flush=True)
+    assert console.buffer.getvalue() == b'caf?\n'
+
+
+def test_numbers_go_to_wandb(monkeypatch):
+    wandb = unittest.mock.MagicMock()
+    monkeypatch.setitem(sys.modules, 'wandb', wandb)
+    config = CONFIG | {'wandb_project': 'theirs'}
+    open_folder('mine', wandb_project='theirs').log(3, {'a': 1.5})
+    wandb.init.assert_called_once_with(project='theirs', name='mine', config=config)
+    (numbers,), step = wandb.init().log.call_args
+    assert numbers['a'] == 1.5 and step == {'step': 3}
+
+
+def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
+    """If they were, samples would come from weights that have been updated since."""
+    layer = torch.nn.Linear(4, 4, bias=False)
+    one = torch.ones(1, 4)
+    try:
+        init_device('cpu', 'bfloat16')
+        before = layer(one)
+        with torch.no_grad():
+            layer.weight += 1.0
+            change = layer(one) - before
+    finally:
+        init_device('cpu', 'float32')
+    assert before.dtype == torch.bfloat16 and layer(one).dtype == torch.float32
+    assert (change - 4.0).abs().max() < 0.1
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(value):
+    with pytest.raises(AssertionError, match='not finite'):
+        as_numbers({'kl': 1.0, 'reward': torch.tensor(value)})
+
+
+def after(*evaluations, goal='verify', rewards=('judge',), greedy=None):
+    """Return the Progress of a run by the goal of each held-out prompt: at the start, and so on.
+    greedy: of greedy decoding at the start."""
+    progress = Progress(goal, list(rewards))
+    for step, values in enumerate(evaluations):
+        line = greedy if step == 0 and greedy else [0.0] * len(values)
+        means = {f'eval/{goal}': np.mean(values), f'greedy/{goal}': np.mean(line),
+                 'eval/judge': -step}
+        progress.add(10 * step, (means, values, line))
+    return progress
+
+
+ALL = [1.0, 1.0, 1.0, 1.0]
+HALF = [0.5, 0.5, 0.5, 0.5]
+NONE = [0.0, 0.0, 0.0, 0.0]
+SOME = [0.0, 0.5, 0.5, 1.0]
+LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF is one of its errors
+
+
+@pytest.mark.parametrize('start, greedy, then, words', [
+    (NONE, SOME, [HALF, [0.5, 1.0, 1.0, 1.0], [0.5, 1.0, 1.0, 1.0]],
+     'verify 0.875: above the line to beat by 0.375 +- 0.250'),
+    (NONE, HALF, [ALL, ALL], 'verify 1.000: above the line to beat by 0.500 +- 0.000'),
+    # samples can beat greedy decoding: then the start is the line to beat
+    (HALF, NONE, [HALF, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
+    (NONE, HALF, [HALF, HALF],
+     'verify 0.500: not above the line to beat, but above the start by 0.500'),
+    (HALF, HALF, [LOST, LOST], 'verify 0.375: no different from the start, -0.125 +- 0.250'),
+    (HALF, ALL, [NONE, NONE], 'verify 0.000: it fell, -0.500 +- 0.000 from the start'),
+    (NONE, NONE, [HALF, ALL], 'verify 1.000: above the line to beat by 1.000 +- 0.000; still '
+     'rising, so try a larger --max_iters'),
+    (HALF, ALL, [NONE, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000; still '
+     'rising, so try a larger --max_iters'),
+    (HALF, HALF, [LOST, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
+])
+def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, words):
+    """Differences of less than two standard errors are noise."""
+    assert after(start, *then, greedy=greedy).verdict() == words
+
+
+def test_evaluations_are_compared_prompt_by_prompt():
+    """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
+    mean, error = difference([0.2, 0.4, 1.0], [0.0, 0.3, 0.9])
+    assert mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
+
+
+def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
+    numbers = after(NONE, HALF, SOME, greedy=HALF).numbers()
+    assert numbers == [('verify', 0.5), ('greedy', 0.0), ('start', 0.0), ('line to beat', 0.5),
+                       ('above it', 0.0), ('standard error', pytest.approx((1 / 24) ** 0.5))]
+    # a sum hides its parts
+    numbers = after(NONE, HALF, goal='reward').numbers()
+    assert numbers[0] == ('reward', 0.5) and numbers[-1] == ('judge', -1)
+
+
+def test_of_equal_evaluations_the_last_is_the_best():
+    assert after(HALF, NONE, HALF, SOME, NONE).best_step() == 30
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_and_weights_that_are_not_finite_leave_the_old_checkpoint(monkeypatch):
+    def save(content, path):
+        pathlib.Path(path).write_text('half')
+        raise OSError('No space left')
+
+    gpt = tiny()
+    save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
+    before = checksum(gpt)
+    gpt.head.weight.data[0, 0] = math.inf
+    with pytest.raises(AssertionError, match='not finite, so new/a.pt was not overwritten'):
+        save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
+    gpt.head.weight.data[0, 0] = 0.0
+    monkeypatch.setattr(torch, 'save', save)
+    refused('new/a.pt cannot be written: No space left', save_checkpoint, 'new/a.pt', gpt,
+            TOK.vocabulary, {})
+    assert checksum(gpt) != before and os.listdir('new') == ['a.pt']
+    gpt.load_state_dict(load_checkpoint('new/a.pt')['model'])
+    assert checksum(gpt) == before
+
+
+def test_a_file_that_is_no_checkpoint_or_would_run_code_is_refused():
+    class Intruder:
+        def __reduce__(self):
+            return open, ('was-here', 'w')
+
+    save_checkpoint('a.pt', tiny(), TOK.vocabulary, {})
+    torch.save({'model': Intruder()}, 'b.pt')
+    pathlib.Path('c.pt').write_bytes(pathlib.Path('a.pt').read_bytes()[:5000])
+    for name in ('b.pt', 'c.pt', 'd.pt'):
+        refused(name, load_checkpoint, name)
+    assert not os.path.exists('was-here')
+
+
+def test_a_checkpoint_whose_weights_do_not_fit_is_refused():
+    gpt = tiny()
+    save_checkpoint('a.pt', gpt, TOK.vocabulary, {})
+    forged = load_checkpoint('a.pt')
+    for wrong in ({'n_embd': 24}, {'n_head': 0}, {'n_layer': 'x'}):
+        forged['model_args'] = gpt.args | wrong
+        torch.save(forged, 'a.pt')
+        with pytest.raises((AssertionError, SystemExit), match='a.pt|n_head = 0'):
+            load_network('a.pt')
