@@ -16,8 +16,10 @@ def auc(scores, labels):
     of one shape; 0.5 if all labels are equal."""
     zeros = scores[~labels].sort().values
     ones = scores[labels]
-    below = torch.searchsorted(zeros, ones) + torch.searchsorted(zeros, ones, right=True)
-    return (below / (2 * len(zeros))).mean().nan_to_num(0.5).item()
+    n_below = torch.searchsorted(zeros, ones)
+    n_not_above = torch.searchsorted(zeros, ones, right=True)       # ties count, too
+    share = (n_below + n_not_above) / (2 * len(zeros))
+    return share.mean().nan_to_num(0.5).item()
 
 
 if __name__ == "__main__":

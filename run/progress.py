@@ -15,8 +15,8 @@ class Progress:
     rewards: list               # their names
     means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
     samples: dict = field(default_factory=dict)     # {step: the goal of each prompt, a list (P,)}
-    line: list = None           # (P,) the line to beat: the goal of greedy decoding at the start, or
-                                # of its samples, if they are better
+    line: list = None           # (P,) the line to beat: the goal at the start, of greedy decoding or
+                                # of samples, whichever is better
 
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""

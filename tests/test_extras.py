@@ -10,6 +10,7 @@ import runpy
 import shutil
 
 import pytest
+import torch
 
 from extras.antiberty import make_prompts
 from processes import ROOT, TOY, fails, make_network, succeeds, write
@@ -169,3 +170,12 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     for mistake in (['--seeds=1', 'b='], ['b'], ['--goal=no', 'b=']):
         with pytest.raises(SystemExit, match='two or more --seeds|no no in study/b-1/log.jsonl'):
             compare(*mistake)
+
+
+def test_auc_is_the_share_of_pairs_in_order():
+    from extras.auc import auc
+    scores = torch.randint(4, (9,)).float()     # with ties
+    labels = torch.arange(9) % 2 == 0
+    pairs = [(a > b) + (a == b) / 2 for a in scores[labels] for b in scores[~labels]]
+    assert auc(scores, labels) == pytest.approx(sum(pairs).item() / len(pairs))
+    assert auc(scores, labels | True) == 0.5    # all are right
