@@ -78,7 +78,9 @@ class Rollout:
         """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', and columns
         of the dataset."""
         cases = self.prompts.cases(self.sequences)
-        return [{'ended': ended} | case for case, ended in zip(cases, self.ended.tolist())]
+        for case, ended in zip(cases, self.ended.tolist()):
+            case['ended'] = ended
+        return cases
 
     def states(self, model):
         """Return states (S, T), what the model saw when it sampled, and state_of (N, T): the state
@@ -93,7 +95,8 @@ class Rollout:
         n = torch.arange(N, device=model.device)[:, None]                       # (N, 1)
         if model.causal:
             return self.sequences, n.expand(N, T)
-        passes = torch.arange(int(self.pass_of.max()) + 1, device=model.device)[:, None, None]
+        n_passes = int(self.pass_of.max()) + 1
+        passes = torch.arange(n_passes, device=model.device)[:, None, None]     # (I, 1, 1)
         before = self.sequences.masked_fill(self.pass_of >= passes, model.blank_id)     # (I, N, T)
         states, number = distinct_rows(before, (self.pass_of == passes).any(2))  # number (I, N)
         return states, number[self.pass_of.clamp(min=0), n]
@@ -168,7 +171,12 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
         raise FloatingPointError("log-probabilities are not finite, so no checkpoint was "
                                  "overwritten; try a lower learning_rate")
     ids = logits.argmax(-1) if greedy else draw(logp, uniforms)
-    return ids, logp.gather(1, ids[:, None])[:, 0], kept
+    return ids, logp_of(ids, logp), kept
+
+
+def logp_of(ids, logp):
+    """Return the log-probabilities (M,) of ids (M,), from those of all ids (M, V)."""
+    return logp.gather(1, ids[:, None])[:, 0]
 
 
 def in_parts(function, model, *tensors):
@@ -182,7 +190,10 @@ def in_parts(function, model, *tensors):
     for start in range(0, len(tensors[0]), size):
         part = [None if x is None else x[start:start + size] for x in tensors]
         results.append(checkpoint(function, *part, use_reentrant=False))
-    return [None if values[0] is None else torch.cat(values) for values in zip(*results)]
+    whole = []
+    for parts in zip(*results):                 # of each returned tensor
+        whole.append(None if parts[0] is None else torch.cat(parts))
+    return whole
 
 
 # ---- what networks say of sampled tokens ---------------------------------------------------------
@@ -210,7 +221,7 @@ def stats_of(logits, u, actions, logits_ref=None, kept=None, temperature=1.0):
     logp_full = log_probs(logits, temperature)                              # (U, V)
     logp = logp_full[u, actions]
     if kept is not None:
-        logp = log_probs(logits[u], temperature, kept).gather(1, actions[:, None])[:, 0]
+        logp = logp_of(actions, log_probs(logits[u], temperature, kept))
     entropy = -(logp_full.exp() * logp_full).sum(-1)
     logp_ref = logp_full.detach()
     kl = torch.zeros_like(entropy)
@@ -264,6 +275,9 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     uniforms = prompts.uniforms.flatten(0, 1)                                   # (N, T)
     pass_of = torch.full_like(sequences, -1)
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
+    def sample(x, uniforms):
+        return choose(model.logits(x), uniforms, **sampling)
+
     kept_row = torch.zeros_like(sequences)
     kept = []                                   # (M, V) of each pass
     n_kept = 0
@@ -274,9 +288,10 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     kind = model.device.type
     with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
         for i, (n, t, x) in enumerate(passes(model, prompts, sequences, n_fill_steps)):
-            sequences[n, t], logp_sampled[n, t], kept_now = in_parts(
-                lambda x, u: choose(model.logits(x), u, **sampling), model, x, uniforms[n, t])
+            ids, logp, kept_now = in_parts(sample, model, x, uniforms[n, t])
+            sequences[n, t] = ids
             pass_of[n, t] = i
+            logp_sampled[n, t] = logp
             if kept_now is not None:
                 kept_row[n, t] = n_kept + torch.arange(len(n), device=model.device)
                 n_kept += len(n)
@@ -295,7 +310,8 @@ def in_passes(model, prompts, sequences, n_fill_steps):
     of a sequence, given the order, is the sum over its tokens."""
     n_blanks = prompts.blank.sum(1, keepdim=True)                               # (B, 1)
     # argsort twice gives the places. Positions that are not blank come last.
-    place = prompts.order.masked_fill(~prompts.blank, torch.inf).argsort(1).argsort(1)  # (B, T)
+    key = prompts.order.masked_fill(~prompts.blank, torch.inf)
+    place = key.argsort(1).argsort(1)                                           # (B, T)
     # There are at most as many passes as blanks, so none is empty.
     pass_of = place * n_blanks.clamp(max=n_fill_steps) // n_blanks.clamp(min=1)
     pass_of = pass_of.masked_fill(~prompts.blank, -1).repeat_interleave(prompts.k, 0)   # (N, T)

@@ -29,12 +29,18 @@ class Progress:
     def best_step(self):
         """Return the step of the best evaluation, of equal ones the last. It is chosen on the same
         prompts that it is reported on, so its number is a little too good."""
-        return max(self.samples, key=lambda step: (np.mean(self.samples[step]), step))
+        best = 0
+        for step, values in self.samples.items():
+            if np.mean(values) >= np.mean(self.samples[best]):
+                best = step
+        return best
 
     def numbers(self):
         """Return pairs (name, number) of the last evaluation, for the console."""
-        start, *_, now = [self.samples[0], *self.samples.values()]
-        means = self.means[max(self.means)]
+        last = max(self.means)
+        means = self.means[last]
+        start = self.samples[0]
+        now = self.samples[last]
         above, error = difference(now, self.line)
         numbers = [
             (self.goal, np.mean(now)),
@@ -53,27 +59,34 @@ class Progress:
     def verdict(self):
         """Return in a sentence whether the run worked. Differences of less than two standard errors
         are noise."""
-        steps = list(self.samples)
-        now = self.samples[steps[-1]]
-        above, error = difference(now, self.line)
-        gain, gain_error = difference(now, self.samples[steps[0]])
-        words = f"no different from the start, {gain:+.3f} +- {2 * gain_error:.3f}"
-        if gain < -2 * gain_error:
-            words = f"it fell, {gain:.3f} +- {2 * gain_error:.3f} from the start"
-        if gain > 2 * gain_error:
+        values = list(self.samples.values())
+        start = values[0]
+        before = values[-2:][0]                 # the evaluation before the last, if there is one
+        now = values[-1]
+        gain, error = difference(now, start)
+        noise = 2 * error
+        words = f"no different from the start, {gain:+.3f} +- {noise:.3f}"
+        if gain < -noise:
+            words = f"it fell, {gain:.3f} +- {noise:.3f} from the start"
+        if gain > noise:
             words = f"not above the line to beat, but above the start by {gain:.3f}"
-        if above > 2 * error:
-            words = f"above the line to beat by {above:.3f} +- {2 * error:.3f}"
-        rise, error = difference(now, self.samples[steps[-2:][0]])
-        if rise > 2 * error:                    # since the evaluation before
+        above, error = difference(now, self.line)
+        noise = 2 * error
+        if above > noise:                       # this says more than the sentences before
+            words = f"above the line to beat by {above:.3f} +- {noise:.3f}"
+        rise, error = difference(now, before)
+        if rise > 2 * error:
             words += "; still rising, so try a larger --max_iters"
-        return f"{self.goal} {np.mean(now):.3f}: {words}"
+        mean = np.mean(now)
+        return f"{self.goal} {mean:.3f}: {words}"
 
 
 def difference(a, b):
     """Return the mean of a - b, lists (P,) of the same prompts, and its standard error."""
     gaps = np.subtract(a, b)
-    return gaps.mean(), gaps.std(ddof=1) / len(gaps) ** 0.5
+    # With the same prompts in both, the noise that they share is gone from the gaps.
+    error = gaps.std(ddof=1) / len(gaps) ** 0.5
+    return gaps.mean(), error
 
 
 def show_group(label, r, scores, max_rows=6, **more):
@@ -86,17 +99,22 @@ def show_group(label, r, scores, max_rows=6, **more):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
         for name, values in more.items():
             sample[name] = values[0, j].item()
-        sample['scores'] = {name: values[0, j].item() for name, values in scores.items()}
+        sample['scores'] = {}                   # apart: a reward can have any name
+        for name, values in scores.items():
+            sample['scores'][name] = values[0, j].item()
         samples.append(sample)
     # Equal completions are one row: its numbers, and last the text.
     counts = collections.Counter()
     for sample in samples:
-        numbers = [sample[name] for name in more] + list(sample['scores'].values())
-        counts[(*numbers, sample['completion'])] += 1
+        row = [sample[name] for name in more]
+        row += sample['scores'].values()
+        row.append(sample['completion'])
+        counts[tuple(row)] += 1
     rows = sorted(counts, reverse=True)
     # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
     prompt = samples[0]['prompt']
-    same = len(os.path.commonprefix([prompt] + [row[-1] for row in rows])) - 10
+    texts = [row[-1] for row in rows]
+    same = len(os.path.commonprefix([prompt] + texts)) - 10
 
     def short(text):
         return repr(text if same <= 0 else '...' + text[same:])
