@@ -21,6 +21,15 @@ FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 
         'device', 'compile', 'wandb_project', 'out_dir', 'resume')
 
 
+# When something ends the process:
+#     before the first step        it ends at once; nothing has been learned yet
+#     while a step samples         the step ends, or fails; ckpt.pt is saved after the step before it
+#     while a step learns          a signal waits for the end of the step; after an error the weights
+#                                  belong to no step, and the last checkpoint stands
+#     between two steps            ckpt.pt is saved
+# SIGKILL cannot be seen: the last checkpoint stands.
+
+
 class Signals:
     """Ctrl-C, a closed terminal, and the SIGTERM of a cluster that wants its machine back, end the
     process at once, without a traceback. Inside of ending() the first signal only sets the exit
@@ -46,6 +55,8 @@ class Signals:
 
     def stop_if_asked(self, device):
         """Exit if any rank got a signal, so that all of them stop after the same step."""
+        # Each rank gets its signals by itself, and perhaps a step apart. A rank that left alone would
+        # let the others wait for its gradients.
         code = int(all_reduce(torch.tensor(self.code, device=device), dist.ReduceOp.MAX))
         if code:
             sys.exit(code)
@@ -66,7 +77,8 @@ class Signals:
                 message = "stopped while a step changed the policy; the last checkpoint stands"
             if rank() == 0:
                 say(message)
-            if isinstance(e, SystemExit) and not e.code:        # the run is not done
+            # a reward can call sys.exit(0), but the run is not done
+            if isinstance(e, SystemExit) and not e.code:
                 raise SystemExit(1) from e
             raise
         self.finish_step = False
@@ -95,6 +107,8 @@ class RunFolder:
         """path: '' if nothing will be written. Exit if it holds something else than a run."""
         self.path = Path(path).absolute()       # a reward may change the working directory
         self.resume = resume
+        # Known before networks are made and the start is evaluated: a wrong folder is refused in the
+        # first second.
         self.is_old = path != '' and self.path.exists() and any(self.path.iterdir())
         if self.is_old and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
@@ -106,6 +120,7 @@ class RunFolder:
         if self.is_old and not self.resume:
             self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
         os.makedirs(self.path, exist_ok=True)
+        # Held from here on, so that no other run can write here or move this folder aside.
         self.lock = self.acquire()
         self.file = open(self.path / 'log.jsonl', 'a')
         self.samples = open(self.path / 'samples.jsonl', 'a')
@@ -133,7 +148,7 @@ class RunFolder:
             if Path(name).resolve().is_relative_to(self.path.resolve()):
                 fail(f"{name} is in {self.path.name}, which would be moved aside; choose another "
                      "--out_dir")
-        self.acquire().release()
+        self.acquire().release()                # exits if a run still writes there
         number = 1
         while os.path.exists(f'{self.path}-{number}'):
             number += 1
@@ -161,6 +176,8 @@ class RunFolder:
         """Save a checkpoint under these names."""
         if rank() > 0:
             return
+        # The log is open, so it is ours wherever it went. If the folder was renamed, another run may
+        # have this path now, and its checkpoint must not be overwritten.
         ours = os.fstat(self.file.fileno())
         path = self.path / 'log.jsonl'
         assert path.exists() and os.path.samestat(os.stat(path), ours), (
@@ -172,6 +189,8 @@ class RunFolder:
         """Load the weights of a run and the state of its optimizers. Return its checkpoint. Refuse
         other knobs, texts or networks."""
         checkpoint = load_checkpoint(os.path.relpath(self.path))
+        # Other knobs would make another experiment under the same name, and its evaluations could not
+        # be compared with the start.
         saved = checkpoint['config'] | checkpoint['checksums']
         now = config | checksums
         for name in saved:
@@ -179,6 +198,7 @@ class RunFolder:
                 fail(f"a resumed run keeps its {name}, {saved[name]!r}, not {now[name]!r}. It may "
                      f"change {', '.join(FREE)}; for another experiment begin a run with "
                      f"--generator={self.path.name}/ckpt.pt")
+        # the weights, and then the moments, which the next step needs as much
         model.load_state_dict(checkpoint['model'])
         for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
             optimizer.load_state_dict(state)
@@ -203,6 +223,7 @@ def checksums(config, texts, networks):
     for name, network in zip(('generator', 'judge'), networks):
         numbers[f'contents of {name}'] = checksum(network)
     if n_ranks() > 1:
+        # On several machines a file can differ, or a network can be trained anew.
         seen = [None] * n_ranks()
         dist.all_gather_object(seen, (config, numbers))
         assert all(other == seen[0] for other in seen), (

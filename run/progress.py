@@ -23,6 +23,8 @@ class Progress:
         means, sampled, greedy = evaluation
         self.means[step] = means
         self.samples[step] = sampled
+        # A policy that only grows more certain of what it samples ends about at its greedy score. So
+        # it has learned something new only above this line.
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
 
@@ -50,6 +52,7 @@ class Progress:
             ('above it', above),
             ('standard error', error),
         ]
+        # The error is that of the difference, which is taken prompt by prompt.
         if self.goal == 'reward':               # a sum, which hides its parts
             for name in dict.fromkeys(['verify', *self.rewards]):       # `verify` once
                 if f'eval/{name}' in means:
@@ -63,6 +66,7 @@ class Progress:
         start = values[0]
         before = values[-2:][0]                 # the evaluation before the last, if there is one
         now = values[-1]
+        # From the weakest sentence to the strongest; a later one replaces those before.
         gain, error = difference(now, start)
         noise = 2 * error
         words = f"no different from the start, {gain:+.3f} +- {noise:.3f}"
@@ -103,7 +107,8 @@ def show_group(label, r, scores, max_rows=6, **more):
         for name, values in scores.items():
             sample['scores'][name] = values[0, j].item()
         samples.append(sample)
-    # Equal completions are one row: its numbers, and last the text.
+    # Equal completions are one row: its numbers, and last the text. Their numbers are equal, too,
+    # so rows can be counted and sorted as they are.
     counts = collections.Counter()
     for sample in samples:
         row = [sample[name] for name in more]
