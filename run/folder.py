@@ -22,11 +22,11 @@ FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 
 
 
 # When something ends the process:
-#     before the first step        it ends at once; nothing has been learned yet
-#     while a step samples         the step ends, or fails; ckpt.pt is saved after the step before it
-#     while a step learns          a signal waits for the end of the step; after an error the weights
-#                                  belong to no step, and the last checkpoint stands
-#     between two steps            ckpt.pt is saved
+#     before the first step    it ends at once; nothing has been learned yet
+#     while a step samples     the step ends, or fails and the one before it is saved
+#     while a step learns      a signal waits for the end of the step; after an error the weights
+#                              belong to no step, and the last checkpoint stands
+#     between two steps        ckpt.pt is saved
 # SIGKILL cannot be seen: the last checkpoint stands.
 
 
@@ -55,8 +55,8 @@ class Signals:
 
     def stop_if_asked(self, device):
         """Exit if any rank got a signal, so that all of them stop after the same step."""
-        # Each rank gets its signals by itself, and perhaps a step apart. A rank that left alone would
-        # let the others wait for its gradients.
+        # Each rank gets its signals by itself, and perhaps a step apart. A rank that left alone
+        # would let the others wait for its gradients.
         code = int(all_reduce(torch.tensor(self.code, device=device), dist.ReduceOp.MAX))
         if code:
             sys.exit(code)
@@ -107,8 +107,8 @@ class RunFolder:
         """path: '' if nothing will be written. Exit if it holds something else than a run."""
         self.path = Path(path).absolute()       # a reward may change the working directory
         self.resume = resume
-        # Known before networks are made and the start is evaluated: a wrong folder is refused in the
-        # first second.
+        # Known before networks are made and the start is evaluated: a wrong folder is refused in
+        # the first second.
         self.is_old = path != '' and self.path.exists() and any(self.path.iterdir())
         if self.is_old and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
@@ -176,8 +176,8 @@ class RunFolder:
         """Save a checkpoint under these names."""
         if rank() > 0:
             return
-        # The log is open, so it is ours wherever it went. If the folder was renamed, another run may
-        # have this path now, and its checkpoint must not be overwritten.
+        # The log is open, so it is ours wherever it went. If the folder was renamed, another run
+        # may have this path now, and its checkpoint must not be overwritten.
         ours = os.fstat(self.file.fileno())
         path = self.path / 'log.jsonl'
         assert path.exists() and os.path.samestat(os.stat(path), ours), (
@@ -189,8 +189,8 @@ class RunFolder:
         """Load the weights of a run and the state of its optimizers. Return its checkpoint. Refuse
         other knobs, texts or networks."""
         checkpoint = load_checkpoint(os.path.relpath(self.path))
-        # Other knobs would make another experiment under the same name, and its evaluations could not
-        # be compared with the start.
+        # Other knobs would make another experiment under the same name, and its evaluations could
+        # not be compared with the start.
         saved = checkpoint['config'] | checkpoint['checksums']
         now = config | checksums
         for name in saved:

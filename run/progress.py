@@ -15,16 +15,16 @@ class Progress:
     rewards: list               # their names
     means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
     samples: dict = field(default_factory=dict)     # {step: the goal of each prompt, a list (P,)}
-    line: list = None           # (P,) the line to beat: the goal at the start, of greedy decoding or
-                                # of samples, whichever is better
+    line: list = None           # (P,) the line to beat: the goal at the start, of greedy decoding
+                                # or of samples, whichever is better
 
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""
         means, sampled, greedy = evaluation
         self.means[step] = means
         self.samples[step] = sampled
-        # A policy that only grows more certain of what it samples ends about at its greedy score. So
-        # it has learned something new only above this line.
+        # A policy that only grows more certain of what it samples ends about at its greedy score.
+        # So it has learned something new only above this line.
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
 
