@@ -86,6 +86,7 @@ BUILT_IN = {
     'distinct': distinct,
     'kl': kl,
     'tokens': lambda scorer, r: r.lengths,      # number of sampled tokens
+    'passes': lambda scorer, r: r.pass_of.amax(1) + 1,  # used to fill the blanks; weight < 0
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }

@@ -94,6 +94,7 @@ class Network(nn.Module):
                                 sees itself and what stands to its left; earlier tokens may be in
                                 the cache, to which new ones are added. bos is its first input
       logits(features)          float32 logits (..., V)
+      head                      the linear layer that makes them
       causal, is_classifier     what it is
       blank_id, bos_id, pad_id  ids behind the V that it can produce
       block_size                tokens of the longest sequence
@@ -135,6 +136,22 @@ class Network(nn.Module):
             cache.batch_select_indices(rows)
             x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)
         return x
+
+
+    def decide_order(self, n_passes):
+        """Add one more output, if there is none yet: a score for each position. In each of n_passes
+        a blank is filled with probability sigmoid(score). At first the scores are a constant, with
+        which a blank is left for the last pass in 3 of 100 cases."""
+        if not hasattr(self, 'order'):
+            self.order = nn.Linear(self.head.in_features, 1, device=self.device, dtype=self.dtype)
+            nn.init.zeros_(self.order.weight)
+            wait = 0.03 ** (1 / max(1, n_passes - 1))       # probability to wait in one pass
+            nn.init.constant_(self.order.bias, math.log((1 - wait) / wait) / 16)
+
+    def order_scores(self, x):
+        """Return scores (...) of features (..., C), in float32 even under autocast."""
+        with torch.autocast(x.device.type, enabled=False):
+            return 16 * self.order(x.to(self.order.weight.dtype))[..., 0]
 
 
 @torch.compiler.disable

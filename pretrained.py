@@ -135,12 +135,15 @@ class Pretrained(Network):
     def new_cache(self):
         return transformers.DynamicCache()
 
+    @property
+    def head(self):
+        return self.network.get_output_embeddings().linear
+
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
         logits would be off by up to 0.2."""
-        linear = self.network.get_output_embeddings().linear
         with torch.autocast(x.device.type, enabled=False):
-            return linear(x.to(linear.weight.dtype))[..., :self.tok.vocab_size]
+            return self.head(x.to(self.head.weight.dtype))[..., :self.tok.vocab_size]
 
     def forward(self, tokens, copies=1):
         """Return features (N, T, C), see Network.

@@ -1,6 +1,6 @@
 """Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
 Rollout keeps the completions, and in which pass each token was sampled."""
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -35,11 +35,14 @@ class Rollout:
     sequences: Tensor           # (N, T); sequence b * k + j is completion j of prompt b
     pass_of: Tensor             # (N, T) in which pass a token was sampled, from 0; -1: it was not,
                                 # because it belongs to the prompt, or comes after the end
-    logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled; 0 elsewhere
-                                # (only for the log: the ratio takes logp_old)
+    logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled, plus those
+                                # of the decisions about its place; 0 elsewhere (only for the log:
+                                # the ratio takes logp_old)
     kept: Tensor | None         # (M, V) bool: the ids that top-k and top-p kept for a token, in the
                                 # order in which tokens were sampled; None: no filter
     kept_row: Tensor            # (N, T) the row of each sampled token in kept
+    likelihood: str = 'trajectory'      # a key of LIKELIHOODS
+    epoch: int = 0                      # a likelihood that is an estimate differs in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # before the first update of the step, if anything
                                         # needs them: see look_back() in train_grpo.py
@@ -71,8 +74,21 @@ class Rollout:
         stats_old = self.stats_old
         if stats_old is not None:
             stats_old = TokenStats(*[values[rows] for values in stats_old])
-        return Rollout(self.prompts[chosen], self.sequences[rows], self.pass_of[rows],
-                       self.logp_sampled[rows], self.kept, self.kept_row[rows], stats_old)
+        return replace(self, prompts=self.prompts[chosen], sequences=self.sequences[rows],
+                       pass_of=self.pass_of[rows], logp_sampled=self.logp_sampled[rows],
+                       kept_row=self.kept_row[rows], stats_old=stats_old, x_ref=None)
+
+    def of_epoch(self, epoch):
+        """Return this Rollout as an epoch learns from it. An estimate draws its masks anew."""
+        if self.likelihood == 'trajectory':
+            return self
+        return replace(self, epoch=epoch, stats_old=None if epoch else self.stats_old, x_ref=None)
+
+    def masks(self):
+        """Return the random numbers of an estimate, in [0, 1): one for each token (N, T), and one
+        for each sequence (N, 1)."""
+        uniforms = self.prompts.more.flatten(0, 1)                              # (N, 2 * epochs, T)
+        return uniforms[:, 2 * self.epoch], uniforms[:, 2 * self.epoch + 1, :1]
 
     def cases(self):
         """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', and columns
@@ -83,23 +99,21 @@ class Rollout:
         return cases
 
     def states(self, model):
-        """Return states (S, T), what the model saw when it sampled, and state_of (N, T): the state
-        that each sampled token was sampled in. From left to right a sequence is its own state,
-        because each token sees only what is to its left. Else the states are the different ones
-        before all passes; in the example they are numbered
+        """Return states (S, T), what the model saw when it sampled, and number (I, N): the state of
+        each sequence before each pass. From left to right a sequence is its own state, because each
+        token sees only what is to its left. Else the states are the different ones before all
+        passes; in the example their numbers are
 
-            before pass 0    4 4 1 1        state_of    . 4 2   . 4 3   . 1 0   . 1 0
+            before pass 0    4 4 1 1
             before pass 1    2 3 0 0
         """
-        N, T = self.sequences.shape
-        n = torch.arange(N, device=model.device)[:, None]                       # (N, 1)
         if model.causal:
-            return self.sequences, n.expand(N, T)
+            return self.sequences, torch.arange(len(self.sequences), device=model.device)[None]
         n_passes = int(self.pass_of.max()) + 1
         passes = torch.arange(n_passes, device=model.device)[:, None, None]     # (I, 1, 1)
-        before = self.sequences.masked_fill(self.pass_of >= passes, model.blank_id)     # (I, N, T)
-        states, number = distinct_rows(before, (self.pass_of == passes).any(2))  # number (I, N)
-        return states, number[self.pass_of.clamp(min=0), n]
+        is_blank = self.pass_of >= passes                                       # (I, N, T)
+        before = self.sequences.masked_fill(is_blank, model.blank_id)
+        return distinct_rows(before, is_blank.any(2))
 
 
 def distinct_rows(x, is_used=None):
@@ -234,13 +248,15 @@ def stats_of(logits, u, actions, logits_ref=None, kept=None, temperature=1.0):
 def token_stats(r, policy, reference=None, temperature=1.0):
     """Return the TokenStats of a Rollout, with the policy's gradient. The features of the reference
     never change, so the first call keeps them in r.x_ref."""
-    states, state_of = r.states(policy)
+    states, state_of, weight = LIKELIHOODS[r.likelihood](r, policy)
     x = policy(states, r.prompts.k).flatten(0, 1)                           # (S * T, C)
     if reference and r.x_ref is None:
         with torch.no_grad():
             r.x_ref = reference(states, r.prompts.k).flatten(0, 1)
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
-    place = state_of[n, t] * states.size(1) + t     # of each token in x
+    # a token is seen in W states, and each has its place in x
+    W = len(state_of)
+    place = (state_of[:, n, t] * states.size(1) + t).flatten()              # (W * M,)
 
     def part(place, actions, kept):
         # tokens that were sampled at one place of one state share a distribution
@@ -251,19 +267,105 @@ def token_stats(r, policy, reference=None, temperature=1.0):
         return stats_of(policy.logits(x.index_select(0, place)), u, actions, logits_ref, kept,
                         temperature)
 
-    kept = None if r.kept is None else r.kept[r.kept_row[n, t]]
-    stats = in_parts(part, policy, place, r.sequences[n, t], kept)
-    return TokenStats(*[values.new_zeros(r.sequences.shape).index_put((n, t), values)
-                        for values in stats])
+    kept = None if r.kept is None else r.kept[r.kept_row[n, t]].repeat(W, 1)
+    stats = in_parts(part, policy, place, r.sequences[n, t].repeat(W), kept)
+    stats = [(values.view(W, -1) * weight[:, n, t]).sum(0) for values in stats]
+    stats = [values.new_zeros(r.sequences.shape).index_put((n, t), values) for values in stats]
+    if r.likelihood == 'trajectory' and r.prompts.more.size(2) > 0:     # the order is learned
+        stats = map(torch.add, stats, decision_stats(r, policy, x, reference))
+    return TokenStats(*stats)
+
+
+def decision_stats(r, policy, x, reference=None):
+    """Return the five numbers of TokenStats, (N, T) each, of the decisions of a learned order: of
+    each place the sum over the passes in which it was open. x (S * T, C): features of the policy in
+    the states of trajectory()."""
+    _, number = r.states(policy)                                            # (I, N)
+    passes = torch.arange(len(number), device=x.device)[:, None, None]      # (I, 1, 1)
+    n_decisions = r.prompts.more.size(2)        # the last pass fills all that is left
+    i, n, t = ((r.pass_of >= passes) & (passes < n_decisions)).nonzero(as_tuple=True)   # (D,) each
+    place = number[i, n] * r.sequences.size(1) + t
+    is_now = (r.pass_of[n, t] == i).long()
+
+    def logits(model, x):                       # (D, 2), to wait and to fill it now
+        score = model.order_scores(x[place])
+        return torch.stack((torch.zeros_like(score), score), 1)
+
+    logits_ref = logits(reference, r.x_ref) if reference else None
+    stats = stats_of(logits(policy, x), torch.arange(len(n), device=x.device), is_now, logits_ref)
+    return [values.new_zeros(r.sequences.shape).index_put((n, t), values, accumulate=True)
+            for values in stats]
+
+
+# ---- likelihoods of masked models ----------------------------------------------------------------
+
+
+# The log-probability of a sequence that was filled in several passes is the sum over its tokens,
+# each in the state in which it was sampled. Papers on masked diffusion models do not keep these
+# states; they look at the tokens in other ones. A likelihood is a function of a Rollout and a model
+# that returns states (S, T); state_of (W, N, T): the W states in which each token is seen; and
+# weight (W, N, T): what each of them counts, in ratio, KL and entropy alike.
+
+
+def trajectory(r, model):
+    """The states that sampled: exact. In the example above Rollout, state_of is . 4 2 for the first
+    sequence and . 1 0 for the last."""
+    states, number = r.states(model)                                            # number (I, N)
+    i = r.pass_of.clamp(0, len(number) - 1)                                     # (N, T)
+    n = torch.arange(len(i), device=i.device)[:, None]                          # (N, 1)
+    state_of = number[i, n][None]
+    return states, state_of, torch.ones_like(state_of)
+
+
+def with_blanks(r, model, is_blank):
+    """Return the different states (S, T) of sequences with blanks (W, N, T), and their numbers
+    (W, N, T), for each token."""
+    states, number = distinct_rows(r.sequences.masked_fill(is_blank, model.blank_id))
+    return states, number[:, :, None].expand(is_blank.shape)
+
+
+def one_pass(r, model):
+    """All blanks at once, and each token of the prompt is blank with probability 0.15 (d1,
+    arXiv:2504.12216, 3.2)."""
+    drawn, _ = r.masks()
+    is_prompt = ~r.is_sampled & (r.sequences != model.pad_id)
+    is_blank = r.is_sampled | (is_prompt & (drawn < 0.15))                      # (N, T)
+    states, state_of = with_blanks(r, model, is_blank[None])
+    return states, state_of, torch.ones_like(state_of)
+
+
+def coupled(r, model):
+    """Half of it all blanks at once; and half one of two random masks that complete each other,
+    divided by its share of the blanks (DiffuCoder, arXiv:2506.20639, its code)."""
+    drawn, share = r.masks()
+    share = 0.2 + 0.6 * share                                                   # (N, 1)
+    is_first = drawn < share                                                    # (N, T)
+    masks = torch.stack((torch.ones_like(is_first), is_first, ~is_first))
+    states, (whole, first, second) = with_blanks(r, model, masks & r.is_sampled)
+    weight = 0.5 / torch.where(is_first, share, 1 - share)
+    return (states, torch.stack((whole, torch.where(is_first, first, second))),
+            torch.stack((torch.full_like(weight, 0.5), weight)))
+
+
+def random_share(r, model):
+    """A random share of the blanks at once, and only these count (UniGRPO of MMaDA,
+    arXiv:2505.15809)."""
+    drawn, share = r.masks()
+    is_blank = (r.is_sampled & (drawn < share))[None]                           # (1, N, T)
+    return (*with_blanks(r, model, is_blank), is_blank)
+
+
+LIKELIHOODS = {'trajectory': trajectory, 'one_pass': one_pass, 'coupled': coupled,
+               'random': random_share}
 
 
 # ---- three ways to complete a prompt -------------------------------------------------------------
 
 
 @torch.no_grad()
-def complete(model, prompts, n_fill_steps=1, **sampling):
-    """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k,
-    top_p, greedy, see choose()."""
+def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, **sampling):
+    """Complete each of B Prompts prompts.k times. Return a Rollout. sampling: temperature, top_k
+    and top_p, see choose()."""
     assert not model.is_classifier, "a classifier cannot generate"
     assert model.has_bos or not model.causal or not prompts.blank[:, 0].any(), (
         "without a bos no prompt may be empty")
@@ -276,22 +378,27 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
     pass_of = torch.full_like(sequences, -1)
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
     def sample(x, uniforms):
-        return choose(model.logits(x), uniforms, **sampling)
+        return choose(model.logits(x), uniforms, greedy=greedy, **sampling)
 
     kept_row = torch.zeros_like(sequences)
     kept = []                                   # (M, V) of each pass
     n_kept = 0
-    # Each way to complete is a Python generator. Pass by pass it yields which tokens come next, and
-    # their features. When it goes on, it finds in `sequences` what was sampled for them.
-    passes = from_left_to_right if model.causal else in_passes
+    # Each way to complete is a Python generator. Pass by pass it yields its number, which tokens
+    # come next, and their features. When it goes on, it finds in `sequences` what was sampled for
+    # them.
+    if model.causal:
+        passes = from_left_to_right(model, prompts, sequences)
+    else:
+        passes = in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
+                           greedy)
     # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
     kind = model.device.type
     with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
-        for i, (n, t, x) in enumerate(passes(model, prompts, sequences, n_fill_steps)):
+        for i, n, t, x in passes:
             ids, logp, kept_now = in_parts(sample, model, x, uniforms[n, t])
             sequences[n, t] = ids
             pass_of[n, t] = i
-            logp_sampled[n, t] = logp
+            logp_sampled[n, t] += logp
             if kept_now is not None:
                 kept_row[n, t] = n_kept + torch.arange(len(n), device=model.device)
                 n_kept += len(n)
@@ -300,40 +407,67 @@ def complete(model, prompts, n_fill_steps=1, **sampling):
                    kept_row)
 
 
-def in_passes(model, prompts, sequences, n_fill_steps):
-    """Fill the blanks of sequences (N, T) in n_fill_steps passes: yield, for each pass, sequence
-    and position of its tokens (M,), and their features (M, C).
+def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order, greedy):
+    """Fill the blanks of sequences (N, T) in up to n_fill_steps passes: yield, for each pass, its
+    number, sequence and position of its tokens (M,), and their features (M, C). No blank knows what
+    the others of its pass become. It sees what the passes before it filled.
 
-    No blank knows what the others of its pass become. It sees what the passes before it filled. The
-    blanks of a prompt have places by prompts.order: 0 for the lowest key, 1 for the next one. Each
-    pass fills its share of them. The order does not depend on the samples, so the log-probability
-    of a sequence, given the order, is the sum over its tokens."""
-    n_blanks = prompts.blank.sum(1, keepdim=True)                               # (B, 1)
-    # argsort twice gives the places. Positions that are not blank come last.
-    key = prompts.order.masked_fill(~prompts.blank, torch.inf)
-    place = key.argsort(1).argsort(1)                                           # (B, T)
+    random, left: a pass fills its share of the blanks, those with the lowest of the keys that came
+    with the prompts. confident: its share of them, those whose likeliest token is likeliest (LLaDA,
+    arXiv:2502.09992, keeps those whose *sampled* token is likeliest: then tokens that were thrown
+    away have a say in what is kept, and nobody knows the probability of the result). learned: the
+    policy decides for each blank whether it is filled now, independently, with probability
+    sigmoid(score); the last pass fills what is left. The decisions are sampled like tokens. Their
+    log-probabilities are added to logp_sampled (N, T), at the place that they are about.
+    (arXiv:2510.05725 learns by GRPO which one blank comes next, beside a frozen network.)"""
+    is_open = prompts.blank.repeat_interleave(prompts.k, 0)                     # (N, T)
+    key = prompts.order.repeat_interleave(prompts.k, 0)                         # (N, T)
+    uniforms = prompts.more.flatten(0, 1)                                       # (N, I - 1, T)
+    n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     # There are at most as many passes as blanks, so none is empty.
-    pass_of = place * n_blanks.clamp(max=n_fill_steps) // n_blanks.clamp(min=1)
-    pass_of = pass_of.masked_fill(~prompts.blank, -1).repeat_interleave(prompts.k, 0)   # (N, T)
-    for i in range(int(pass_of.max()) + 1):
-        now = pass_of == i
+    n_passes = n_blanks.clamp(1, n_fill_steps)
+
+    def likeliest(x):
+        return (model.logits(x).log_softmax(-1).amax(-1),)
+
+    for i in range(n_fill_steps):
+        if not is_open.any():
+            break
         # Sequences that are in the same state go through the network once. In the second pass of
         # the example above Rollout, both of the second prompt are 2 8 _.
-        states, number = distinct_rows(sequences, now.any(1))
+        states, number = distinct_rows(sequences, is_open.any(1))
+        x = model(states)                                                       # (S, T, C)
+        if fill_order == 'learned' and i < n_fill_steps - 1:
+            score = model.order_scores(x)[number].masked_fill(~is_open, -torch.inf)     # (N, T)
+            now = uniforms[:, i] < score.sigmoid()
+            if greedy:                          # what is likely, and at least the likeliest
+                now = is_open & ((score > 0) | (score == score.amax(1, keepdim=True)))
+            logp = F.logsigmoid(torch.where(now, score, -score))
+            logp_sampled += logp.masked_fill(~is_open, 0)
+        else:
+            if fill_order == 'confident':
+                logp = in_parts(likeliest, model, x.flatten(0, 1))[0]            # (S * T,)
+                key = -logp.view(states.shape)[number]
+            # argsort twice gives each open blank its place: 0 for the lowest key, 1 for the next
+            place = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+            n_filled = ((i + 1) * n_blanks + n_passes - 1) // n_passes          # after this pass
+            now = is_open & (place < n_filled - n_blanks + is_open.sum(1, keepdim=True))
         n, t = now.nonzero(as_tuple=True)
-        yield n, t, model(states)[number[n], t]
+        if len(n) > 0:                          # all may have decided to wait
+            yield i, n, t, x[number[n], t]
+        is_open = is_open & ~now
 
 
-def from_left_to_right(model, prompts, sequences, _):
-    """Write sequences (N, T) from left to right, up to *and including* eos: yield, for each column,
-    sequence and position of its tokens (M,), and their features (M, C). Prompts may differ in
-    length:
+def from_left_to_right(model, prompts, sequences):
+    """Write sequences (N, T) from left to right, up to *and including* eos: yield the number of
+    each column, from 0, sequence and position of its tokens (M,), and their features (M, C).
+    Prompts may differ in length:
 
         1 2 + 3 = _ _ _ _       It starts at the first blank of all, here in the second sequence.
         1 + 2 = _ _ _ _ _       The first sequence keeps its own `=` there.
     """
     unwritten = prompts.blank.repeat_interleave(prompts.k, 0)                   # (N, T)
-    column = int(prompts.blank.any(0).nonzero()[0])
+    column = first = int(prompts.blank.any(0).nonzero()[0])
     # Sequences that are equal so far share a state: a row of the cache. At first these are the
     # prompts. (A row for each sequence would make steps of config/grpo_causal.py 1.15 times as long
     # and evaluations 1.3 times, because its completions begin alike.)
@@ -343,7 +477,7 @@ def from_left_to_right(model, prompts, sequences, _):
     while True:
         x = model.trunk(inputs, cache)[:, -1]                                   # (S, C)
         n = unwritten[:, column].nonzero()[:, 0]
-        yield n, torch.full_like(n, column), x[state_of[n]]
+        yield column - first, n, torch.full_like(n, column), x[state_of[n]]
         last = sequences[:, column]                                             # (N,)
         unwritten[unwritten[:, column] & (last == prompts.tok.eos)] = False
         column += 1

@@ -39,6 +39,8 @@ def open_run(path='out-grpo', *words):
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
         networks['after'], _ = load_network(path, run.policy.device)
+        if grpo.fill_order == 'learned':
+            networks['after'].decide_order(grpo.n_fill_steps)
         for name in run.checksums:
             if run.checksums[name] != checkpoint['checksums'].get(name):
                 print("made anew since this run, or changed by a flag:", name)

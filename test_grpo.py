@@ -33,7 +33,7 @@ from data.dataset import Prompts, Tokenizer
 from judge import Scorer
 from model import GPT, make_optimizers
 from rollout import (Rollout, TokenStats, distinct_rows, draw, exact_kl, kept_set, log_probs,
-                     stats_of, token_stats)
+                     stats_of, token_stats, trajectory)
 from train_grpo import (act, adapted_kl_beta, collect, dead_groups, evaluate, group_advantages,
                         grpo_loss, learn, loss_divisor, look_back, sampled_kl)
 
@@ -108,8 +108,8 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
     blank[2, 4] = False
     tokens[2, 4] = TOK.pad
     uniforms = torch.rand(P, k, 6).double()
-    return Prompts(tokens, blank, uniforms, torch.rand(P, 6), torch.arange(P), [{}] * P, TOK,
-                   causal)
+    return Prompts(tokens, blank, uniforms, torch.rand(P, 6), torch.zeros(P, k, 0, 6),
+                   torch.arange(P), [{}] * P, TOK, causal)
 
 
 def rollout_of(ids):
@@ -668,8 +668,9 @@ def everything(policy, order):
     tokens = torch.zeros(len(groups), 3).long()
     uniforms = (1 - 1e-6) * ids.double()        # 0 draws id 0, and nearly 1 draws id 1
     prompts = Prompts(tokens, tokens == 0, uniforms[groups],
-                      torch.tensor(order).expand(len(groups), 3), groups[:, 0], [{}] * 8, TOK,
-                      False)
+                      torch.tensor(order).expand(len(groups), 3),
+                      torch.zeros(len(groups), 2, 0, 3),
+                      groups[:, 0], [{}] * 8, TOK, False)
     outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
     logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
@@ -713,7 +714,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
         for values in (logp, r.logp_sampled):
             close(values[r.is_sampled], expected)
             assert not values[~r.is_sampled].any()
-    states, state_of = r.states(policy)
+    states, (state_of,), _ = trajectory(r, policy)
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
         assert states[state_of[n, t], :stop].equal(slow[n, t].state[:stop])
@@ -850,7 +851,7 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     goals = {'verify': [], 'reward': []}        # of each prompt: sampled, greedy
     for kind in ('eval', 'greedy'):
         r = act(policy, toy_prompts(causal, 20, 4, seed=0), greedy=kind == 'greedy')
-        names = ['judge', 'letters', 'distinct', 'verify', 'tokens'] + ['ended'] * causal
+        names = ['judge', 'letters', 'distinct', 'verify', 'tokens', 'ended' if causal else 'passes']
         scores = run.scorer.score(names, r)
         scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']        # (20, 4)
         means |= {f'{kind}/{name}': values.mean().item() for name, values in scores.items()}

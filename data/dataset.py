@@ -186,8 +186,9 @@ class Dataset:
     anew for each step instead.) examples: a dict for each row, with what rewards can ask for."""
 
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
-                 chat_template=False, fill_order='random', blank_kind='random', blank_low=0.2,
-                 blank_high=0.6, blank_span=1, **other_knobs):
+                 chat_template=False, n_fill_steps=1, fill_order='random', likelihood='trajectory',
+                 epochs=1, blank_kind='random', blank_low=0.2, blank_high=0.6, blank_span=1,
+                 **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
         Within the limit, there is room for the longest answer, and for max_new_tokens, after
@@ -197,6 +198,11 @@ class Dataset:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.fill_order = fill_order
+        self.n_more = 0                         # random numbers of a token, see Prompts.more
+        if fill_order == 'learned':
+            self.n_more = n_fill_steps - 1
+        elif likelihood != 'trajectory':
+            self.n_more = 2 * epochs
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
         check_blanks(train, blank_kind, blank_low, blank_high)
@@ -343,12 +349,16 @@ class Dataset:
             tokens = tokens.masked_fill(at >= stop, tok.pad)
         # Drawn as (k, n, T), so that a larger group_size adds completions and changes none. The
         # order of the blanks has numbers of its own: it does not depend on those that sample.
-        uniforms = rng_for(seed, f'{split} samples', step).random((k, *tokens.shape), np.float32)
-        order = rng_for(seed, f'{split} order', step).random(tokens.shape, np.float32)
+        def draw(name, *shape):
+            rng = rng_for(seed, f'{split} {name}', step)
+            return torch.from_numpy(rng.random((*shape, *tokens.shape), np.float32))
+
+        order = draw('order')
         if self.fill_order == 'left':
-            order.sort()                        # keys that rise from left to right
-        return Prompts(tokens, blank, torch.from_numpy(uniforms).transpose(0, 1),
-                       torch.from_numpy(order), row, self.examples, tok, self.causal)
+            order = order.sort(1).values        # keys that rise from left to right
+        return Prompts(tokens, blank, draw('samples', k).transpose(0, 1), order,
+                       draw('more', k, self.n_more).permute(2, 0, 1, 3), row, self.examples,
+                       tok, self.causal)
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------
@@ -382,6 +392,8 @@ class Prompts:
     blank: Tensor       # (n, T) bool: what is to be filled in
     uniforms: Tensor    # (n, k, T) in [0, 1): completion j takes [:, j]
     order: Tensor       # (n, T) random keys; several passes fill blanks with low keys first
+    more: Tensor        # (n, k, J, T) in [0, 1). In pass i a learned order decides with [:, :, i];
+                        # an estimate of the likelihood takes two for each epoch; else J = 0
     row: Tensor         # (n,) numbers of their rows in the dataset
     examples: list      # of all rows of the dataset
     tok: Tokenizer

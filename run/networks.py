@@ -72,6 +72,8 @@ def load_network(path, device='cpu'):
         # A run of a pretrained model keeps the folder's name and weights of its own; a folder alone
         # brings its weights itself.
         if 'model' in checkpoint:
+            if 'order.weight' in checkpoint['model']:
+                network.decide_order(1)         # its bias is loaded, too
             network.load_state_dict(checkpoint['model'])
     return network.to(device), tok
 

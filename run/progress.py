@@ -97,8 +97,10 @@ def show_group(label, r, scores, max_rows=6, **more):
     """Print the first group of a Rollout: its prompt, and below it its different completions, how
     often each came, and their numbers, sorted by the first: `more` (P, k) each, such as
     advantage=..., and scores {name: (P, k)}. If there are more than max_rows completions, only the
-    best and the worst are shown. Return the group as a list of dicts, for samples.jsonl."""
+    best and the worst are shown. Below a completion of several passes stands the pass of each of
+    its letters (of equal completions, that of the first one). Return the group as a list of dicts, for samples.jsonl."""
     samples = []
+    passes = {}                                 # {completion: the pass of each letter}
     for j, case in enumerate(r.cases()[:r.prompts.k]):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
         for name, values in more.items():
@@ -107,6 +109,9 @@ def show_group(label, r, scores, max_rows=6, **more):
         for name, values in scores.items():
             sample['scores'][name] = values[0, j].item()
         samples.append(sample)
+        if not r.prompts.causal and r.pass_of.max() > 0:
+            sample['passes'] = letters_of_passes(r, j)
+            passes.setdefault(case['completion'], sample['passes'])
     # Equal completions are one row: its numbers, and last the text. Their numbers are equal, too,
     # so rows can be counted and sorted as they are.
     counts = collections.Counter()
@@ -121,14 +126,25 @@ def show_group(label, r, scores, max_rows=6, **more):
     texts = [row[-1] for row in rows]
     same = len(os.path.commonprefix([prompt] + texts)) - 10
 
-    def short(text):
-        return repr(text if same <= 0 else '...' + text[same:])
+    def short(text, cut='...'):
+        return text if same <= 0 else cut + text[same:]
 
     if len(rows) > max_rows:                    # the best and the worst
         del rows[max_rows // 2:-(max_rows // 2)]
     names = ''.join(f' {name:>12.12}' for name in [*more, *scores])
-    print(f'{label:9}{names}   {short(prompt)}')
+    print(f'{label:9}{names}   {short(prompt)!r}')
     for row in rows:
         numbers = ''.join(f' {number:12.3f}' for number in row[:-1])
-        print(f'{counts[row]:7} x{numbers}   {short(row[-1])}')
+        print(f'{counts[row]:7} x{numbers}   {short(row[-1])!r}')
+        if row[-1] in passes:
+            print(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row[-1]], '   '))
     return samples
+
+
+def letters_of_passes(r, j):
+    """Return a line with the pass, from 1, of each letter of completion j: 1 to 9, then a to z."""
+    line = ''
+    for id, i in zip(r.sequences[j].tolist(), r.pass_of[j].tolist()):
+        sign = ' 123456789abcdefghijklmnopqrstuvwxyz'[min(i + 1, 35)]
+        line += sign * len(r.prompts.tok.decode([id]))
+    return line.rstrip()

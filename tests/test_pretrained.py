@@ -17,7 +17,7 @@ from data.dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
-from rollout import complete, draw, log_probs, token_stats
+from rollout import complete, draw, log_probs, token_stats, trajectory
 from run.networks import load_network
 
 close = torch.testing.assert_close
@@ -105,7 +105,7 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    states, state_of = r.states(ours)
+    states, (state_of,), _ = trajectory(r, ours)
     n, t = r.is_sampled.nonzero(as_tuple=True)                                  # (M,) each
     state_of = state_of[n, t]
     logits = ours.logits(ours(states, r.prompts.k)[state_of, t])                # (M, V)

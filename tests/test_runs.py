@@ -184,7 +184,8 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     paths = [*AFTER.get(name, []), f'config/{name}.py']
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
-        make_network(pathlib.Path(config[knob]).stem, f"--dataset={config['dataset']}")
+        make_network(pathlib.Path(config[knob]).stem,
+                     *flags_for(config['dataset'], config['blank_kind']))
     text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
                     '--device=cpu', '--compile=False', '--out_dir=run')

@@ -5,3 +5,4 @@ objective, ratio_level = 'cispo', 'token'
 clip_low, clip_high = 0.2, 0.28         # the lower one is not used; the paper tunes the upper
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
+likelihood = 'trajectory'

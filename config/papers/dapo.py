@@ -9,3 +9,4 @@ objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 0.2, 0.28
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
+likelihood = 'trajectory'

@@ -5,3 +5,4 @@ objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 0.2, 0.2
 kl_beta, kl_type = 0.04, 'k3'
 entropy_coef = 0.0
+likelihood = 'trajectory'

@@ -5,3 +5,4 @@ objective, ratio_level = 'ppo', 'sequence'
 clip_low, clip_high = 3e-4, 4e-4
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
+likelihood = 'trajectory'

@@ -6,3 +6,4 @@ objective, ratio_level = 'ppo', 'token'
 clip_low, clip_high = 1.0, 1e9
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
+likelihood = 'trajectory'

@@ -1,0 +1,20 @@
+# how many passes does an equation need? Each costs 0.03, and the policy decides in each which
+# blanks it fills
+
+rewards = {'verify': 1.0, 'passes': -0.03}
+
+n_fill_steps = 8
+fill_order = 'learned'
+group_size = 16
+batch_size = 64
+
+adv_norm = 'batch'
+kl_beta = 0.0
+optimizer = 'adamw'
+learning_rate = 2e-3
+min_lr = 1e-4
+warmup_iters = 2
+max_iters = 100
+
+out_dir = 'out-order-cost'
+eval_interval = 25

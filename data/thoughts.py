@@ -1,0 +1,27 @@
+"""The game of cups (data/cups.py) for a network that fills blanks: where is the ball after each of
+eight swaps? A held-out prompt is `b ea ca dc de db eb ba ac=________`. In training texts one to
+eight of the thoughts are blank, such as `b ea ca dc de db eb ba ac=b_bb__e_`: whoever learns to
+fill them reads them, too."""
+import random
+
+from data.cups import follow, make_prompt, verify
+from data.pairs import BLANK
+
+N_SWAPS = 8
+
+
+def texts(backwards=False):
+    """Return 100,000 training records and 512 that are held out. backwards: thoughts are written
+    from the last one to the first."""
+    rng = random.Random(2402)
+    prompts = {}                                # a dict, because the order of a set is not fixed
+    while len(prompts) < 100_512:
+        prompts[make_prompt(N_SWAPS, N_SWAPS, rng)] = True
+    records = []
+    for i, prompt in enumerate(prompts):
+        n_blanks = N_SWAPS if i < 512 else rng.randint(1, N_SWAPS)
+        thoughts = follow(prompt)[::-1 if backwards else 1]
+        blanks = rng.sample(range(N_SWAPS), n_blanks)
+        shown = [BLANK if t in blanks else cup for t, cup in enumerate(thoughts)]
+        records.append({'prompt': prompt + ''.join(shown), 'answer': prompt + thoughts})
+    return records[512:], records[:512]
