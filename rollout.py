@@ -41,8 +41,9 @@ class Rollout:
     kept: Tensor | None         # (M, V) bool: the ids that top-k and top-p kept for a token, in the
                                 # order in which tokens were sampled; None: no filter
     kept_row: Tensor            # (N, T) the row of each sampled token in kept
+    n_decisions: int = 0        # a learned order: passes in which the policy decides what it fills
     likelihood: str = 'trajectory'      # a key of LIKELIHOODS
-    epoch: int = 0                      # a likelihood that is an estimate differs in each epoch
+    epoch: int = 0              # a likelihood that is an estimate differs in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # before the first update of the step, if anything
                                         # needs them: see look_back() in train_grpo.py
@@ -271,7 +272,7 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     stats = in_parts(part, policy, place, r.sequences[n, t].repeat(W), kept)
     stats = [(values.view(W, -1) * weight[:, n, t]).sum(0) for values in stats]
     stats = [values.new_zeros(r.sequences.shape).index_put((n, t), values) for values in stats]
-    if r.likelihood == 'trajectory' and r.prompts.more.size(2) > 0:     # the order is learned
+    if r.n_decisions > 0:                       # of a learned order; they are in x, too
         stats = map(torch.add, stats, decision_stats(r, policy, x, reference))
     return TokenStats(*stats)
 
@@ -282,8 +283,8 @@ def decision_stats(r, policy, x, reference=None):
     the states of trajectory()."""
     _, number = r.states(policy)                                            # (I, N)
     passes = torch.arange(len(number), device=x.device)[:, None, None]      # (I, 1, 1)
-    n_decisions = r.prompts.more.size(2)        # the last pass fills all that is left
-    i, n, t = ((r.pass_of >= passes) & (passes < n_decisions)).nonzero(as_tuple=True)   # (D,) each
+    is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
+    i, n, t = is_open.nonzero(as_tuple=True)                                # (D,) each
     place = number[i, n] * r.sequences.size(1) + t
     is_now = (r.pass_of[n, t] == i).long()
 
@@ -308,8 +309,10 @@ def decision_stats(r, policy, x, reference=None):
 
 
 def trajectory(r, model):
-    """The states that sampled: exact. In the example above Rollout, state_of is . 4 2 for the first
-    sequence and . 1 0 for the last."""
+    """The states that sampled: exact, given the order. (If blanks were filled by 'confident', this
+    is all before the first update of a step. Later the policy might choose another order, and the
+    ratio leaves that out.) In the example above Rollout, state_of is . 4 2 for the first sequence
+    and . 1 0 for the last."""
     states, number = r.states(model)                                            # number (I, N)
     i = r.pass_of.clamp(0, len(number) - 1)                                     # (N, T)
     n = torch.arange(len(i), device=i.device)[:, None]                          # (N, 1)
@@ -336,7 +339,8 @@ def one_pass(r, model):
 
 def coupled(r, model):
     """Half of it all blanks at once; and half one of two random masks that complete each other,
-    divided by its share of the blanks (DiffuCoder, arXiv:2506.20639, its code)."""
+    divided by its share of the blanks (DiffuCoder, arXiv:2506.20639, its code). A token's weights
+    sum to 1.5 on average, so KL and entropy are that much larger."""
     drawn, share = r.masks()
     share = 0.2 + 0.6 * share                                                   # (N, 1)
     is_first = drawn < share                                                    # (N, T)
@@ -349,7 +353,7 @@ def coupled(r, model):
 
 def random_share(r, model):
     """A random share of the blanks at once, and only these count (UniGRPO of MMaDA,
-    arXiv:2505.15809)."""
+    arXiv:2505.15809). The others have no gradient, but the means in loss and log include them."""
     drawn, share = r.masks()
     is_blank = (r.is_sampled & (drawn < share))[None]                           # (1, N, T)
     return (*with_blanks(r, model, is_blank), is_blank)
@@ -386,11 +390,12 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
     # Each way to complete is a Python generator. Pass by pass it yields its number, which tokens
     # come next, and their features. When it goes on, it finds in `sequences` what was sampled for
     # them.
+    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0    # the last pass fills all
     if model.causal:
         passes = from_left_to_right(model, prompts, sequences)
     else:
         passes = in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
-                           greedy)
+                           n_decisions, greedy)
     # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
     kind = model.device.type
     with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
@@ -404,10 +409,11 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
                 n_kept += len(n)
                 kept.append(kept_now)
     return Rollout(prompts, sequences, pass_of, logp_sampled, torch.cat(kept) if kept else None,
-                   kept_row)
+                   kept_row, n_decisions)
 
 
-def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order, greedy):
+def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order, n_decisions,
+              greedy):
     """Fill the blanks of sequences (N, T) in up to n_fill_steps passes: yield, for each pass, its
     number, sequence and position of its tokens (M,), and their features (M, C). No blank knows what
     the others of its pass become. It sees what the passes before it filled.
@@ -437,7 +443,7 @@ def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
         # the example above Rollout, both of the second prompt are 2 8 _.
         states, number = distinct_rows(sequences, is_open.any(1))
         x = model(states)                                                       # (S, T, C)
-        if fill_order == 'learned' and i < n_fill_steps - 1:
+        if i < n_decisions:
             score = model.order_scores(x)[number].masked_fill(~is_open, -torch.inf)     # (N, T)
             now = uniforms[:, i] < score.sigmoid()
             if greedy:                          # what is likely, and at least the likeliest

@@ -851,7 +851,8 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
     goals = {'verify': [], 'reward': []}        # of each prompt: sampled, greedy
     for kind in ('eval', 'greedy'):
         r = act(policy, toy_prompts(causal, 20, 4, seed=0), greedy=kind == 'greedy')
-        names = ['judge', 'letters', 'distinct', 'verify', 'tokens', 'ended' if causal else 'passes']
+        names = ['judge', 'letters', 'distinct', 'verify', 'tokens']
+        names.append('ended' if causal else 'passes')
         scores = run.scorer.score(names, r)
         scores['reward'] = 0.5 * scores['judge'] + 2 * scores['letters']        # (20, 4)
         means |= {f'{kind}/{name}': values.mean().item() for name, values in scores.items()}

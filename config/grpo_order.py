@@ -1,5 +1,9 @@
-# it learns in which order to think: a masked GPT that knows where the ball is after each swap, if
-# it knows where it was before, decides itself which thoughts it fills now
+# it learns in which order to think: a masked GPT, which knows where the ball is after a swap if it
+# sees where it was before, decides itself which thoughts it fills now
+# python train_grpo.py config/grpo_order.py
+# verify: start 22.3 %, line to beat 23.0 %, policy 99.1, 99.3, 99.2 %; seeds 1, 2, 3. Generators of
+# seeds 2 and 3: 22.9 -> 95.2, 21.5 -> 97.5. 75 s of one core from nothing to the end
+# other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 
 dataset = 'thoughts'
 blank_kind = 'marked'
@@ -15,10 +19,10 @@ batch_size = 128
 adv_norm = 'batch'
 kl_beta = 0.0
 optimizer = 'adamw'
-learning_rate = 7e-4        # only a little of it reaches what the network knows: see decide_order()
-min_lr = 5e-4
+learning_rate = 7e-4        # the order learns 16 times as fast, see decide_order() in model.py
+min_lr = 1e-4
 warmup_iters = 2
-max_iters = 40
+max_iters = 50
 
 out_dir = 'out-order'
 log_interval = 10

@@ -1,7 +1,6 @@
 """The game of cups (data/cups.py) for a network that fills blanks: where is the ball after each of
-eight swaps? A held-out prompt is `b ea ca dc de db eb ba ac=________`. In training texts one to
-eight of the thoughts are blank, such as `b ea ca dc de db eb ba ac=b_bb__e_`: whoever learns to
-fill them reads them, too."""
+eight swaps? A held-out prompt is `b ea ca dc de db eb ba ac=________`. In training prompts one to
+eight of the thoughts are blank, such as `b ea ca dc de db eb ba ac=b_bb__e_`."""
 import random
 
 from data.cups import follow, make_prompt, verify
@@ -20,8 +19,10 @@ def texts(backwards=False):
     records = []
     for i, prompt in enumerate(prompts):
         n_blanks = N_SWAPS if i < 512 else rng.randint(1, N_SWAPS)
-        thoughts = follow(prompt)[::-1 if backwards else 1]
         blanks = rng.sample(range(N_SWAPS), n_blanks)
-        shown = [BLANK if t in blanks else cup for t, cup in enumerate(thoughts)]
-        records.append({'prompt': prompt + ''.join(shown), 'answer': prompt + thoughts})
+        thoughts = follow(prompt)
+        shown = ''.join(BLANK if t in blanks else cup for t, cup in enumerate(thoughts))
+        if backwards:
+            shown, thoughts = shown[::-1], thoughts[::-1]
+        records.append({'prompt': prompt + shown, 'answer': prompt + thoughts})
     return records[512:], records[:512]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of docs/studies.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # three hours of one core, and SmolLM2; finished runs are kept
+#     bash extras/studies.sh              # four hours of one core, and SmolLM2; finished runs are kept
 #     bash extras/studies.sh c f
 #
 # The last of them, `pretrained`, needs the two models of the README ("Real models").
@@ -99,6 +99,47 @@ h() { # what samples: a colder or warmer policy, or its likeliest tokens
     done
 }
 
+estimates() { # learning rates: the likelihoods of masked models
+    variants=()
+    for likelihood in trajectory coupled random one_pass; do
+        for lr in "$@"; do
+            variants+=("$likelihood@$lr=--likelihood=$likelihood --learning_rate=$lr")
+        done
+    done
+}
+
+i() { # estimates of the likelihood: thoughts, also with four epochs; equations in 5 and 2 passes
+    weak=out/thoughts_weak.pt
+    [ -e $weak ] || python pretrain.py --dataset=thoughts --blank_kind=marked \
+        config/networks/generator_thoughts.py --max_iters=400 --out=$weak
+    thoughts="config/grpo_order.py --fill_order=confident --n_fill_steps=8 --generator=$weak"
+    thoughts+=" --batch_size=32 --min_lr=1e-5 --seeds=1,2,3"
+    export goals=eval/verify
+    estimates 1e-4 3e-4 1e-3
+    study i-thoughts $thoughts --max_iters=60 --eval_interval=20 "${variants[@]}"
+    estimates 1e-4 3e-4
+    study i-epochs $thoughts --epochs=4 --max_iters=20 --eval_interval=10 "${variants[@]}"
+    equations="config/grpo_passes.py --max_iters=80 --eval_interval=40 --eval_prompts=512"
+    estimates 6e-4 2e-3 6e-3
+    study i-five $equations --seeds=1,2,3 "${variants[@]}"
+    study i-two $equations --seeds=1,2,3 --n_fill_steps=2 --fill_order=random "${variants[@]}"
+    unset goals
+}
+
+j() { # fixed schedules of passes, and learned ones at four costs
+    variants=("one=--n_fill_steps=1 --fill_order=random")
+    for order in random left confident; do
+        for n in 2 3 5; do
+            variants+=("$order$n=--n_fill_steps=$n --fill_order=$order")
+        done
+    done
+    for cost in 0 0.03 0.1 0.2; do
+        variants+=("learned$cost=--rewards={'verify':1.0,'passes':-$cost}")
+    done
+    goals="eval/verify eval/passes eval/pass@4" study j config/grpo_order_cost.py \
+        --eval_interval=50 --seeds=1,2 "${variants[@]}"
+}
+
 rate() { # experiment, steps between evaluations, learning rates; seed 1
     for lr in "${@:3}"; do
         run=out-studies/rates-$1-$lr
@@ -149,6 +190,6 @@ pretrained() { # three learning rates of the models of others
     rate problems 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g h rates pretrained}; do
+for name in ${*:-a b c d e f g h i j rates pretrained}; do
     $name
 done

@@ -98,7 +98,8 @@ def show_group(label, r, scores, max_rows=6, **more):
     often each came, and their numbers, sorted by the first: `more` (P, k) each, such as
     advantage=..., and scores {name: (P, k)}. If there are more than max_rows completions, only the
     best and the worst are shown. Below a completion of several passes stands the pass of each of
-    its letters (of equal completions, that of the first one). Return the group as a list of dicts, for samples.jsonl."""
+    its letters (of equal completions, that of the first one). Return the group as a list of dicts,
+    for samples.jsonl."""
     samples = []
     passes = {}                                 # {completion: the pass of each letter}
     for j, case in enumerate(r.cases()[:r.prompts.k]):

@@ -18,6 +18,7 @@ from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
+from run.folder import save_checkpoint
 from run.networks import load_network
 
 close = torch.testing.assert_close
@@ -294,3 +295,22 @@ def test_two_rewards_of_antibodies_compose_and_the_loops_are_measured():
     assert 'free' in text and 'charge' in text
     assert 'nats a letter' in succeeds('extras/antibodies.py', 'loops')
     succeeds('extras/figures.py', 'antibodies', 'loops')
+
+
+def test_a_masked_network_learns_its_order_too():
+    """And a checkpoint has it."""
+    model = pretrained.Pretrained(folder_of('bert')).double()
+    model.decide_order(3)
+    nn.init.normal_(model.order.weight, std=0.01)
+    nn.init.constant_(model.order.bias, -0.1)
+    prompts = toy_prompts(model)
+    prompts.more = torch.rand(*prompts.uniforms.shape[:2], 2, prompts.uniforms.size(2)).double()
+    r = complete(model, prompts, 3, 'learned')
+    assert int(r.pass_of.max()) == 2
+    logp = token_stats(r, model).logp
+    torch.testing.assert_close(r.logp_sampled, logp)
+    logp.sum().backward()
+    assert model.order.weight.grad.any()
+    save_checkpoint('mine.pt', model, model.tok.vocabulary, {})
+    again, _ = load_network('mine.pt')
+    assert again.order.weight.equal(model.order.weight.float())

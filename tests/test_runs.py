@@ -32,7 +32,9 @@ KINDS = {
     'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
     'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
     'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
-               '--mini_batches=2', '--epochs=2', '--optimizer=muon'],
+               '--mini_batches=2', '--epochs=2', '--optimizer=muon', '--fill_order=learned'],
+    'estimate': ['--n_fill_steps=2', '--fill_order=confident', '--likelihood=coupled',
+                 '--mini_batches=2', '--epochs=2'],
     'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
                '--rewards={"verify": 1.0, "length": -0.1}', '--epochs=2'],
 }
@@ -115,7 +117,7 @@ def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(kind):
     assert_same('whole', 'parts')
 
 
-@pytest.mark.parametrize('kind', ['fill', 'passes', 'causal'])
+@pytest.mark.parametrize('kind', ['fill', 'passes', 'estimate', 'causal'])
 def test_two_ranks_take_the_steps_of_one_process(kind):
     """In float64, so that only the order of sums differs."""
     flags = [*KINDS[kind], '--dtype=float64', '--max_iters=2', '--gradient_accumulation_steps=4',
@@ -193,6 +195,9 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     if name == 'grpo_pairs':                    # a typed prompt has no answer to compare with
         text = succeeds('sample.py', 'run', '--prompt=1h1m=')
         assert 'distinct' in text and 'verify' not in text
+    if name == 'grpo_order':                    # the line below a completion has its passes
+        text = succeeds('sample.py', 'run', '--prompt=b ea dc=b_')
+        assert re.search(r"(?m)'b ea dc=b[a-e]'\n +[1-9a-c]$", text)
 
 
 @pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')))

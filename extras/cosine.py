@@ -1,0 +1,42 @@
+"""How much of the exact gradient has an estimate of the likelihood? The cosine between them, on the
+same completions of a run, before and after GRPO.
+
+    python -m extras.cosine out-passes                      # as the run was made
+    python -m extras.cosine out-passes --n_fill_steps=2     # with other knobs
+"""
+import copy
+import sys
+
+import torch
+from torch import nn
+
+import train_grpo as grpo
+from rollout import LIKELIHOODS
+from run.machine import print_line
+from sample import open_run
+
+
+def gradient(policy, micro_steps, advantages, likelihood):
+    """Return the gradient of the policy loss, one vector."""
+    policy = copy.deepcopy(policy)
+    for index, r in micro_steps:
+        r.likelihood = likelihood
+        stats = grpo.token_stats(r, policy, None, grpo.temperature)
+        terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
+        terms['pg_loss'].backward()
+    return nn.utils.parameters_to_vector([p.grad for p in policy.parameters()])
+
+
+if __name__ == "__main__":
+    # with an estimate the prompts get the random numbers of its masks
+    run, networks = open_run(*sys.argv[1:], '--likelihood=coupled')
+    for label, network in networks.items():
+        cosines = []
+        for step in range(4):
+            prompts = grpo.get_prompts(run.data, step)
+            micro_steps, _, advantages = grpo.collect(network, run.scorer, prompts)
+            exact, *others = [gradient(network, micro_steps, advantages, name)
+                              for name in LIKELIHOODS]
+            cosines.append([torch.cosine_similarity(exact, other, 0).item() for other in others])
+        means = torch.tensor(cosines).mean(0).tolist()
+        print_line(label, zip([*LIKELIHOODS][1:], means))

@@ -1,0 +1,52 @@
+"""In which order does a masked model fill its blanks? A picture of a run: how often each blank was
+filled in each pass, before and after GRPO, beside the curves of several runs.
+
+    python -m extras.orders out-order                       # out-order/orders.png
+    python -m extras.orders out-order left=out-left confident=out-confident
+"""
+import sys
+
+import torch
+from matplotlib.figure import Figure
+
+import train_grpo as grpo
+from extras.curves import points_of, save
+from run.command import fail
+from sample import open_run
+
+
+def shares_of_passes(network, run):
+    """Return (passes, blanks): the share of held-out completions that filled a blank in a pass. The
+    blanks of a prompt are numbered from left to right; prompts with fewer blanks are left out."""
+    r = grpo.act(network, grpo.held_out_prompts(run.data))
+    n_blanks = int(r.lengths.max())
+    pass_of = r.pass_of[r.lengths == n_blanks]
+    pass_of = pass_of[pass_of >= 0].view(-1, n_blanks)
+    passes = torch.arange(grpo.n_fill_steps)[:, None, None]
+    return (pass_of == passes).float().mean(1)
+
+
+def draw(folder, others):
+    """Draw the run of a folder, and curves of it and of others {label: folder}."""
+    run, networks = open_run(folder)
+    figure = Figure(figsize=(11, 3.3))
+    axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
+    for axis, (label, network) in zip(axes, networks.items()):
+        shares = shares_of_passes(network, run)
+        axis.pcolormesh(shares, cmap='Greys', vmin=0, vmax=1)
+        axis.invert_yaxis()                     # the first pass is above
+        axis.set_xticks(torch.arange(shares.size(1)) + 0.5, range(1, shares.size(1) + 1))
+        axis.set_yticks(torch.arange(len(shares)) + 0.5, range(1, len(shares) + 1))
+        axis.set(title=f'{label} GRPO', xlabel='blank, from left to right', ylabel='filled in pass')
+    for label, other in {grpo.fill_order: folder, **others}.items():
+        steps, values = points_of(other, 'step', f'eval/{run.goal}')
+        axes[2].plot(steps, values, '.-', label=label)
+    axes[2].set(title='right answers, held-out prompts', xlabel='step', ylim=(0, 1.02))
+    axes[2].legend(title='order')
+    save(figure, f'{folder}/orders.png')
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        fail("expected the folder of a run, and others as LABEL=FOLDER")
+    draw(sys.argv[1], dict(word.split('=', 1) for word in sys.argv[2:]))

@@ -1,0 +1,376 @@
+"""More oracles for orders and likelihoods: a slow loop that fills one sequence at a time, one that
+scores one token at a time, and an update by hand."""
+import copy
+import functools
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import train_grpo
+from data.dataset import Prompts
+from judge import Scorer
+from rollout import complete, token_stats
+from test_grpo import (TOK, close, gradient, knobs, letters, randn, slow_softmax,    # noqa: F401
+                       tiny, toy_prompts)
+from train_grpo import act, collect, group_advantages, grpo_loss, learn, look_back
+
+ESTIMATES = ['one_pass', 'coupled', 'random']
+KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
+
+
+def network(seed=0, bias=-0.14, **more):
+    """Return a tiny GPT that decides an order, with scores on both sides of 0."""
+    model = tiny(seed=seed, **more)
+    model.decide_order(4)
+    nn.init.normal_(model.order.weight, std=0.03)
+    nn.init.constant_(model.order.bias, bias)
+    return model
+
+
+def prompts_of(n_more, P=9, k=4):
+    """Return toy prompts of 1, 2, 3, 4, 1, ... blanks with n_more random numbers. The fifth has no
+    blank at all."""
+    prompts = toy_prompts(P=P, k=k)
+    prompts.blank[4:5] = False
+    prompts.more = torch.rand(P, k, n_more, 6).double()
+    prompts.more[..., 5] = 0.01                 # padding: an estimate must not hide it
+    return prompts
+
+
+def choose_kind(knobs, kind, n_fill_steps=3, epochs=2, **more):
+    """Set the knobs of an order or of an estimate. Return how many random numbers it needs."""
+    is_order = kind not in ESTIMATES
+    knobs(fill_order=kind if is_order else 'random', n_fill_steps=n_fill_steps, epochs=epochs,
+          likelihood='trajectory' if is_order else kind, **more)
+    return {'confident': 0, 'learned': n_fill_steps - 1}.get(kind, 2 * epochs)
+
+
+# ---- orders --------------------------------------------------------------------------------------
+
+
+def slow_fill(model, given, blank, uniforms, more, order, n_passes, greedy):
+    """Fill one sequence: given ids (T,) where blank (T,) is False. Return it, in which pass each
+    token came, and the sum of log-probabilities (T,) of tokens and decisions."""
+    state = given.masked_fill(blank, model.blank_id)
+    pass_of = torch.full_like(given, -1)
+    logp = torch.zeros(len(given), dtype=torch.float64)
+    n_blanks = int(blank.sum())
+    n_used = min(n_passes, n_blanks)            # each of these passes fills a blank
+    for i in range(n_passes):
+        is_open = [t for t in range(len(given)) if state[t] == model.blank_id]
+        if not is_open:
+            break
+        x = model(state[None])[0]
+        now = is_open
+        if order == 'confident':
+            sure = model.logits(x).softmax(1).amax(1)
+            filled = next(n for n in range(99) if n * n_used >= (i + 1) * n_blanks)
+            now = sorted(is_open, key=lambda t: -sure[t])[:filled - n_blanks + len(is_open)]
+        elif i < n_passes - 1:
+            chance = model.order_scores(x).sigmoid()
+            now = [t for t in is_open if more[i, t] < chance[t]]
+            if greedy:
+                best = max(is_open, key=lambda t: chance[t])
+                now = [t for t in is_open if chance[t] > 0.5 or t == best]
+            for t in is_open:
+                logp[t] += (chance[t] if t in now else 1 - chance[t]).log()
+        for t in now:
+            p, _ = slow_softmax(model.logits(x[t]))
+            id = int(p.argmax()) if greedy else int((p.cumsum(0) <= uniforms[t]).sum())
+            state[t], pass_of[t] = id, i
+            logp[t] += p[id].log()
+    return state, pass_of, logp
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('order', ['confident', 'learned'])
+@pytest.mark.parametrize('n_passes, greedy, filters', [
+    (1, False, {}), (2, False, {'top_k': 3}), (6, False, {'temperature': 0.6}), (4, True, {})])
+def test_an_order_equals_a_slow_loop_over_one_sequence_at_a_time(
+        order, n_passes, greedy, filters, knobs):
+    """Prompts differ in their numbers of blanks; one has none, and no pass."""
+    n_more = choose_kind(knobs, order, n_passes, **filters)
+    model = network()
+    prompts = prompts_of(n_more)
+    r = act(model, prompts, greedy)
+    for n in range(36):
+        b, j = divmod(n, 4)
+        sequence, pass_of, logp = slow_fill(
+            model, prompts.tokens[b], prompts.blank[b], prompts.uniforms[b, j], prompts.more[b, j],
+            order, n_passes, greedy)
+        assert r.sequences[n].equal(sequence) and r.pass_of[n].equal(pass_of)
+        if not greedy:
+            close(r.logp_sampled[n], logp)
+    passes = Scorer().score(['passes'], r)['passes']
+    assert passes.flatten().tolist() == [max(row) + 1 for row in r.pass_of.tolist()]
+    assert passes[4].eq(0).all() and (n_passes == 1 or passes.max() > 1)
+
+
+def test_a_surest_blank_depends_on_what_earlier_passes_filled_and_the_gradient_is_exact(knobs):
+    """Three blanks in three passes: outcomes differ in their order, and it has no chance of its
+    own. Their chances, as complete() tells them, sum to 1."""
+    knobs(loss_norm='constant')
+    model = tiny(V=3, T=3, seed=2)
+    state = torch.full((3,), model.blank_id)
+    outcomes = []                               # pass of each token, log p, uniforms
+
+    def fill(state, pass_of, logp, uniforms):
+        is_open = [t for t in range(3) if state[t] == model.blank_id]
+        if not is_open:
+            outcomes.append((pass_of, logp, uniforms))
+            return
+        p = model.logits(model(state[None])[0]).softmax(1)
+        t = max(is_open, key=lambda t: p[t].max())
+        place = torch.arange(3) == t
+        for id in range(3):
+            fill(state.masked_fill(place, id), pass_of | {t: 3 - len(is_open)},
+                 logp + p[t, id].log(), uniforms | {t: (p[t, :id].sum() + p[t, id] / 2).item()})
+
+    fill(state, {}, 0.0, {})
+    logp = torch.stack([logp for _, logp, _ in outcomes])
+    order = torch.tensor([[pass_of[t] for t in range(3)] for pass_of, _, _ in outcomes])
+    assert len(order.unique(dim=0)) > 1
+    groups = torch.tensor(list(itertools.product(range(27), repeat=2)))         # (G, 2)
+    uniforms = torch.tensor([[u[t] for t in range(3)] for _, _, u in outcomes]).double()
+    tokens = torch.zeros(len(groups), 3).long()
+    prompts = Prompts(tokens, tokens == 0, uniforms[groups], randn(*tokens.shape),
+                      torch.zeros(len(groups), 2, 0, 3), groups[:, 0], [{}] * 27, TOK, False)
+    r = complete(model, prompts, 3, 'confident')
+    assert r.pass_of.equal(order[groups.flatten()])
+    stats = token_stats(r, model)
+    for values in (r.logp_sampled, stats.logp):
+        close(values.sum(1), logp[groups.flatten()])
+    first = groups.flatten().eq(torch.arange(27)[:, None]).int().argmax(1)      # a row of each
+    close(r.logp_sampled[first].sum(1).exp().sum().item(), 1.0)
+    chance = logp[groups].sum(1, keepdim=True).exp().detach()
+    reward = randn(27)
+    terms, _ = grpo_loss(stats, r, chance * group_advantages(reward[groups], 'none'), 0.0)
+    close(gradient(terms['loss'] / 2, model), -gradient(logp.exp() @ reward, model) / 2)
+
+
+def test_a_pass_in_which_nobody_fills_anything_counts(knobs):
+    """The first of three passes is empty for all, the second for all but one sequence."""
+    knobs(n_fill_steps=3, fill_order='learned')
+    model = network()
+    prompts = prompts_of(2, P=4)
+    prompts.more[:] = 1 - 1e-12
+    prompts.more[1, 2, 1] = 0.0
+    r = act(model, prompts)
+    n = 4 + 2                                   # the third completion of the second prompt
+    assert r.pass_of[n].max() == 1 and not (r.pass_of == 0).any()
+    others = r.is_sampled.clone()
+    others[n] = False
+    assert (r.pass_of[others] == 2).all()
+    passes = Scorer().score(['passes'], r)['passes'].flatten().tolist()
+    assert passes == [2 if row == n else 3 for row in range(16)]
+    close(token_stats(r, model).logp, r.logp_sampled)
+
+
+@pytest.mark.parametrize('bias', [-0.3, 0.3])
+def test_greedy_fills_all_at_once_if_all_scores_are_equal(bias):
+    model = network(bias=bias)
+    nn.init.zeros_(model.order.weight)
+    r = complete(model, prompts_of(4), 5, 'learned', greedy=True)
+    assert not r.pass_of[r.is_sampled].any()
+
+
+def test_a_constant_start_leaves_3_of_100_blanks_for_the_last_pass():
+    for n_passes in (2, 3, 8):
+        model = tiny()
+        model.decide_order(n_passes)
+        chance = model.order_scores(randn(5, 8)).sigmoid()
+        close((1 - chance) ** (n_passes - 1), torch.full_like(chance, 0.03))
+    nn.init.normal_(model.order.weight)
+    before = copy.deepcopy(model.state_dict())
+    model.decide_order(5)
+    close(model.state_dict(), before)
+
+
+@KINDS
+def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind, knobs):
+    """A part of a Rollout, or a group of two of its four, has the same tokens and numbers."""
+    n_more = choose_kind(knobs, kind)
+    model, reference = network(), network(seed=3)
+    prompts = prompts_of(n_more)
+    chosen = torch.arange(9) % 3 == 1           # one of them has no blanks
+    two = copy.copy(prompts)
+    two.uniforms, two.more = prompts.uniforms[:, :2], prompts.more[:, :2]
+    whole = act(model, prompts)
+    rows = torch.arange(36).view(9, 4)
+    for r, kept in ((act(model, prompts[chosen]), rows[chosen]), (act(model, two), rows[:, :2]),
+                    (whole.of_prompts(chosen), rows[chosen])):
+        kept = kept.flatten()
+        for name in ('sequences', 'pass_of', 'logp_sampled'):
+            close(getattr(r, name), getattr(whole, name)[kept])
+        for epoch in (0, 1):
+            stats = token_stats(whole.of_epoch(epoch), model, reference)
+            close(token_stats(r.of_epoch(epoch), model, reference),
+                  [values[kept] for values in stats])
+
+
+# ---- likelihoods ---------------------------------------------------------------------------------
+
+
+def slow_states(r, model, n, t):
+    """Return the states in which a likelihood sees token t of sequence n, as (weight, state)."""
+    drawn, share = [values[n] for values in r.masks()] if r.likelihood in ESTIMATES else (0, 0)
+    sampled = r.pass_of[n] >= 0
+
+    def with_blanks(blanks):
+        return torch.where(blanks, model.blank_id, r.sequences[n])
+
+    if r.likelihood == 'trajectory':
+        return [(1, with_blanks(r.pass_of[n] >= r.pass_of[n, t]))]
+    if r.likelihood == 'one_pass':
+        is_real = r.sequences[n] != TOK.pad
+        return [(1, with_blanks(sampled | ~sampled & is_real & (drawn < 0.15)))]
+    if r.likelihood == 'coupled':
+        share = 0.2 + 0.6 * share
+        mask = drawn < share
+        if not mask[t]:
+            mask, share = ~mask, 1 - share
+        return [(0.5, with_blanks(sampled)), (0.5 / share, with_blanks(sampled & mask))]
+    return [(1, with_blanks(sampled & (drawn < share)))] if drawn[t] < share else []
+
+
+def slow_stats(r, model, reference):
+    """Return the five numbers of TokenStats (5, N, T), from their definitions and the knobs."""
+    knob = train_grpo
+
+    @functools.cache
+    def features(m, *state):
+        return m(torch.tensor([state]))[0]
+
+    rows = [[[[] for _ in row] for row in r.sequences] for _ in range(5)]
+    for n, t in r.is_sampled.nonzero().tolist():
+        id = r.sequences[n, t]
+        parts = []
+        for weight, state in slow_states(r, model, n, t):
+            z, z_ref = [m.logits(features(m, *state.tolist())[t]) / knob.temperature
+                        for m in (model, reference)]
+            p, p_ref = z.softmax(0), z_ref.softmax(0)
+            kept = slice(None) if r.kept is None else r.kept[r.kept_row[n, t]]
+            parts.append((weight, p, p_ref, id, z[id] - z[kept].logsumexp(0)))
+        if knob.fill_order == 'learned':
+            for i in range(min(int(r.pass_of[n, t]) + 1, knob.n_fill_steps - 1)):
+                state = r.sequences[n].masked_fill(r.pass_of[n] >= i, model.blank_id)
+                p, p_ref = [torch.stack((1 - q, q)) for q in (
+                    m.order_scores(features(m, *state.tolist())[t]).sigmoid()
+                    for m in (model, reference))]
+                is_now = int(r.pass_of[n, t] == i)
+                parts.append((1, p, p_ref, is_now, p[is_now].log()))
+        for weight, p, p_ref, action, logp in parts:
+            for row, value in zip(rows, (logp, p[action].log(), p_ref[action].log(),
+                                         (p * (p / p_ref).log()).sum(), -(p * p.log()).sum())):
+                row[n][t].append((weight * value).view(()))
+    zero = torch.zeros(()).double()
+    return [torch.stack([torch.stack([sum(values, zero) for values in row]) for row in all_rows])
+            for all_rows in rows]
+
+
+@KINDS
+@pytest.mark.parametrize('more', [{}, {'temperature': 0.7, 'top_k': 3}])
+def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
+    """A weight counts in ratio, KL and entropy alike. What top-k kept when a token was sampled
+    stays kept. The epochs have masks of their own, in [0, 1)."""
+    n_more = choose_kind(knobs, kind, **more)
+    model, reference = network(), network(seed=3)
+    r = act(model, prompts_of(n_more, P=5, k=3))
+    numbers = []
+    with torch.no_grad():
+        for epoch in (0, 1):
+            of_epoch = r.of_epoch(epoch)
+            stats = token_stats(of_epoch, model, reference, train_grpo.temperature)
+            close(list(stats), slow_stats(of_epoch, model, reference))
+            numbers.append(stats.logp_full)
+    assert numbers[0].equal(numbers[1]) == (kind not in ESTIMATES)
+    if kind == 'one_pass':
+        hidden = (r.masks()[0] < 0.15) & ~r.is_sampled
+        assert (hidden & (r.sequences == TOK.pad)).any()        # and yet it stays
+        assert (hidden & (r.sequences != TOK.pad)).any()
+
+
+def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_random_are_the_trajectory(knobs):
+    """If one pass filled all: then it is the state that sampled."""
+    knobs(n_fill_steps=1)
+    model, reference = network(), network(seed=3)
+    for likelihood, drawn, share in (('one_pass', 0.15, 0.9), ('random', 0.0, 0.5)):
+        prompts = prompts_of(2)
+        r = act(model, prompts)
+        exact = token_stats(r, model, reference)
+        prompts.more[:, :, 0], prompts.more[:, :, 1] = drawn, share
+        r.likelihood, r.x_ref = likelihood, None
+        close(token_stats(r, model, reference), exact)
+    prompts.more[:, :, 0] = 0.5                 # now not all count, and none does
+    r.x_ref = None
+    assert not token_stats(r, model, reference).logp.any()
+
+
+@KINDS
+@pytest.mark.parametrize('has_kl', [False, True])
+def test_an_epoch_moves_the_weights_as_slow_loops_do(kind, has_kl, knobs):
+    """Two epochs of plain gradient descent. Each compares the policy with the start, at masks of
+    its own; also if the reward 'kl' looked back already, at those of the first epoch."""
+    n_more = choose_kind(knobs, kind, clip_low=0.05, clip_high=0.05, loss_norm='token', grad_clip=0,
+                         batch_size=4, rewards={'letters': 1.0, 'kl': -0.3 * has_kl}
+                         if has_kl else {'letters': 1.0}, adv_norm='none', temperature=0.9)
+    policy, reference = network(), network(seed=3).requires_grad_(False)
+    start, by_hand = copy.deepcopy(policy), copy.deepcopy(policy)
+    scorer = Scorer(functions={'letters': letters}, reference=reference)
+    prompts = prompts_of(n_more, P=4, k=2)
+    micro_steps, _, advantages = collect(policy, scorer, prompts)
+    (_, r), = micro_steps
+    sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.3) for model in (policy, by_hand)]
+    A = advantages.double().view(-1, 1)
+    learn(policy, reference, [sgd], micro_steps, advantages, 0.3, 0.2)
+    n_clipped = 0
+    for epoch in (0, 1):
+        of_epoch = r.of_epoch(epoch)
+        with torch.no_grad():
+            logp_old = slow_stats(of_epoch, start, reference)[0]
+        logp, _, _, kl, _ = slow_stats(of_epoch, by_hand, reference)
+        ratio = (logp - logp_old).exp()
+        assert epoch or ratio.sub(1).abs().max() < 1e-9
+        gain = torch.min(ratio * A, ratio.clamp(0.95, 1.05) * A)
+        n_clipped += (gain < ratio * A - 1e-9).sum()
+        loss = ((0.2 * kl - gain) * r.is_sampled).sum() / r.is_sampled.sum()
+        sgd_by_hand.zero_grad()
+        loss.backward()
+        sgd_by_hand.step()
+    assert n_clipped > 0
+    close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
+
+
+@KINDS
+def test_two_micro_steps_move_the_weights_as_one_does(kind, knobs):
+    n_more = choose_kind(knobs, kind, rewards={'letters': 1.0}, grad_clip=0, adv_norm='none')
+    weights = []
+    for batch_size in (8, 4):
+        knobs(batch_size=batch_size)
+        policy, reference = network(), network(seed=3).requires_grad_(False)
+        prompts = prompts_of(n_more, P=8)
+        micro_steps, _, advantages = collect(
+            policy, Scorer(functions={'letters': letters}), prompts)
+        assert len(micro_steps) == 8 // batch_size
+        learn(policy, reference, [torch.optim.SGD(policy.parameters(), 0.3)], micro_steps,
+              advantages, 0.3, 0.1)
+        weights.append(nn.utils.parameters_to_vector(policy.parameters()))
+    close(*weights)
+    assert (weights[0] - nn.utils.parameters_to_vector(network().parameters())).abs().max() > 1e-2
+
+
+@KINDS
+def test_the_ratio_is_exactly_1_while_the_policy_stands_still(kind, knobs):
+    """Also of tokens that an estimate does not see, and in the second epoch."""
+    n_more = choose_kind(knobs, kind)
+    policy = network()
+    advantages = randn(9, 4)
+    for looks_back in (False, True):
+        r = act(policy, prompts_of(n_more))
+        if looks_back:
+            look_back(r, policy)
+        numbers = learn(policy, policy, [torch.optim.SGD(policy.parameters(), 0.0)],
+                        [(slice(0, 9), r)], advantages, 0.0, 0.1)
+        assert numbers['ratio_off'] == 0 and numbers['grad_norm'] > 0
