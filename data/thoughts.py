@@ -9,12 +9,12 @@ from data.pairs import BLANK
 N_SWAPS = 8
 
 
-def texts(backwards=False):
-    """Return 100,000 training records and 512 that are held out. backwards: thoughts are written
+def texts(backwards=False, n_train=100_000):
+    """Return n_train training records and 512 that are held out. backwards: thoughts are written
     from the last one to the first."""
     rng = random.Random(2402)
     prompts = {}                                # a dict, because the order of a set is not fixed
-    while len(prompts) < 100_512:
+    while len(prompts) < 512 + n_train:
         prompts[make_prompt(N_SWAPS, N_SWAPS, rng)] = True
     records = []
     for i, prompt in enumerate(prompts):

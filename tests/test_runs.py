@@ -1,5 +1,6 @@
 """Runs: the same command gives the same run; resumed, killed, on two ranks; nothing is overwritten;
 errors end with a sentence."""
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import torch
 
 import pretrain
 import train_grpo
+from data import thoughts
 from data.cups import follow
 from data.dataset import Dataset, read_texts
 from judge import judge_sequences
@@ -184,6 +186,9 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     lines = [json.dumps({'prompt': f'{i}h{i}m=', 'answer': str(i % 3)}) for i in range(60)]
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
     paths = [*AFTER.get(name, []), f'config/{name}.py']
+    if name == 'grpo_order':                    # to read 100,000 records takes seconds
+        records = itertools.chain(*thoughts.texts(n_train=600))
+        paths.append('--dataset=' + write('thoughts.jsonl', '\n'.join(map(json.dumps, records))))
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
         make_network(pathlib.Path(config[knob]).stem,
