@@ -53,6 +53,10 @@ class PretrainedTokenizer(Tokenizer):
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         assert self.tokenizer.unk_token_id not in ids, (        # (None never is)
             f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
+        # one that writes small letters, say, would make right answers wrong
+        assert self.decode(ids) == text, (
+            f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
+            f"{self.decode(ids)!r:.80}")
         return ids
 
     def encode_chat(self, prompt):
@@ -71,7 +75,10 @@ class PretrainedTokenizer(Tokenizer):
         # Runs of ordinary ids are decoded together, because a character can need several of them.
         for sign, run in itertools.groupby(ids, ours.get):
             run = list(run)
-            text += self.tokenizer.decode(run) if sign is None else sign * len(run)
+            if sign is None:
+                text += self.tokenizer.decode(run, clean_up_tokenization_spaces=False)
+            else:
+                text += sign * len(run)
         return text
 
 
@@ -104,7 +111,15 @@ class Pretrained(Network):
             f"{folder} has a {name}: expected a ...ForCausalLM or a ...ForMaskedLM")
         self.causal = not name.endswith('MaskedLM')
         kind = getattr(transformers, name)
-        self.network = kind.from_pretrained(folder, dtype=torch.get_default_dtype(), **DATA).eval()
+        self.network, found = kind.from_pretrained(folder, dtype=torch.get_default_dtype(),
+                                                   output_loading_info=True, **DATA)
+        self.network.eval()
+        # weights that are missing would be random
+        wrong = {key: sorted(map(str, names)) for key, names in found.items()
+                 if key in ('missing_keys', 'unexpected_keys') and names}
+        assert not wrong, (
+            f"the weights of {folder} are not those of a {name}: {wrong!s:.300}. If only those of "
+            "another output layer are unexpected, open it there and write it with save_pretrained")
         # logits() calls the output layer alone, so nothing may follow it, such as a cap on logits.
         # Nine ids, whichever, tell.
         ids = torch.arange(9)[None]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 transformers = pytest.importorskip('transformers')
+import safetensors.torch
 import tokenizers
 
 import pretrained
@@ -89,6 +90,42 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     tok.tokenizer.unk_token = '7'
     with pytest.raises(AssertionError, match='lacks a character'):
         tok.encode('12+7')
+
+def changed(kind, name, change):
+    """Copy the folder of a model, apply change() to a file of it, and return its path."""
+    folder = shutil.copytree(folder_of(kind), name)
+    change(folder)
+    return folder
+
+
+def test_a_tokenizer_that_changes_texts_is_refused():
+    def add_lowercase(folder):
+        path = f'{folder}/tokenizer.json'
+        tok = tokenizers.Tokenizer.from_file(path)
+        tok.normalizer = tokenizers.normalizers.Lowercase()
+        tok.save(path)
+
+    tok = pretrained.PretrainedTokenizer(changed('llama', 'lower', add_lowercase))
+    assert tok.decode(tok.encode('12+7')) == '12+7'
+    with pytest.raises(AssertionError, match="changes texts: 'saSA' becomes 'sasa'"):
+        tok.encode('saSA')
+
+
+@pytest.mark.parametrize('change', ['missing', 'unexpected'])
+def test_a_folder_whose_weights_are_not_those_of_its_network_is_refused(change):
+    def change_weights(folder):
+        path = f'{folder}/model.safetensors'
+        weights = safetensors.torch.load_file(path)
+        name = 'model.layers.1.mlp.up_proj.weight'
+        if change == 'unexpected':
+            weights['model.layers.7.mlp.up_proj.weight'] = weights[name].clone()
+        else:
+            del weights[name]
+        safetensors.torch.save_file(weights, path, {'format': 'pt'})
+
+    pretrained.Pretrained(folder_of('llama'))
+    with pytest.raises(AssertionError, match=f'{change}_keys.*up_proj'):
+        pretrained.Pretrained(changed('llama', 'broken', change_weights))
 
 
 # ---- the network ---------------------------------------------------------------------------------

@@ -613,6 +613,17 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
         torch.save(saved, path)
 
 
+@pytest.mark.parametrize('knob', ['generator', 'judge'])
+def test_sample_runs_no_program_that_a_checkpoint_names(knob):
+    write('evil.py', "open('was-here', 'w')\n")
+    train('--max_iters=0', '--rewards={"judge": 1.0}')
+    checkpoint = load_checkpoint('run')
+    checkpoint['config'][knob] = 'evil.py'
+    torch.save(checkpoint, 'run/ckpt.pt')
+    fails(f'names evil.py as its {knob}', 'sample.py', 'run', '--num_samples=1')
+    assert not os.path.exists('was-here')
+
+
 def test_sample_asks_for_the_file_of_a_reward():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
