@@ -121,7 +121,8 @@ def rollout_of(ids):
 def two_sequences(*lengths):
     """Return a Rollout of two sequences by hand, of so many sampled tokens. Each token is id 0."""
     pass_of = -(torch.arange(4) >= torch.tensor(lengths)[:, None]).long()       # 0 or -1
-    return Rollout(None, torch.zeros(2, 4).long(), pass_of, torch.zeros(2, 4), None, pass_of)
+    prompts = SimpleNamespace(blank=torch.ones(1, 4), k=2)
+    return Rollout(prompts, torch.zeros(2, 4).long(), pass_of, torch.zeros(2, 4), None, pass_of)
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
@@ -187,8 +188,9 @@ def slow_logp(model, token):
     return (slow_logits(model, token.state, token.t) / train_grpo.temperature).log_softmax(0)
 
 
-def slow_loss(policy, reference, completions, advantages, kl_beta):
-    """Return the loss of completions (sequence, Tokens), from its definition and the knobs."""
+def slow_loss(policy, reference, completions, advantages, kl_beta, n_blanks):
+    """Return the loss of completions (sequence, Tokens), from its definition and the knobs. n_blanks:
+    tokens that they could have had."""
     knob = train_grpo
     high = 1 + knob.clip_high
     losses = []                                 # of the tokens, for each completion
@@ -219,7 +221,7 @@ def slow_loss(policy, reference, completions, advantages, kl_beta):
     return {
         'token': tokens.mean(),
         'sequence': sum(sum(values) / len(values) for values in losses) / len(losses),
-        'constant': tokens.sum() / len(losses) / len(sequence),
+        'constant': tokens.sum() / n_blanks,
     }[knob.loss_norm]
 
 
@@ -564,6 +566,7 @@ STEPS = {
     'three passes': {**FOUR, 'n_fill_steps': 3, 'top_p': 0.9, 'epochs': 2,
                      'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
     'causal': {'causal': True, **TWO, 'entropy_coef': 0.1},
+    'causal, by a constant': {'causal': True, **TWO, 'loss_norm': 'constant'},
     'causal, filtered': {'causal': True, **TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
                          'adv_norm': 'std', 'epochs': 2, 'loss_norm': 'sequence',
                          'ratio_level': 'sequence'},
@@ -614,8 +617,9 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     size = 4 // train_grpo.mini_batches
     losses, norms = [], []
     for first in list(range(0, 4, size)) * train_grpo.epochs:
-        loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size],
-                         advantages[first:first + size], beta)
+        part = slice(first, first + size)
+        loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size], advantages[part],
+                         beta, 3 * prompts.blank[part].sum())
         losses.append(loss.detach())
         sgd_by_hand.zero_grad()
         loss.backward()

@@ -1,4 +1,4 @@
-# byte pairs, sequences of 256, networks of 30 million parameters; ready for torchrun
+# byte pairs, sequences of 256, networks of 30 million parameters; nobody has run it on a GPU
 
 import torch
 

@@ -3,6 +3,7 @@ whole."""
 import contextlib
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -130,8 +131,12 @@ class RunFolder:
         self.cpu_began = time.process_time()
         if config['wandb_project']:             # also log to Weights & Biases
             import wandb
+            # a resumed run goes on in the same run there
+            known = self.path / 'wandb_id'
+            if not known.exists():
+                known.write_text(secrets.token_hex(8))
             self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
-                                    config=config)
+                                    config=config, id=known.read_text(), resume='allow')
 
     def acquire(self):
         """Return the lock of the folder, which ends with the process. Exit if another has it."""

@@ -198,14 +198,21 @@ def test_a_console_without_a_sign_shows_another_one(monkeypatch):
     assert console.buffer.getvalue() == b'caf?\n'
 
 
-def test_numbers_go_to_wandb(monkeypatch):
+def test_numbers_go_to_wandb_and_a_resumed_run_goes_on_there(monkeypatch):
     wandb = unittest.mock.MagicMock()
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
     config = CONFIG | {'wandb_project': 'theirs'}
-    open_folder('mine', wandb_project='theirs').log(3, {'a': 1.5})
-    wandb.init.assert_called_once_with(project='theirs', name='mine', config=config)
+    folder = open_folder('mine', wandb_project='theirs')
+    folder.log(3, {'a': 1.5})
+    words = {'project': 'theirs', 'name': 'mine', 'config': config, 'resume': 'allow'}
+    number = wandb.init.call_args[1]['id']
+    wandb.init.assert_called_once_with(**words, id=number)
     (numbers,), step = wandb.init().log.call_args
     assert numbers['a'] == 1.5 and step == {'step': 3}
+    for resume in (True, False):                # a new run is another one
+        folder.lock.release()
+        folder = open_folder('mine', resume, wandb_project='theirs')
+        assert (wandb.init.call_args[1]['id'] == number) == resume
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
