@@ -16,6 +16,7 @@ Tables and picture show the share of right answers to held-out prompts, or anoth
 log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for
 differences to another variant (name it first), call it again: it takes seconds."""
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from extras.curves import report
+from extras.curves import check_goal, report
 from run.command import configure, fail
 from run.folder import Signals
 
@@ -58,6 +59,7 @@ def train(run):
         code = subprocess.call(command, stdout=file, stderr=file)
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
     Path(folder, 'done').write_text(f'{CHECKSUM} {words}')
+    check_goal(folder, goal)                    # of the first run that ends, not after the last
 
 
 if __name__ == "__main__":
@@ -67,9 +69,18 @@ if __name__ == "__main__":
     configure(globals(), ours)
     folder, *words = [word for word in words if word not in ours] or ['']
     shared = [word for word in words if word.startswith('-') or '=' not in word]
-    variants = dict(word.split('=', 1) for word in words if word not in shared)
+    pairs = [word.split('=', 1) for word in words if word not in shared]
+    variants = dict(pairs)
     if not variants or ',' not in seeds:
         fail("expected FOLDER, words for all runs, two or more --seeds, and variants NAME=WORDS")
+    # a name becomes a folder
+    if len(variants) < len(pairs) or not all(re.fullmatch(r'\w[\w.-]*', name) for name in variants):
+        fail(f"{[name for name, _ in pairs]}: expected different names of letters, digits, - and _")
+    if len(set(seeds.split(','))) < len(seeds.split(',')):
+        fail(f"--seeds={seeds}: expected different ones, or their errors are too small")
+    for word in [*shared, *' '.join(variants.values()).split()]:
+        if word.startswith(('--seed=', '--out_dir=', '--resume')):
+            fail(f"{word} is set here, for each run; expected other knobs")
     runs = {}
     groups = {name: [] for name in variants}
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine

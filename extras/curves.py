@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from run.command import fail, show_error
+from run.command import fail, reading, show_error
 
 sys.excepthook = show_error                     # a folder without a log needs no traceback
 # of all our pictures
@@ -31,14 +31,16 @@ def read_log(folder):
     lines = {}
     with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
         for text in file:
-            with contextlib.suppress(ValueError):       # the last line of a run that was killed
+            # a line that is damaged, such as the last one of a run that was killed
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 line = json.loads(text)
                 lines[line['step'], 'loss' in line] = line      # only a training line has a loss
     return [lines[key] for key in sorted(lines)]
 
 
 def read_json(folder, name):
-    return json.loads(Path(folder, name).read_text())
+    with reading(f'{folder}/{name}'):
+        return json.loads(Path(folder, name).read_text())
 
 
 def points_of(folder, x, y):
@@ -46,6 +48,12 @@ def points_of(folder, x, y):
     have the second."""
     lines = [line for line in read_log(folder) if y in line]
     return [line[x] for line in lines], [line[y] for line in lines]
+
+
+def check_goal(folder, goal):
+    """Exit if the log of a folder does not have this number."""
+    if not points_of(folder, 'step', goal)[0]:
+        fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
 
 
 def save(figure, path):
@@ -58,9 +66,8 @@ def curves_by(clock, goal, groups):
     the goal at these times, interpolated between the lines of the logs."""
     points = {}
     for folder in sum(groups.values(), []):
+        check_goal(folder, goal)
         points[folder] = points_of(folder, clock, goal)
-        if not points[folder][0]:
-            fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
     times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
     curves = {}
     for name, folders in groups.items():
@@ -106,8 +113,12 @@ def report(groups, goal, path):
 if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     # The large picture is the number that the run watches.
+    for folder in folders:
+        if folder.startswith('-'):
+            fail(f"{folder}: expected folders of runs, and no flags")
     config = read_json(folders[0], 'config.json')
     goal = f"eval/{config['goal']}"
+    check_goal(folders[0], goal)
     greedy_goal = f"greedy/{config['goal']}"
     # Small ones: what changes in the first run. (Without a reference there is no KL, and blanks do
     # not become more.)

@@ -125,7 +125,8 @@ def values_of(word, knobs):
                      'file, not', word, glob.glob('config/**/*.py', recursive=True))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     return {name: value for name, value in runpy.run_path(word, knobs).items()
-            if name[0].islower() and not inspect.ismodule(value)}
+            if name[0].islower() and not inspect.ismodule(value)
+            and type(value).__module__ != '__future__'}         # of from __future__ import ...
 
 
 def print_help(namespace):

@@ -62,6 +62,13 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
         succeeds(f'extras/{script}', *folders)
         assert pathlib.Path(path).read_bytes()[:4] == b'\x89PNG'
     fails('no/run', 'extras/curves.py', 'no/run')
+    fails('no flags', 'extras/curves.py', 'run', '--goal=x')
+    os.mkdir('empty')
+    write('empty/config.json', '{"goal": "reward", "rewards": {"reward": 1}}')
+    write('empty/log.jsonl', '[1]\n{}\n{"step": 0, "kl": 1}\n')
+    fails('no eval/reward in empty', 'extras/curves.py', 'empty')
+    write('empty/config.json', '{"goal"')
+    fails('is damaged', 'extras/curves.py', 'empty')
     # a reward that is the goal, one that is drawn anyway, and a run that has neither
     os.mkdir('mine')
     write('mine/config.json', '{"goal": "reward", "rewards": {"reward": 1, "tokens": -1}}')
@@ -167,9 +174,18 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
                                ('mine.jsonl', 'x', False)):
         write(name, text)
         assert compare('x.py', 'b=')[1] == ['b-1', 'b-2'] * is_new
-    for mistake in (['--seeds=1', 'b='], ['b'], ['--goal=no', 'b=']):
-        with pytest.raises(SystemExit, match='two or more --seeds|no no in study/b-1/log.jsonl'):
-            compare(*mistake)
+    for mistake, message in (
+            ('--seeds=1 b=', 'two or more --seeds'), ('b', 'two or more --seeds'),
+            ('--goal=no b=', 'no no in study/b-1/log.jsonl'),
+            ('b= b=--group_size=2', 'different names'), ('../b=', 'different names'),
+            ('--seeds=1,1 b=', 'errors are too small'), ('b=--seed=3', '--seed=3 is set here'),
+            ('--resume=True b=', '--resume=True is set here')):
+        with pytest.raises(SystemExit, match=message):
+            compare(*mistake.split())
+        assert made == [] or 'goal' in mistake
+    with pytest.raises(SystemExit, match='no no in study/d'):       # before all runs are made
+        compare('--goal=no', '--seeds=1,2,3,4,5,6,7,8', 'd=')
+    assert len(made) < 8
 
 
 def test_auc_is_the_share_of_pairs_in_order():

@@ -97,6 +97,13 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
         assert is_read, f"nobody reads {name}"
 
 
+def test_a_file_of_rewards_may_begin_with_an_import_from_the_future():
+    path = write('theirs.py', 'from __future__ import annotations\nrate = 2\n'
+                 'def charm(completions: list[str]): return [1.0] * len(completions)\n')
+    knobs, functions = configure({'rate': 1}, [path])
+    assert knobs == {'rate': 2} and list(functions) == ['charm']
+
+
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
