@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import torch
 import torch.nn.functional as F
 
@@ -140,6 +141,15 @@ if __name__ == "__main__":
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
+    # Runs that start together need the same network. The first one makes it, the others wait.
+    lock = filelock.FileLock(f'{path}.lock')
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        print(f"{path} is being made by another process: waiting for it", flush=True)
+        lock.acquire()
+        if os.path.exists(path) and not out:    # its name says that it is the same network
+            sys.exit()
     filler = None
     if against:
         _, filler_tok, (filler,) = open_networks([against], config, torch_device)

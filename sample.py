@@ -34,11 +34,13 @@ def open_run(path='out-grpo', *words):
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
              'compile': False, 'out_dir': '',           # no folder, because nothing is written
              'resume': True}                            # no network is made
-    for name in ('generator', 'judge'):         # a run keeps the path of what its recipe made
+    for name in ('generator', 'judge'):
         named = str(knobs.get(name))
-        assert not named.endswith('.py') or named == grpo.DEFAULTS[name], (
-            f"{path} names {named} as its {name}; a program that a checkpoint names is not run, "
-            "expected a checkpoint or a folder")
+        if named.endswith('.py'):               # a run keeps the path of what its recipe made
+            assert name == 'judge' and 'judge' not in knobs['rewards'], (
+                f"{path} names {named} as its {name}; a program that a checkpoint names is not "
+                "run, expected a checkpoint or a folder")
+            del knobs[name]                     # of a judge that it did not need
     knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
     run = grpo.set_up([knobs, *words])
     networks = {'before': run.policy}

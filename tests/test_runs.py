@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+import filelock
 import pytest
 import torch
 
@@ -247,6 +248,22 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
     fails('was not made by', 'pretrain.py', '--out=run/ckpt.pt')
+
+
+@pytest.mark.parametrize('first_ends_well', [True, False])
+def test_runs_that_start_together_wait_for_the_one_that_makes_their_network(first_ends_well):
+    recipe = write('generator_shared.py', f'max_iters = {1 + first_ends_well}\nn_embd = 32\n')
+    path = read_recipe(dict(DEFAULTS), [recipe])[0]
+    lock = filelock.FileLock(f'{path}.lock')
+    lock.acquire()                              # we are the first one
+    second = Run('pretrain.py', recipe)
+    second.wait_for('being made by another process')
+    if first_ends_well:
+        write(path, 'the network')
+    lock.release()
+    code, text = second.wait()
+    assert code == 0 and ('step 1' in text) != first_ends_well, text
+    assert (pathlib.Path(path).read_bytes() == b'the network') == first_ends_well
 
 
 def test_pretraining_prints_which_share_of_the_samples_is_right():
