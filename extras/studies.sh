@@ -140,6 +140,19 @@ j() { # fixed schedules of passes, and learned ones at four costs
         --eval_interval=50 --seeds=1,2 "${variants[@]}"
 }
 
+k() { # orders and passes on three tasks in which the order matters; seed 1
+    for data in thoughts thoughts_backwards carries; do
+        recipe=config/networks/generator_${data%_backwards}.py
+        for schedule in "learned 12" {random,left,confident}" "{2,4,8}; do
+            read -r order n <<< "$schedule"
+            run=out-studies/k-$data-$order-$n
+            python train_grpo.py config/grpo_order.py --eval_interval=50 --dataset=$data \
+                --generator=$recipe --fill_order=$order --n_fill_steps=$n --out_dir=$run > $run.txt
+            echo $run; grep 'greedy' $run.txt
+        done
+    done
+}
+
 rate() { # experiment, steps between evaluations, learning rates; seed 1
     for lr in "${@:3}"; do
         run=out-studies/rates-$1-$lr
@@ -190,6 +203,6 @@ pretrained() { # three learning rates of the models of others
     rate problems 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g h i j rates pretrained}; do
+for name in ${*:-a b c d e f g h i j k rates pretrained}; do
     $name
 done

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from data import arithmetic, cups, failure_labels, failures, problems, prose, sums
+from data import arithmetic, carries, cups, failure_labels, failures, problems, prose, sums
 from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
                           read_texts, rng_for)
 from data.pairs import BLANK, as_record, is_answer, read_records
@@ -344,6 +344,20 @@ def test_a_text_that_ends_by_itself_is_not_cut_and_must_say_something():
     for completion, ended, score in (('at sa', False, 1), ('at sa', True, 1 / 2), ('at', True, 1),
                                      ('', True, 0), (' ', False, 0), ('a', True, 0)):
         assert verify('the c', 'the c' + completion, ended) == score
+
+
+def test_sums_with_long_carries_are_right_and_no_held_out_sum_is_trained_on():
+    train, held_out = carries.texts(n_train=300)
+    seen = [set(), set()]
+    for i, records in enumerate((train, held_out)):
+        for record in records:
+            a, b, total = re.fullmatch(r'(\d{8})\+(\d{8})=(\d{8})', record['answer']).groups()
+            assert (int(a) + int(b) - int(total)) % 10 ** 8 == 0
+            assert re.fullmatch(record['prompt'].translate({43: r'\+', 95: '.'}), record['answer'])
+            assert 1 <= record['prompt'].count('_') <= 8
+            seen[i].add(frozenset((a, b)))
+    assert all(record['prompt'].endswith('=' + '_' * 8) for record in held_out)
+    assert len(train) == 300 and len(held_out) == 512 and not seen[0] & seen[1]
 
 
 def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):
