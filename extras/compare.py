@@ -5,8 +5,8 @@
 
 The folder comes first. A word NAME=WORDS is a variant, and all other words are for every run. What
 a run writes is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There are as many
-runs at a time as cores, or OMP_NUM_THREADS, with one thread each; if a network is missing, each of
-the first ones trains it. All variants of a seed see the same prompts.
+runs at a time as cores, or OMP_NUM_THREADS, with one thread each; if a network is missing, the
+first one makes it, and the others wait. All variants of a seed see the same prompts.
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
 seeds. A run begins anew if it was stopped, or if something else than an earlier run has made it:
