@@ -26,23 +26,28 @@ def shares_of_passes(network, run):
     return (pass_of == passes).float().mean(1)
 
 
+LABELS = {'left': 'left: one blank a pass, from left to right', 'random': 'random: one blank a pass',
+          'confident': 'confident: the surest blank first', 'learned': 'learned: the policy decides'}
+
+
 def draw(folder, others):
     """Draw the run of a folder, and curves of it and of others {label: folder}."""
     run, networks = open_run(folder)
-    figure = Figure(figsize=(11, 3.3))
+    figure = Figure(figsize=(11, 3.6))
     axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
     for axis, (label, network) in zip(axes, networks.items()):
         shares = shares_of_passes(network, run)
-        axis.pcolormesh(shares, cmap='Greys', vmin=0, vmax=1)
+        image = axis.pcolormesh(shares, cmap='Greys', vmin=0, vmax=1)
         axis.invert_yaxis()                     # the first pass is above
         axis.set_xticks(torch.arange(shares.size(1)) + 0.5, range(1, shares.size(1) + 1))
         axis.set_yticks(torch.arange(len(shares)) + 0.5, range(1, len(shares) + 1))
         axis.set(title=f'{label} GRPO', xlabel='blank, from left to right', ylabel='filled in pass')
+    figure.colorbar(image, ax=axes[1], label='share of the completions')
     for label, other in {grpo.fill_order: folder, **others}.items():
         steps, values = points_of(other, 'step', f'eval/{run.goal}')
-        axes[2].plot(steps, values, '.-', label=label)
-    axes[2].set(title='right answers, held-out prompts', xlabel='step', ylim=(0, 1.02))
-    axes[2].legend(title='order')
+        axes[2].plot(steps, [100 * value for value in values], '.-', label=LABELS.get(label, label))
+    axes[2].set(title='right answers to held-out prompts, %', xlabel='step', ylim=(0, 102))
+    axes[2].legend(fontsize='small', loc='lower right', bbox_to_anchor=(1, 0.26))
     save(figure, f'{folder}/orders.png')
 
 
