@@ -26,6 +26,9 @@ def judge_sequences(judge, sequences, where):
     last bit. Otherwise adv_norm = 'std' would amplify the rounding errors of equal completions."""
     assert judge.causal or judge.is_classifier, (
         "the judge fills blanks: expected a causal network or a classifier")
+    if not judge.has_bos:       # then the first token has no probability, and does not count
+        where = where.clone()
+        where[:, 0] = False
     unique, index = distinct_rows(sequences)                # unique[index] equals sequences
     # A token counts as 4096 numbers, and at least one sequence is scored at a time.
     parts = unique.split(1 + NUMBERS_AT_ONCE // 4096 // unique.size(1))

@@ -11,10 +11,11 @@ checkpoint: name their file again. A typed prompt has no answer, so rewards that
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
 means over all held-out prompts, as in the run's log (docs/manual.md says what they are). A
 generator alone is shown as `before`; it has no reward, so its reward is `distinct`."""
+import shlex
 import sys
 
 import train_grpo as grpo
-from run.command import configure
+from run.command import configure, fail
 from run.folder import load_checkpoint
 from run.machine import print_line
 from run.networks import load_network
@@ -41,6 +42,10 @@ def open_run(path='out-grpo', *words):
                 f"{path} names {named} as its {name}; a program that a checkpoint names is not "
                 "run, expected a checkpoint or a folder")
             del knobs[name]                     # of a judge that it did not need
+    of_run = checkpoint.get('words', [])        # if functions of config files were rewards
+    if of_run and not words:
+        fail("its rewards are functions, and no file that a checkpoint names is run by itself: "
+             f"python sample.py {shlex.join([str(path), *of_run])}")
     knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
     run = grpo.set_up([knobs, *words])
     networks = {'before': run.policy}

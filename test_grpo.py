@@ -615,12 +615,18 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     logps = [slow_logp(by_hand, c).detach() for _, tokens in completions for c in tokens]
     entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
+    # The log has means over what learns: not over dead groups, but a micro-step has one at least.
+    learns = advantages.any(1) | (beta > 0) | (train_grpo.entropy_coef > 0)
+    for micro_step in learns.split(train_grpo.batch_size):
+        micro_step[0] |= not micro_step.any()
+    n_tokens = torch.tensor([len(tokens) for _, tokens in completions]).view(4, 3).sum(1)
     losses, norms = [], []
     for first in list(range(0, 4, size)) * train_grpo.epochs:
         part = slice(first, first + size)
         loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size], advantages[part],
                          beta, 3 * prompts.blank[part].sum())
-        losses.append(loss.detach())
+        n = n_tokens[part]
+        losses.append(loss.detach() * (n.sum() / n[learns[part]].sum() if dead else 1))
         sgd_by_hand.zero_grad()
         loss.backward()
         norms.append(nn.utils.get_total_norm([p.grad for p in by_hand.parameters()]))

@@ -9,13 +9,17 @@ import numpy as np
 
 
 def texts():
-    """Return 9,000 training pairs and 1,000 held-out pairs."""
+    """Return 9,023 training pairs and 977 held-out pairs. What is held out is the two numbers: if
+    12+35 is, so is 35+12. A prompt with blanks has other true completions, which may be trained."""
+    rng = np.random.default_rng(2402)
+    is_held_out = rng.random((100, 100)) < 0.1
     # every number from 0000 to 9999, in random order: its halves are the two numbers to add
-    pairs = []
-    for number in np.random.default_rng(2402).permutation(10_000):
+    train, held_out = [], []
+    for number in rng.permutation(10_000):
         a, b = divmod(number, 100)
+        pairs = held_out if is_held_out[min(a, b), max(a, b)] else train
         pairs.append((f'{a:02}+{b:02}=', f'{a + b:03}'))
-    return pairs[1000:], pairs[:1000]
+    return train, held_out
 
 
 def verify(text):

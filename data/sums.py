@@ -3,7 +3,8 @@
     31 + 46 = 77
     93 + 91 =
 
-A tenth of the sums is held out: they are never asked in training."""
+A tenth of the sums is held out: they are never asked in training, but 46 + 31 may be if 31 + 46 is
+held out."""
 import re
 
 import numpy as np

@@ -4,13 +4,14 @@
         std=--adv_norm=std 'dapo=config/papers/dapo.py --clip_high=0.3'
 
 The folder comes first. A word NAME=WORDS is a variant, and all other words are for every run. What
-a run writes is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. There are as many
-runs at a time as cores, or OMP_NUM_THREADS, with one thread each; if a network is missing, the
-first one makes it, and the others wait. All variants of a seed see the same prompts.
+a run writes is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. First the words of
+each variant are checked, and networks that are missing are made. Then there are as many runs at a
+time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see the same
+prompts.
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
 seeds. A run begins anew if it was stopped, or if something else than an earlier run has made it:
-its words, a script, a config file or data (*.jsonl) of this folder have other contents.
+its words, a script or a config file of this folder, its data or networks have other contents.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for
@@ -24,6 +25,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import train_grpo as grpo
 from extras.curves import check_goal, report
 from run.command import configure, fail
 from run.folder import Signals
@@ -34,9 +36,9 @@ goal = 'eval/verify'        # a number of log.jsonl
 
 
 def checksum():
-    """Return a number that changes with the files here: scripts, config files and data."""
+    """Return a number that changes with the scripts and config files of this folder."""
     crc = 0
-    for pattern in ('*.py', '*.jsonl', 'data/*.py', 'run/*.py', 'config/**/*.py'):
+    for pattern in ('*.py', 'data/*.py', 'run/*.py', 'config/**/*.py'):
         for path in sorted(Path().glob(pattern)):
             crc = zlib.crc32(path.read_bytes(), crc)
     return crc
@@ -45,20 +47,20 @@ def checksum():
 CHECKSUM = checksum()                           # before the runs: a later change counts as one
 
 
-def is_finished(folder, words):
-    """Return whether an earlier call has made this run, from the same files."""
+def is_finished(folder, made_from):
+    """Return whether an earlier call has made this run, from the same words and files."""
     done = Path(folder, 'done')
-    return done.exists() and done.read_text() == f'{CHECKSUM} {words}'
+    return done.exists() and done.read_text() == made_from
 
 
 def train(run):
-    """Make a run (folder, words). It moves an older one aside."""
-    folder, words = run
+    """Make a run (folder, words, what it is made from). It moves an older one aside."""
+    folder, words, made_from = run
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}']
     with open(f'{folder}.txt', 'w') as file:
         code = subprocess.call(command, stdout=file, stderr=file)
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
-    Path(folder, 'done').write_text(f'{CHECKSUM} {words}')
+    Path(folder, 'done').write_text(made_from)
     check_goal(folder, goal)                    # of the first run that ends, not after the last
 
 
@@ -81,14 +83,19 @@ if __name__ == "__main__":
     for word in [*shared, *' '.join(variants.values()).split()]:
         if word.startswith(('--seed=', '--out_dir=', '--resume')):
             fail(f"{word} is set here, for each run; expected other knobs")
-    runs = {}
+    contents = {}                               # of data and networks; missing networks are made
+    for name, own in variants.items():
+        run = grpo.set_up([*shared, *own.split(), '--out_dir='])
+        contents[name] = [CHECKSUM, *run.checksums.values()]
+    runs = []
     groups = {name: [] for name in variants}
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine
         for name, own in variants.items():
             path = f'{folder}/{name}-{seed}'
-            runs[path] = [*shared, *own.split(), f'--seed={seed}']
+            run_words = [*shared, *own.split(), f'--seed={seed}']
+            runs.append((path, run_words, f'{contents[name]} {run_words}'))
             groups[name].append(path)
-    unmade = [run for run in runs.items() if not is_finished(*run)]
+    unmade = [run for run in runs if not is_finished(run[0], run[2])]
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'

@@ -54,6 +54,13 @@ def fail_unknown(message, name, known):
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
+def find(path):
+    """Return a path of a file or folder. What is not there is looked for in this project, so that
+    scripts can be started from anywhere."""
+    ours = Path(__file__).parent.parent / path
+    return str(ours) if ours.exists() and not os.path.exists(path) else path
+
+
 # ---- knobs ---------------------------------------------------------------------------------------
 
 
@@ -120,11 +127,16 @@ def values_of(word, knobs):
     if word.startswith('-') and '=' in word:
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}
+    word = find(word)
     if not word.endswith('.py') or not os.path.isfile(word):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
                      'file, not', word, glob.glob('config/**/*.py', recursive=True))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
-    return {name: value for name, value in runpy.run_path(word, knobs).items()
+    try:
+        values = runpy.run_path(word, knobs)
+    except SystemExit as e:
+        fail(f"{word} calls sys.exit({e.code!r}); expected a config file")
+    return {name: value for name, value in values.items()
             if name[0].islower() and not inspect.ismodule(value)
             and type(value).__module__ != '__future__'}         # of from __future__ import ...
 

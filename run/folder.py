@@ -123,8 +123,8 @@ class RunFolder:
         os.makedirs(self.path, exist_ok=True)
         # Held from here on, so that no other run can write here or move this folder aside.
         self.lock = self.acquire()
-        self.file = open(self.path / 'log.jsonl', 'a')
-        self.samples = open(self.path / 'samples.jsonl', 'a')
+        self.file = open_log(self.path / 'log.jsonl')
+        self.samples = open_log(self.path / 'samples.jsonl')
         # the knobs of the last command, if the run was resumed with others
         Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
         self.began = time.time()
@@ -210,6 +210,14 @@ class RunFolder:
         return checkpoint
 
 
+def open_log(path):
+    """Return a file to append to. The last line of a run that was killed may be a part of one."""
+    file = open(path, 'a')
+    if file.tell() > 0 and not path.read_bytes().endswith(b'\n'):
+        print(file=file)
+    return file
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
@@ -240,7 +248,7 @@ def save_checkpoint(path, model, vocabulary, config, **more):
     """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
     name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
     is not finite, an older file is unchanged."""
-    temporary = Path(f'{path}.{os.getpid()}.tmp')
+    temporary = Path(f'{path}.tmp')             # of a process that was killed: it is overwritten
     temporary.parent.mkdir(parents=True, exist_ok=True)
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")

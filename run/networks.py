@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data.dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
 from model import GPT
-from run.command import configure, reading
+from run.command import configure, find, reading
 from run.folder import load_checkpoint
 from run.machine import barrier, print0, rank, use_threads
 
@@ -92,6 +92,7 @@ def open_networks(names, config, device):
     paths = []
     running = []                                # processes that make networks
     for name in names:
+        name = find(name)
         path = make_network(name, config, running) if name.endswith('.py') else name
         paths.append(path)
     wait_for(running)
@@ -110,7 +111,7 @@ def make_network(recipe, config, running):
     it, and add that to the list of running ones."""
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
     path, _, knobs = read_recipe(default_knobs(), words)
-    command = [sys.executable, 'pretrain.py'] + words
+    command = [sys.executable, os.path.relpath(PRETRAIN)] + words
     # (generator and judge may be one recipe)
     if os.path.exists(path) or command in [process.args for process in running]:
         return path

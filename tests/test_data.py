@@ -304,6 +304,13 @@ def test_arithmetic_and_sums_are_verified():
         assert problems.verify(completion, 'Add 7 to 1070. #### 1077') == score
 
 
+def test_held_out_equations_are_not_trained_the_other_way_round():
+    trained, held_out = [{frozenset(prompt[:5].split('+')) for prompt, _ in pairs}
+                         for pairs in arithmetic.texts()]
+    assert not trained & held_out and len(trained | held_out) == 5050
+    assert 450 < len(held_out) < 550
+
+
 def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
     seen = []
     for texts in problems.texts():

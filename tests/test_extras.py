@@ -141,7 +141,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100})
             for step in (0, 100)))
-        return int('fails' in words)
+        return int('--group_size=13' in words)      # this one fails
 
     def compare(*words):
         """Return what is printed, and the names of the runs that are made."""
@@ -155,7 +155,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     monkeypatch.setattr('subprocess.call', call)
     write('x.py', '')
     with pytest.raises(AssertionError, match='ended with code 1: see study/b-1.txt'):
-        compare('x.py', 'a=--group_size=2', 'b=fails')
+        compare('x.py', 'a=--group_size=2', 'b=--group_size=13')
     text, names = compare('x.py', 'a=--group_size=2', 'b=')
     assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
     for table in text.split('cpu_seconds'):     # the start, halfway, the end
@@ -167,19 +167,21 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert re.findall(r'\S+ \+- \S+', gap)[::2] == [
             '0.0000 +- 0.0000', '0.1000 +- 0.0500', '0.2000 +- 0.1000']
     assert compare('x.py', 'a=--group_size=2', 'b=')[1] == []
-    # other words, more variants, more seeds; a script, and data, that have changed
+    # other words, more variants, more seeds; a config file, or a network, that has changed
     assert compare('x.py', 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
     assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
-    for name, text, is_new in (('x.py', 'seed = 3', True), ('mine.jsonl', 'x', True),
-                               ('mine.jsonl', 'x', False)):
-        write(name, text)
-        assert compare('x.py', 'b=')[1] == ['b-1', 'b-2'] * is_new
+    write('x.py', 'seed = 3')
+    assert compare('x.py', 'b=')[1] == ['b-1', 'b-2']
+    other = make_network('generator_arithmetic', '--seed=2')
+    for network, is_new in (('out/generator_arithmetic.pt', True), (other, True), (other, False)):
+        shutil.copy(network, 'mine.pt')
+        assert compare('x.py', 'b=--generator=mine.pt')[1] == ['b-1', 'b-2'] * is_new
     for mistake, message in (
             ('--seeds=1 b=', 'two or more --seeds'), ('b', 'two or more --seeds'),
             ('--goal=no b=', 'no no in study/b-1/log.jsonl'),
             ('b= b=--group_size=2', 'different names'), ('../b=', 'different names'),
             ('--seeds=1,1 b=', 'errors are too small'), ('b=--seed=3', '--seed=3 is set here'),
-            ('--resume=True b=', '--resume=True is set here')):
+            ('--resume=True b=', '--resume=True is set here'), ('b=--grup_size=3', 'grup_size')):
         with pytest.raises(SystemExit, match=message):
             compare(*mistake.split())
         assert made == [] or 'goal' in mistake

@@ -16,8 +16,8 @@ import torch
 import train_grpo
 from data.dataset import Dataset
 from processes import ROOT, refused, succeeds, write
-from run.command import configure, knobs_of, show_error
-from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint,
+from run.command import configure, find, knobs_of, show_error
+from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, open_log,
                         save_checkpoint)
 from run.machine import as_numbers, init_device
 from run.networks import load_network
@@ -43,6 +43,31 @@ def test_files_and_flags_apply_in_the_order_given():
     assert list(functions) == ['mine']
     config, _ = configure(toy_knobs(), [path, '--group_size=4'])
     assert (config['group_size'], config['kl_beta']) == (4, 1 / 16)
+
+
+def test_a_config_file_does_not_end_the_script_silently():
+    path = write('quits.py', 'import sys\nkl_beta = 0.1\nsys.exit(0)\n')
+    with pytest.raises(SystemExit, match='quits.py calls sys.exit'):
+        configure(toy_knobs(), [path])
+
+
+def test_config_files_and_recipes_of_the_project_are_found_from_anywhere(monkeypatch):
+    os.makedirs('elsewhere/config')
+    monkeypatch.chdir('elsewhere')
+    write('config/grpo_smoke.py', '')           # a file of the user comes first
+    assert (find('config/grpo_smoke.py'), find('data/none.py')) == (
+        'config/grpo_smoke.py', 'data/none.py')
+    assert find('config/networks/generator_smoke.py') == str(
+        ROOT / 'config/networks/generator_smoke.py')
+
+
+def test_a_log_goes_on_after_a_part_of_a_line():
+    for begun, expected in (('', ['new']), ('old\n', ['old', 'new']),
+                            ('old\nol', ['old', 'ol', 'new'])):
+        path = pathlib.Path(write('log.jsonl', begun))
+        with open_log(path) as file:
+            print('new', file=file)
+        assert path.read_text().split() == expected
 
 
 FLAGS = {

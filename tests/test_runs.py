@@ -134,7 +134,7 @@ def test_two_ranks_take_the_steps_of_one_process(kind):
 
 def test_the_best_checkpoint_is_that_of_the_best_samples_not_of_the_best_greedy_score():
     path = write('mine.py', "rewards = {'lottery': 1.0}\ndef lottery(completions):\n"
-                 "    return [ord(text[0]) * ord(text[1]) % 97 for text in completions]\n")
+                 "    return [ord(text[0]) * ord(text[1]) % 89 for text in completions]\n")
     train(path, '--eval_interval=1', '--max_iters=6')
     means = [line for line in read_log('run') if 'eval/reward' in line]
     best, greedy = [max((line[name], line['step']) for line in means)[1]
@@ -240,7 +240,7 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
     for is_made in (True, False):
         text = train(f'--generator={recipe}', '--max_iters=0', '--rewards={"verify": 1.0}')
-        assert (f'{sys.executable} pretrain.py' in text) == is_made
+        assert ('pretrain.py --dataset=arithmetic generator_new.py' in text) == is_made
     made, = pathlib.Path('out').glob('generator_new-*.pt')
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     succeeds('pretrain.py', recipe, '--n_embd=16')
@@ -516,7 +516,6 @@ MISTAKES = {
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
-    '--chat_template=True --generator=config/networks/generator_prose.py': 'chat_template',
     '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
 }
@@ -645,7 +644,7 @@ def test_sample_asks_for_the_file_of_a_reward():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "def charm(prompts, completions): return [3.0] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
-    fails('charm', 'sample.py', 'run', '--num_samples=1')
+    fails('python sample.py run ', 'sample.py', 'run', '--num_samples=1')      # all to type
     assert pathlib.Path('was-here').read_text() == 'x'
     text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
     assert len(re.findall(r'(?m)^(?:before|after) .*\| eval/charm 3.000', text)) == 2

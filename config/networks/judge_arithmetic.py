@@ -1,4 +1,4 @@
-# tells true equations from false ones, because it has read 9,000 true ones
+# tells true equations from false ones, because it has read 9,023 true ones
 
 kind = 'causal'
 positions = 'learned'       # an equation has columns
