@@ -9,7 +9,7 @@ at a generator alone.
 The knobs are those of the run; config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
-means over all held-out prompts, as in the run's log (docs/manual.md says what they are). A
+means over all held-out prompts, as in the run's log, which has more of them (docs/manual.md). A
 generator alone is shown as `before`; it has no reward, so its reward is `distinct`."""
 import shlex
 import sys
@@ -19,7 +19,7 @@ from run.command import configure, fail
 from run.folder import load_checkpoint
 from run.machine import print_line
 from run.networks import load_network
-from run.progress import show_group
+from run.progress import first_group, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     if prompt:
         prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed)
     names = ['verify'] if run.scorer.verify else []
-    names += [*grpo.rewards, 'distinct']
+    names += [*grpo.rewards]
     for b in range(len(prompts)):
         for label, network in networks.items():
             # one prompt at a time, so that its completions before and after stand together
@@ -89,9 +89,13 @@ if __name__ == "__main__":
                     # A typed prompt has no answer and no columns: leave out what asks for them.
                     if not (prompt and type(e.__cause__) is TypeError):
                         raise
-            show_group(label, r, scores)
+            show_group(label, first_group(r, scores))
         print()
     if not prompt:
         for label, network in networks.items():
             means, _, _ = grpo.evaluate(network, run)
-            print_line(label, means.items())
+            names = [f'eval/{run.goal}', f'greedy/{run.goal}',
+                     *[f'eval/{name}' for name in grpo.rewards], 'eval/verify', 'eval/pass@4',
+                     'eval/tokens', 'eval/passes']
+            shown = [name for name in dict.fromkeys(names) if name in means][:5]
+            print_line(label, [(name, means[name]) for name in shown])

@@ -130,7 +130,8 @@ def values_of(word, knobs):
     word = find(word)
     if not word.endswith('.py') or not os.path.isfile(word):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
-                     'file, not', word, glob.glob('config/**/*.py', recursive=True))
+                     'file, not', word,
+                     [f'--{name}=' for name in knobs] + glob.glob('config/**/*.py', recursive=True))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     try:
         values = runpy.run_path(word, knobs)

@@ -128,6 +128,16 @@ def make_network(recipe, config, running):
     return path
 
 
+def more_pretraining(recipe, config):
+    """Return a command that makes a generator that has been pretrained for twice as long."""
+    if not recipe.endswith('.py'):
+        return f"python pretrain.py RECIPE --max_iters=N (what made {recipe}, and more steps)"
+    words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
+    n = read_recipe(default_knobs(), words)[2]['max_iters']
+    return (f"python pretrain.py {' '.join(words)} --max_iters={2 * n} --stop_at=0 "
+            "--out=out/more.pt, and then --generator=out/more.pt")
+
+
 def wait_for(running):
     """Wait for processes to end. The message of one that fails stands above ours."""
     for process in running:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from run.machine import print0
+
 
 @dataclass
 class Progress:
@@ -15,6 +17,7 @@ class Progress:
     rewards: list               # their names
     means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
     samples: dict = field(default_factory=dict)     # {step: the goal of each prompt, a list (P,)}
+    notes: list = field(default_factory=list)       # what the first step says of the run's chances
     line: list = None           # (P,) the line to beat: the goal at the start, of greedy decoding
                                 # or of samples, whichever is better
 
@@ -27,6 +30,27 @@ class Progress:
         # So it has learned something new only above this line.
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
+
+    def expect(self, trained, dead, n_texts, more):
+        """Say what can be expected. trained: the goal of the first training prompts, a list, or
+        their rewards, if the goal is none of these; dead: the share of groups with equal rewards;
+        n_texts to train on; more: a command that makes another generator."""
+        right = np.mean(trained)
+        start = np.mean(self.samples[0])
+        # Training prompts are others than those held out, so the errors of both add up.
+        error = sum(np.var(values) / len(values) for values in (trained, self.samples[0])) ** 0.5
+        if dead > 0.9 and right < 0.5:
+            self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their rewards "
+                              f"are equal; pretrain more: {more}")
+        if 'verify' in self.rewards and self.goal == 'verify' and right - start > max(0.1, 2 * error):
+            self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
+                              f"for training prompts and {start:.0%} for held-out ones; "
+                              f"{n_texts} texts are too few")
+        if self.goal == 'verify' and np.mean(self.line) > 0.95:
+            self.notes.append("little is left to learn: the line to beat is "
+                              f"{np.mean(self.line):.0%}")
+        for note in self.notes:
+            print0(note)
 
     def best_step(self):
         """Return the step of the best evaluation, of equal ones the last. It is chosen on the same
@@ -71,7 +95,7 @@ class Progress:
         noise = 2 * error
         words = f"no different from the start, {gain:+.3f} +- {noise:.3f}"
         if gain < -noise:
-            words = f"it fell, {gain:.3f} +- {noise:.3f} from the start"
+            words = f"it fell from {np.mean(start):.3f}, {gain:.3f} +- {noise:.3f}"
         if gain > noise:
             words = f"not above the line to beat, but above the start by {gain:.3f}"
         above, error = difference(now, self.line)
@@ -82,7 +106,7 @@ class Progress:
         if rise > 2 * error:
             words += "; still rising, so try a larger --max_iters"
         mean = np.mean(now)
-        return f"{self.goal} {mean:.3f}: {words}"
+        return '\n'.join([f"{self.goal} {mean:.3f}: {words}", *self.notes])
 
 
 def difference(a, b):
@@ -93,15 +117,10 @@ def difference(a, b):
     return gaps.mean(), error
 
 
-def show_group(label, r, scores, max_rows=6, **more):
-    """Print the first group of a Rollout: its prompt, and below it its different completions, how
-    often each came, and their numbers, sorted by the first: `more` (P, k) each, such as
-    advantage=..., and scores {name: (P, k)}. If there are more than max_rows completions, only the
-    best and the worst are shown. Below a completion of several passes stands the pass of each of
-    its letters (of equal completions, that of the first one). Return the group as a list of dicts,
-    for samples.jsonl."""
+def first_group(r, scores, **more):
+    """Return the first group of a Rollout, a list of dicts: prompt, completion, its `more` (P, k),
+    such as advantage=..., and its scores {name: (P, k)}."""
     samples = []
-    passes = {}                                 # {completion: the pass of each letter}
     for j, case in enumerate(r.cases()[:r.prompts.k]):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
         for name, values in more.items():
@@ -112,12 +131,23 @@ def show_group(label, r, scores, max_rows=6, **more):
         samples.append(sample)
         if not r.prompts.causal and r.pass_of.max() > 0:
             sample['passes'] = letters_of_passes(r, j)
-            passes.setdefault(case['completion'], sample['passes'])
+    return samples
+
+
+def show_group(label, samples, max_rows=6):
+    """Print a group: its prompt, and below it its different completions, how often each came, and
+    their numbers, sorted by the first. If there are more than max_rows completions, only the best
+    and the worst are shown. Below a completion of several passes stands the pass of each of its
+    letters (of equal completions, that of the first one)."""
+    names = [name for name in samples[0] if name not in ('prompt', 'completion', 'scores', 'passes')]
+    passes = {}                                 # {completion: the pass of each letter}
     # Equal completions are one row: its numbers, and last the text. Their numbers are equal, too,
     # so rows can be counted and sorted as they are.
     counts = collections.Counter()
     for sample in samples:
-        row = [sample[name] for name in more]
+        if 'passes' in sample:
+            passes.setdefault(sample['completion'], sample['passes'])
+        row = [sample[name] for name in names]
         row += sample['scores'].values()
         row.append(sample['completion'])
         counts[tuple(row)] += 1
@@ -132,14 +162,13 @@ def show_group(label, r, scores, max_rows=6, **more):
 
     if len(rows) > max_rows:                    # the best and the worst
         del rows[max_rows // 2:-(max_rows // 2)]
-    names = ''.join(f' {name:>12.12}' for name in [*more, *scores])
-    print(f'{label:9}{names}   {short(prompt)!r}')
+    columns = ''.join(f' {name:>12.12}' for name in [*names, *samples[0]['scores']])
+    print(f'{label:9}{columns}   {short(prompt)!r}')
     for row in rows:
         numbers = ''.join(f' {number:12.3f}' for number in row[:-1])
         print(f'{counts[row]:7} x{numbers}   {short(row[-1])!r}')
         if row[-1] in passes:
             print(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row[-1]], '   '))
-    return samples
 
 
 def letters_of_passes(r, j):

@@ -297,7 +297,7 @@ LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF 
     (NONE, HALF, [HALF, HALF],
      'verify 0.500: not above the line to beat, but above the start by 0.500'),
     (HALF, HALF, [LOST, LOST], 'verify 0.375: no different from the start, -0.125 +- 0.250'),
-    (HALF, ALL, [NONE, NONE], 'verify 0.000: it fell, -0.500 +- 0.000 from the start'),
+    (HALF, ALL, [NONE, NONE], 'verify 0.000: it fell from 0.500, -0.500 +- 0.000'),
     (NONE, NONE, [HALF, ALL], 'verify 1.000: above the line to beat by 1.000 +- 0.000; still '
      'rising, so try a larger --max_iters'),
     (HALF, ALL, [NONE, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000; still '
