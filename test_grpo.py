@@ -189,8 +189,8 @@ def slow_logp(model, token):
 
 
 def slow_loss(policy, reference, completions, advantages, kl_beta, n_blanks):
-    """Return the loss of completions (sequence, Tokens), from its definition and the knobs. n_blanks:
-    tokens that they could have had."""
+    """Return the loss of completions (sequence, Tokens), from its definition and the knobs.
+    n_blanks: tokens that they could have had."""
     knob = train_grpo
     high = 1 + knob.clip_high
     losses = []                                 # of the tokens, for each completion

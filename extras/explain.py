@@ -21,11 +21,12 @@ TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the up
          'loss': "their sum"}
 
 
-if __name__ == "__main__":
-    one_prompt = ['--batch_size=1', '--gradient_accumulation_steps=1', '--epochs=1',
-                  '--mini_batches=1']
+def one_step(words):
+    """Take the first step of a run with a single prompt. Return the Run, the Rollout, {name: scores
+    (1, k)}, advantages (1, k), and the TokenStats of the policy before and after, and the log."""
     # These flags come last and win, so the command cannot ask for two prompts.
-    run = grpo.set_up(sys.argv[1:] + one_prompt)
+    run = grpo.set_up([*words, '--batch_size=1', '--gradient_accumulation_steps=1', '--epochs=1',
+                       '--mini_batches=1'])
     policy = run.policy
     start = copy.deepcopy(policy)
     optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
@@ -34,11 +35,14 @@ if __name__ == "__main__":
     metrics = grpo.learn(policy, run.scorer.reference, optimizers, micro_steps, advantages,
                          grpo.learning_rate, grpo.kl_beta)
     [(_, r)] = micro_steps
-
-    # What the policy says of the sampled tokens (k, T), before and after the update.
-    with torch.no_grad():
+    with torch.no_grad():                       # what it says of the sampled tokens (k, T)
         before = token_stats(r, start, None, grpo.temperature)
         after = token_stats(r, policy, None, grpo.temperature)
+    return run, r, scores, advantages, before, after, metrics
+
+
+if __name__ == "__main__":
+    run, r, scores, advantages, before, after, metrics = one_step(sys.argv[1:])
     logp = before.logp.sum(1)                   # (k,) of the completions
     logp_after = after.logp.sum(1)
     if grpo.dead_groups(scores['reward']).all():

@@ -7,6 +7,7 @@ filled in each pass, before and after GRPO, beside the curves of several runs.
 import sys
 
 import torch
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 import train_grpo as grpo
@@ -26,8 +27,10 @@ def shares_of_passes(network, run):
     return (pass_of == passes).float().mean(1)
 
 
-LABELS = {'left': 'left: one blank a pass, from left to right', 'random': 'random: one blank a pass',
-          'confident': 'confident: the surest blank first', 'learned': 'learned: the policy decides'}
+STYLES = {'left': ('left to right, one blank a pass', '--'),
+          'confident': ('the surest blank first, one a pass', ':'),
+          'random': ('in random order, one blank a pass', '-.'),
+          'learned': ('the policy decides: learned', '-')}
 
 
 def draw(folder, others):
@@ -37,7 +40,8 @@ def draw(folder, others):
     axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
     for axis, (label, network) in zip(axes, networks.items()):
         shares = shares_of_passes(network, run)
-        image = axis.pcolormesh(shares, cmap='Greys', vmin=0, vmax=1)
+        # the root makes small shares visible
+        image = axis.pcolormesh(shares, cmap='Greys', norm=PowerNorm(0.5, vmin=0, vmax=1))
         axis.invert_yaxis()                     # the first pass is above
         axis.set_xticks(torch.arange(shares.size(1)) + 0.5, range(1, shares.size(1) + 1))
         axis.set_yticks(torch.arange(len(shares)) + 0.5, range(1, len(shares) + 1))
@@ -45,7 +49,8 @@ def draw(folder, others):
     figure.colorbar(image, ax=axes[1], label='share of the completions')
     for label, other in {grpo.fill_order: folder, **others}.items():
         steps, values = points_of(other, 'step', f'eval/{run.goal}')
-        axes[2].plot(steps, [100 * value for value in values], '.-', label=LABELS.get(label, label))
+        name, style = STYLES.get(label, (label, '-'))
+        axes[2].plot(steps, [100 * value for value in values], style, linewidth=2, label=name)
     axes[2].set(title='right answers to held-out prompts, %', xlabel='step', ylim=(0, 102))
     axes[2].legend(fontsize='small', loc='lower right', bbox_to_anchor=(1, 0.26))
     save(figure, f'{folder}/orders.png')

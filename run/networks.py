@@ -129,11 +129,12 @@ def make_network(recipe, config, running):
 
 
 def more_pretraining(recipe, config):
-    """Return a command that makes a generator that has been pretrained for twice as long."""
+    """Return a command that makes a generator that has been pretrained for twice as long as the one
+    of a run's config, which was made by this recipe."""
     if not recipe.endswith('.py'):
         return f"python pretrain.py RECIPE --max_iters=N (what made {recipe}, and more steps)"
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
-    n = read_recipe(default_knobs(), words)[2]['max_iters']
+    n = load_checkpoint(config['generator'])['config']['max_iters']
     return (f"python pretrain.py {' '.join(words)} --max_iters={2 * n} --stop_at=0 "
             "--out=out/more.pt, and then --generator=out/more.pt")
 

@@ -34,19 +34,22 @@ class Progress:
     def expect(self, trained, dead, n_texts, more):
         """Say what can be expected. trained: the goal of the first training prompts, a list, or
         their rewards, if the goal is none of these; dead: the share of groups with equal rewards;
-        n_texts to train on; more: a command that makes another generator."""
+        n_texts to train on, or None if their prompts are not like those held out; more: a command
+        that makes another generator."""
         right = np.mean(trained)
         start = np.mean(self.samples[0])
         # Training prompts are others than those held out, so the errors of both add up.
         error = sum(np.var(values) / len(values) for values in (trained, self.samples[0])) ** 0.5
+        is_checked = self.goal == 'verify'
         if dead > 0.9 and right < 0.5:
-            self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their rewards "
-                              f"are equal; pretrain more: {more}")
-        if 'verify' in self.rewards and self.goal == 'verify' and right - start > max(0.1, 2 * error):
+            self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
+                              f"rewards are equal; pretrain more: {more}")
+        if (is_checked and 'verify' in self.rewards and n_texts
+                and right - start > max(0.1, 2 * error)):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
                               f"for training prompts and {start:.0%} for held-out ones; "
                               f"{n_texts} texts are too few")
-        if self.goal == 'verify' and np.mean(self.line) > 0.95:
+        if is_checked and np.mean(self.line) > 0.95:
             self.notes.append("little is left to learn: the line to beat is "
                               f"{np.mean(self.line):.0%}")
         for note in self.notes:
@@ -138,19 +141,18 @@ def show_group(label, samples, max_rows=6):
     """Print a group: its prompt, and below it its different completions, how often each came, and
     their numbers, sorted by the first. If there are more than max_rows completions, only the best
     and the worst are shown. Below a completion of several passes stands the pass of each of its
-    letters (of equal completions, that of the first one)."""
-    names = [name for name in samples[0] if name not in ('prompt', 'completion', 'scores', 'passes')]
-    passes = {}                                 # {completion: the pass of each letter}
+    letters (of equal rows, that of the first one)."""
+    names = [name for name in samples[0]
+             if name not in ('prompt', 'completion', 'scores', 'passes')]
+    passes = {}                                 # {row: the pass of each letter}
     # Equal completions are one row: its numbers, and last the text. Their numbers are equal, too,
     # so rows can be counted and sorted as they are.
     counts = collections.Counter()
     for sample in samples:
-        if 'passes' in sample:
-            passes.setdefault(sample['completion'], sample['passes'])
-        row = [sample[name] for name in names]
-        row += sample['scores'].values()
-        row.append(sample['completion'])
-        counts[tuple(row)] += 1
+        row = tuple([sample[name] for name in names] + list(sample['scores'].values())
+                    + [sample['completion']])
+        counts[row] += 1
+        passes.setdefault(row, sample.get('passes'))
     rows = sorted(counts, reverse=True)
     # Blanks in the middle of a long text: leave out the text before them, but for ten characters.
     prompt = samples[0]['prompt']
@@ -167,8 +169,8 @@ def show_group(label, samples, max_rows=6):
     for row in rows:
         numbers = ''.join(f' {number:12.3f}' for number in row[:-1])
         print(f'{counts[row]:7} x{numbers}   {short(row[-1])!r}')
-        if row[-1] in passes:
-            print(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row[-1]], '   '))
+        if passes[row]:
+            print(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row], '   '))
 
 
 def letters_of_passes(r, j):

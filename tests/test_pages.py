@@ -8,7 +8,7 @@ import pytest
 from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manual.md',
-         'docs/results.md', 'docs/data.md']
+         'docs/results.md', 'docs/data.md', 'docs/ideas.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
            for folder in ('', 'config/**', 'data', 'run', 'extras', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
@@ -56,15 +56,15 @@ def test_links_lead_somewhere_and_named_files_exist(name):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
-def test_the_readme_shows_the_loop_of_tiny_as_it_is():
-    loop, = re.findall(r'(?s)```python\n(.*?)```', page('README.md'))
+def test_the_page_on_ideas_shows_the_loop_of_tiny_as_it_is():
+    loop, _ = re.findall(r'(?s)```python\n(.*?)```', page('docs/ideas.md'))
     assert SOURCES['extras/tiny.py'].endswith(textwrap.indent(loop, '    '))
 
 
 def test_the_python_of_the_pages_runs():
     """A reward of your own, as a config file; and a step in a notebook."""
     reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", page('README.md'))
-    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('docs/manual.md'))
+    notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('docs/ideas.md'))
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')
     succeeds(write('notebook.py', notebook))

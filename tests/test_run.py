@@ -309,6 +309,24 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
     assert after(start, *then, greedy=greedy).verdict() == words
 
 
+@pytest.mark.parametrize('trained, dead, n_texts, words', [
+    (NONE, 0.95, 60, 'start 0: 95% of the first groups teach nothing, because their rewards are '
+     'equal; pretrain more: python x'),
+    (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
+     'training prompts and 0% for held-out ones; 60 texts are too few'),
+    (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
+    (SOME, 0.5, 60, 'start 0.5: '),
+    (ALL, 0.5, 60, 'start 1: little is left to learn: the line to beat is 100%'),
+])
+def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_again(
+        trained, dead, n_texts, words, capsys):
+    start, _, note = words.removeprefix('start ').partition(': ')
+    progress = after([float(start)] * 4, rewards=('verify',))
+    progress.expect(trained, dead, n_texts, 'python x')
+    assert capsys.readouterr().out == (note and note + '\n')
+    assert progress.verdict().partition('\n')[2] == note
+
+
 def test_evaluations_are_compared_prompt_by_prompt():
     """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
     mean, error = difference([0.2, 0.4, 1.0], [0.0, 0.3, 0.9])
