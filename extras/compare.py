@@ -5,9 +5,9 @@
 
 The folder comes first. A word NAME=WORDS is a variant, and all other words are for every run. What
 a run writes is in study/NAME-SEED, and what it prints in study/NAME-SEED.txt. First the words of
-each variant are checked, and networks that are missing are made. Then there are as many runs at a
-time as cores, or OMP_NUM_THREADS, with one thread each. All variants of a seed see the same
-prompts.
+each variant are checked, networks that are missing are made, and a step and an evaluation of each
+variant say how long all of them will take. Then there are as many runs at a time as cores, or
+OMP_NUM_THREADS, with one thread each. All variants of a seed see the same prompts.
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
 seeds. A run begins anew if it was stopped, or if something else than an earlier run has made it:
@@ -25,14 +25,21 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 import train_grpo as grpo
 from extras.curves import check_goal, report
+from model import make_optimizers
 from run.command import configure, fail
 from run.folder import Signals
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
 goal = 'eval/verify'        # a number of log.jsonl
+
+
+# two-sided 5 % points of Student's t, for so many seeds
+STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
 
 def checksum():
@@ -54,14 +61,33 @@ def is_finished(folder, made_from):
 
 
 def train(run):
-    """Make a run (folder, words, what it is made from). It moves an older one aside."""
-    folder, words, made_from = run
+    """Make a run (folder, words, what it is made from, seconds). It moves an older one aside."""
+    folder, words, made_from, _ = run
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}']
     with open(f'{folder}.txt', 'w') as file:
         code = subprocess.call(command, stdout=file, stderr=file)
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
     Path(folder, 'done').write_text(made_from)
     check_goal(folder, goal)                    # of the first run that ends, not after the last
+
+
+def seconds_of(words):
+    """Return what a run is made from, data and networks (missing ones are made), and about how many
+    seconds it takes: steps and evaluations as long as the first ones. (Later steps can be faster,
+    if groups become equal, or slower, if completions become longer.)"""
+    grpo.set_up(words)                          # makes networks, which is not part of a run's time
+    began = time.time()
+    run = grpo.set_up(words)
+    before = time.time()
+    grpo.evaluate(run.policy, run)
+    after = time.time()
+    optimizers = make_optimizers(run.policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
+    micro_steps, _, A = grpo.collect(run.policy, run.scorer, grpo.get_prompts(run.data, 0))
+    grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, A, 0.0, grpo.kl_beta)
+    n_evaluations = 2 + (grpo.max_iters - 1) // grpo.eval_interval
+    seconds = (5 + before - began + n_evaluations * (after - before)      # 5: imports
+               + grpo.max_iters * (time.time() - after))
+    return run.checksums, seconds
 
 
 if __name__ == "__main__":
@@ -83,26 +109,32 @@ if __name__ == "__main__":
     for word in [*shared, *' '.join(variants.values()).split()]:
         if word.startswith(('--seed=', '--out_dir=', '--resume')):
             fail(f"{word} is set here, for each run; expected other knobs")
-    contents = {}                               # of data and networks; missing networks are made
+    n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
+    torch.set_num_threads(1)
+    contents = {}                               # of data and networks
+    seconds = {}
     for name, own in variants.items():
-        run = grpo.set_up([*shared, *own.split(), '--out_dir='])
-        contents[name] = [CHECKSUM, *run.checksums.values()]
+        checksums, seconds[name] = seconds_of([*shared, *own.split(), '--out_dir='])
+        contents[name] = [CHECKSUM, *checksums.values()]
     runs = []
     groups = {name: [] for name in variants}
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine
         for name, own in variants.items():
             path = f'{folder}/{name}-{seed}'
             run_words = [*shared, *own.split(), f'--seed={seed}']
-            runs.append((path, run_words, f'{contents[name]} {run_words}'))
+            runs.append((path, run_words, f'{contents[name]} {run_words}', seconds[name]))
             groups[name].append(path)
     unmade = [run for run in runs if not is_finished(run[0], run[2])]
     os.makedirs(folder, exist_ok=True)
-    n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
-    print(len(unmade), "runs to make")
+    minutes = sum(run[3] for run in unmade) / min(n_processes, max(1, len(unmade))) / 60
+    print(f"{len(unmade)} runs to make, about {minutes:.1f} minutes", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, unmade), 1):
             minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)
             print(f"{n} of {len(unmade)}, {minutes:.0f} minutes left", flush=True)
     report(groups, goal, f"{folder}/{goal.removeprefix('eval/')}.png")
+    n = len(set(seeds.split(',')))
+    print(f"With {n} seeds, of twenty differences that are only noise one is larger than "
+          f"{STUDENT.get(n, 2.3)} standard errors; other generators may differ by more.")

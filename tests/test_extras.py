@@ -153,11 +153,14 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
     monkeypatch.setattr('run.folder.Signals', lambda: None)
     monkeypatch.setattr('subprocess.call', call)
-    write('x.py', '')
+    toy = "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\n"
+    write('x.py', toy)
     with pytest.raises(AssertionError, match='ended with code 1: see study/b-1.txt'):
         compare('x.py', 'a=--group_size=2', 'b=--group_size=13')
     text, names = compare('x.py', 'a=--group_size=2', 'b=')
     assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
+    assert re.search(r'(?m)^\d runs to make, about \d\.\d minutes$', text)
+    assert 'With 2 seeds, of twenty differences that are only noise one is larger than 12.7' in text
     for table in text.split('cpu_seconds'):     # the start, halfway, the end
         a, b, gap = re.findall(r'(?m)^[ab] .*', table)
         assert re.findall(r'\S+ \+- \S+', a)[::2] == [
@@ -170,7 +173,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     # other words, more variants, more seeds; a config file, or a network, that has changed
     assert compare('x.py', 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
     assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
-    write('x.py', 'seed = 3')
+    write('x.py', toy + 'seed = 3')
     assert compare('x.py', 'b=')[1] == ['b-1', 'b-2']
     other = make_network('generator_arithmetic', '--seed=2')
     for network, is_new in (('out/generator_arithmetic.pt', True), (other, True), (other, False)):
