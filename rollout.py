@@ -302,7 +302,7 @@ def decision_stats(r, policy, x, reference=None):
 
 
 # The log-probability of a sequence that was filled in several passes is the sum over its tokens,
-# each in the state in which it was sampled. Papers on masked diffusion models do not keep these
+# each in the state in which it was sampled. Many papers on masked diffusion models do not keep these
 # states; they look at the tokens in other ones. A likelihood is a function of a Rollout and a model
 # that returns states (S, T); state_of (W, N, T): the W states in which each token is seen; and
 # weight (W, N, T): what each of them counts, in ratio, KL and entropy alike.
@@ -424,8 +424,8 @@ def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
     away have a say in what is kept, and nobody knows the probability of the result). learned: the
     policy decides for each blank whether it is filled now, independently, with probability
     sigmoid(score); the last pass fills what is left. The decisions are sampled like tokens. Their
-    log-probabilities are added to logp_sampled (N, T), at the place that they are about.
-    (arXiv:2510.05725 learns by GRPO which one blank comes next, beside a frozen network.)"""
+    log-probabilities are added to logp_sampled (N, T), at the place that they are about. (dUltra,
+    arXiv:2512.21446, learns such decisions, too; arXiv:2510.05725 which one blank comes next.)"""
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)                     # (N, T)
     key = prompts.order.repeat_interleave(prompts.k, 0)                         # (N, T)
     uniforms = prompts.more.flatten(0, 1)                                       # (N, I - 1, T)

@@ -103,7 +103,7 @@ estimates() { # learning rates: the likelihoods of masked models
     variants=()
     for likelihood in trajectory coupled random one_pass; do
         for lr in "$@"; do
-            variants+=("$likelihood@$lr=--likelihood=$likelihood --learning_rate=$lr")
+            variants+=("$likelihood-$lr=--likelihood=$likelihood --learning_rate=$lr")
         done
     done
 }

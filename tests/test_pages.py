@@ -68,3 +68,12 @@ def test_the_python_of_the_pages_runs():
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')
     succeeds(write('notebook.py', notebook))
+
+
+def test_the_variants_of_the_studies_have_names_that_a_comparison_takes():
+    """A name becomes a folder: letters, digits, - and _."""
+    text = (ROOT / 'extras/studies.sh').read_text()
+    names = re.findall(r"""[ ('"](?!--)([^\s('"=]+)=(?:--|config)""", text)
+    assert len(names) > 30
+    for name in names:
+        assert re.fullmatch(r'\w[\w.-]*', re.sub(r'\$\w+', 'x', name)), name
