@@ -24,7 +24,7 @@ warmup_iters = 3
 max_iters = 30
 
 out_dir = 'out-antibodies'
-log_interval = 1
+log_interval = 5
 eval_interval = 5
 eval_prompts = 70
 

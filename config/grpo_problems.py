@@ -28,7 +28,7 @@ warmup_iters = 3
 max_iters = 32
 
 out_dir = 'out-problems'
-log_interval = 1
+log_interval = 4
 eval_interval = 8
 eval_prompts = 96
 

@@ -21,7 +21,7 @@ warmup_iters = 3
 max_iters = 75
 
 out_dir = 'out-smollm2'
-log_interval = 1
+log_interval = 5
 eval_interval = 25
 eval_prompts = 100
 dtype = 'float32'

@@ -21,4 +21,4 @@ min_lr = 1e-4
 max_iters = 150
 
 out_dir = 'out-think'
-eval_interval = 10
+eval_interval = 25
