@@ -7,6 +7,7 @@ import difflib
 import functools
 import importlib
 import itertools
+import json
 import os
 import pkgutil
 import zlib
@@ -64,8 +65,7 @@ class Tokenizer:
         """Return a list of ids."""
         unknown = set(text) - set(self.ids)
         assert not unknown, (
-            f"the network's vocabulary, which never has {BLANK!r}, lacks the characters "
-            f"{sorted(unknown)} of {text!r:.80}")
+            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
@@ -111,6 +111,7 @@ def read_texts(dataset):
         lists = module.texts()
         try:
             train, held_out = [list(map(as_record, texts)) for texts in lists]
+            json.dumps([train, held_out])       # raises if a column is a set, say
         except (AssertionError, OSError):       # these are sentences already
             raise
         except Exception as e:                  # texts() can return anything
@@ -135,13 +136,15 @@ def read_texts(dataset):
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
         "true and false, which chooses them")
     texts = train + held_out
+    assert len(set(map(type, texts))) == 1, (
+        f"{dataset} has records and running text: expected only one of them")
     if verify is None and type(train[0]) is str:
         verify = checker(train)
-    elif verify is None and any(record['answer'] for record in texts):
-        # is_answer() compares with the answer. If a record had none, an empty completion would be
-        # right.
+    elif verify is None and any(record['answer'].strip() for record in texts):
+        # is_answer() compares with the answer, but for spaces around it. If a record had none, an
+        # empty completion would be right.
         for record in texts:
-            assert record['answer'], (
+            assert record['answer'].strip(), (
                 f"{record.get('line', record)} has no answer, and others have one: expected all or "
                 "none")
         verify = is_answer

@@ -15,7 +15,9 @@ def read_text(path):
     try:
         return Path(path).read_text('utf-8-sig')
     except UnicodeDecodeError as e:
-        raise AssertionError(f"{path} is damaged, or not what was expected: {e!r:.300}") from e
+        line = 1 + e.object[:e.start].count(b'\n')
+        raise AssertionError(f"{path}, line {line}: expected UTF-8, not {e.object[e.start:][:9]} "
+                             f"({e.reason})") from e
 
 
 def read_records(path):

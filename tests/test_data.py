@@ -104,9 +104,10 @@ def test_a_file_of_your_own_is_a_dataset():
         read_texts(write('some.jsonl', '\n'.join(lines[:2] + bare)))
     for name in ('pairs.csv', 'pairs.json', 'pairs.JSONL'):
         refused('FILE.jsonl', read_texts, write(name, lines[0]))
-    pathlib.Path('latin.txt').write_bytes('caf\u00e9'.encode('latin-1'))
+    latin = 1000 * '{"prompt": "a"}\n\n' + '{"prompt": "caf\u00e9"}'
+    pathlib.Path('latin.txt').write_bytes(latin.encode('latin-1'))
     for read in (read_records, paragraphs_of):
-        refused('latin.txt', read, 'latin.txt')
+        refused('latin.txt, line 2001: ', read, 'latin.txt')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify = read_texts(write('cats.txt', cats))
@@ -285,9 +286,12 @@ def test_a_module_needs_only_texts(monkeypatch):
     for held_out, word in ((None, 'data/problems.py'), ([('a', 5)], 'data/problems.py'),
                            ([('a', 'b', 'c')], 'data/problems.py')):
         refused(word, read_texts.__wrapped__, 'problems')
-    held_out = [('b', '')]
-    with pytest.raises(AssertionError, match='no answer'):
-        read_texts.__wrapped__('problems')
+    # A set has another order in each process. An empty completion would be right if ' ' were.
+    for held_out, word in (([{'prompt': 'a', 'tags': {'b'}}], 'set is not JSON'),
+                           (['a'], 'running text'), ([('b', '')], 'no answer'),
+                           ([('b', ' ')], 'no answer')):
+        with pytest.raises(AssertionError, match=word):
+            read_texts.__wrapped__('problems')
 
 
 # ---- corpora -------------------------------------------------------------------------------------
