@@ -132,6 +132,8 @@ def values_of(word, knobs):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
                      'file, not', word,
                      [f'--{name}=' for name in knobs] + glob.glob('config/**/*.py', recursive=True))
+    # It may import files beside it. Our own come first.
+    sys.path.append(os.path.dirname(os.path.abspath(word)))
     # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
     try:
         values = runpy.run_path(word, knobs)

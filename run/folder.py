@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -272,9 +273,12 @@ def load_checkpoint(path):
     if not os.path.exists(path):
         fail_unknown('there is no run or checkpoint', str(path), os.listdir())
     try:
+        # torch does not compare checksums: it would take any weights
+        assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
         assert 'model_args' in checkpoint
         return checkpoint
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
-        fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")
+        fail(f"{path} is damaged, or no checkpoint and no folder that has a ckpt.pt "
+             f"({type(e).__name__})")

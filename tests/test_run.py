@@ -61,6 +61,14 @@ def test_config_files_and_recipes_of_the_project_are_found_from_anywhere(monkeyp
         ROOT / 'config/networks/generator_smoke.py')
 
 
+def test_a_config_file_may_import_a_file_beside_it(monkeypatch):
+    monkeypatch.setattr(sys, 'path', [*sys.path])
+    os.mkdir('mine')
+    write('mine/helper_of_mine.py', 'BETA = 0.5\n')
+    path = write('mine/mine.py', 'import helper_of_mine\nkl_beta = helper_of_mine.BETA\n')
+    assert configure(toy_knobs(), [path])[0]['kl_beta'] == 0.5
+
+
 def test_a_log_goes_on_after_a_part_of_a_line():
     for begun, expected in (('', ['new']), ('old\n', ['old', 'new']),
                             ('old\nol', ['old', 'ol', 'new'])):
@@ -369,15 +377,20 @@ def test_a_full_disk_and_weights_that_are_not_finite_leave_the_old_checkpoint(mo
     assert checksum(gpt) == before
 
 
-def test_a_file_that_is_no_checkpoint_or_would_run_code_is_refused():
+def test_a_file_that_is_damaged_or_no_checkpoint_or_would_run_code_is_refused():
     class Intruder:
         def __reduce__(self):
             return open, ('was-here', 'w')
 
     save_checkpoint('a.pt', tiny(), TOK.vocabulary, {})
     torch.save({'model': Intruder()}, 'b.pt')
-    pathlib.Path('c.pt').write_bytes(pathlib.Path('a.pt').read_bytes()[:5000])
-    for name in ('b.pt', 'c.pt', 'd.pt'):
+    whole = pathlib.Path('a.pt').read_bytes()
+    pathlib.Path('c.pt').write_bytes(whole[:5000])
+    weight = load_checkpoint('a.pt')['model']['embed.weight'].numpy().tobytes()
+    assert whole.count(weight) == 1
+    flipped = bytes([weight[0] ^ 1]) + weight[1:]           # one bit of one weight
+    pathlib.Path('e.pt').write_bytes(whole.replace(weight, flipped))
+    for name in ('b.pt', 'c.pt', 'd.pt', 'e.pt'):
         refused(name, load_checkpoint, name)
     assert not os.path.exists('was-here')
 
