@@ -17,12 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from data.dataset import Tokenizer
 from data.pairs import BLANK
 from model import NUMBERS_AT_ONCE, Network
+from run.command import reading
 
 # load_network() imports this file only for a folder: the small GPTs need no transformers.
 try:
     import transformers
 except ImportError as e:
-    raise AssertionError("a pretrained model needs transformers: pip install transformers") from e
+    raise AssertionError(
+        f"a pretrained model needs transformers: pip install transformers ({e})") from e
 
 transformers.utils.logging.disable_progress_bar()       # of loading weights
 
@@ -62,8 +64,11 @@ class PretrainedTokenizer(Tokenizer):
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
-        text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
-                                                  tokenize=False, add_generation_prompt=True)
+        with reading(f"the chat template of {self.vocabulary}"):
+            text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
+                                                      tokenize=False, add_generation_prompt=True)
+        assert prompt.strip() in text, (
+            f"the chat template of {self.vocabulary} leaves out the prompt {prompt!r:.80}")
         # Network puts a bos before every sequence; that of the template would be a second.
         text = text.removeprefix(self.tokenizer.bos_token or '')
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -114,6 +119,10 @@ class Pretrained(Network):
         self.network, found = kind.from_pretrained(folder, dtype=torch.get_default_dtype(),
                                                    output_loading_info=True, **DATA)
         self.network.eval()
+        n_known = self.network.get_input_embeddings().num_embeddings
+        assert self.tok.vocab_size <= n_known, (
+            f"the tokenizer of {folder} has {self.tok.vocab_size} ids, but its network knows "
+            f"{n_known}: see resize_token_embeddings() of transformers")
         # weights that are missing would be random
         wrong = {key: sorted(map(str, names)) for key, names in found.items()
                  if key in ('missing_keys', 'unexpected_keys') and names}

@@ -63,6 +63,8 @@ def load_network(path, device='cpu'):
     args = checkpoint['model_args']
     with reading(path):
         if 'folder' in args:
+            assert os.path.isdir(args['folder']), (
+                f"{args['folder']}, the model from which {path} started, is not there")
             from pretrained import Pretrained
             network = Pretrained(**args)
             tok = network.tok

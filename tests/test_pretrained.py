@@ -1,9 +1,12 @@
 """Other people's models in the place of a GPT: small ones, made here, checked by transformers."""
 import functools
 import json
+import os
 import re
+import runpy
 import shutil
 import signal
+import sys
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ import pretrained
 from data.dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
-from processes import REPOSITORY, at_step, fails, run, succeeds, weights, write
+from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
 from run.folder import save_checkpoint
 from run.networks import load_network
@@ -109,6 +112,31 @@ def test_a_tokenizer_that_changes_texts_is_refused():
     assert tok.decode(tok.encode('12+7')) == '12+7'
     with pytest.raises(AssertionError, match="changes texts: 'saSA' becomes 'sasa'"):
         tok.encode('saSA')
+
+
+def test_a_tokenizer_that_has_more_ids_than_its_network_is_refused():
+    def add(folder):
+        tok = transformers.AutoTokenizer.from_pretrained(folder)
+        tok.add_tokens(['Q', 'Y'] + ['new'])
+        tok.save_pretrained(folder)
+
+    with pytest.raises(AssertionError, match='46 ids, but its network knows 45'):
+        pretrained.Pretrained(changed('llama', 'large', add))
+
+
+@pytest.mark.parametrize('template, words', [
+    ('{% for', 'TemplateSyntaxError'), ("{{ raise_exception('no system') }}", 'no system'),
+    ('Answer!', 'leaves out the prompt')])
+def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template, words):
+    tok = pretrained.PretrainedTokenizer(folder_of('llama'))
+    tok.tokenizer.chat_template = template
+    refused(words, tok.encode_chat, '1+2=')
+
+
+def test_an_import_that_fails_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'transformers', None)
+    with pytest.raises(AssertionError, match='pip install transformers.*None in sys.modules'):
+        runpy.run_path('pretrained.py')
 
 
 @pytest.mark.parametrize('change', ['missing', 'unexpected'])
@@ -225,7 +253,7 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
 
 def test_a_network_that_bends_its_logits_after_the_output_layer_is_refused():
     """A factor is no problem, because the features have it, too."""
-    sizes = {'hidden_size': 8, 'intermediate_size': 8, 'num_hidden_layers': 1, 'vocab_size': 26,
+    sizes = {'hidden_size': 8, 'intermediate_size': 8, 'num_hidden_layers': 1, 'vocab_size': 45,
              'num_attention_heads': 1, 'num_key_value_heads': 1, 'initializer_range': 0.4}
     shutil.copytree(folder_of('llama'), 'other')
     transformers.GraniteForCausalLM(transformers.GraniteConfig(
@@ -285,6 +313,10 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
         for path in (folder, 'exported', 'whole')]
     assert again.equal(policy) and not again.equal(start)
     fails('exported is there already', 'extras/export.py', 'whole', 'exported')
+    os.rename(folder, f'{folder}-elsewhere')
+    fails(f'{folder}, the model from which whole started, is not there',
+          'extras/export.py', 'whole', 'again')
+    os.rename(f'{folder}-elsewhere', folder)    # other tests need it
 
 
 @pytest.mark.parametrize('name', ['bert', 'bert, prompts alone'])
