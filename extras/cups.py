@@ -27,6 +27,7 @@ def play(network, run):
     for case in prompts.cases(prompts.tokens):
         ball, *swaps = case['prompt'].split()
         n_swaps.append(len(swaps) - case['prompt'].count('..'))
+    assert set(n_swaps) & set(SWAPS), "expected prompts of data/cups.py, and a network for them"
     n_swaps = torch.tensor(n_swaps)
     shares = {'right': right, 'thinks': thinks, 'right if it thinks': right[thinks],
               'right if not': right[~thinks], 'none': ~(right & thinks).any(1)}

@@ -6,6 +6,7 @@
 extras.compare calls report(), for several seeds of each variant."""
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from run.command import fail, reading, show_error
+from run.command import fail, fail_unknown, reading, show_error
 
 sys.excepthook = show_error                     # a folder without a log needs no traceback
 # of all our pictures
@@ -114,8 +115,8 @@ if __name__ == "__main__":
     folders = sys.argv[1:] or ['out-grpo']
     # The large picture is the number that the run watches.
     for folder in folders:
-        if folder.startswith('-'):
-            fail(f"{folder}: expected folders of runs, and no flags")
+        if not Path(folder, 'log.jsonl').exists():
+            fail_unknown('expected folders of runs, and no flags, not', folder, os.listdir())
     config = read_json(folders[0], 'config.json')
     goal = f"eval/{config['goal']}"
     check_goal(folders[0], goal)

@@ -61,7 +61,7 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
         script, *folders = words.split()
         succeeds(f'extras/{script}', *folders)
         assert pathlib.Path(path).read_bytes()[:4] == b'\x89PNG'
-    fails('no/run', 'extras/curves.py', 'no/run')
+    fails("'rum'; similar names: ['run']", 'extras/curves.py', 'run', 'rum')
     fails('no flags', 'extras/curves.py', 'run', '--goal=x')
     os.mkdir('empty')
     write('empty/config.json', '{"goal": "reward", "rewards": {"reward": 1}}')
@@ -98,6 +98,10 @@ def test_how_often_a_network_thinks_is_printed_and_drawn():
         succeeds(f'extras/{words[0]}', *words[1:])
         picture = 'passk' if len(words) == 2 else 'think'
         assert pathlib.Path(f'docs/assets/{picture}.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_another_task_than_the_game_of_cups_is_refused():
+    fails('expected prompts of data/cups.py', 'extras/cups.py', 'out/generator_equations.pt')
 
 
 def test_smollm2_never_writes_over_a_folder():
