@@ -69,6 +69,7 @@ CHOICES = {
     'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
     'batch_size': range(2, 100_000),            # half of a classifier's batch is real
+    'seed': range(2 ** 63),
     **dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'blank_span', 'max_iters', 'eval_interval'),
                     range(1, 1_000_000_000)),
 }

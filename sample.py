@@ -33,7 +33,8 @@ def open_run(path='out-grpo', *words):
     checkpoint = load_checkpoint(path)
     # a generator alone has no reward
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
-             'compile': False, 'out_dir': '',           # no folder, because nothing is written
+             'compile': False, 'device': 'auto',        # it may have run on another machine
+             'out_dir': '',                             # no folder, because nothing is written
              'resume': True}                            # no network is made
     for name in ('generator', 'judge'):
         named = str(knobs.get(name))

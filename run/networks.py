@@ -51,6 +51,7 @@ def read_recipe(namespace, words):
     if config['stop_at'] == 0:                  # otherwise an evaluation can stop the training
         del depends_on['eval_interval']
     if config['against'].endswith('.py'):       # a classifier depends on its filler
+        assert config['against'] not in words, f"{config['against']} is against itself"
         flags = flags_for(config['dataset'], config['blank_kind'])
         depends_on['against'], *_ = read_recipe(default_knobs(), [*flags, config['against']])
     number = zlib.crc32(repr(depends_on).encode())

@@ -236,6 +236,11 @@ def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     assert read()[0] != path and read()[2] == config
 
 
+def test_a_classifier_against_itself_is_refused():
+    recipe = write('selfish.py', "kind = 'classifier'\nagainst = 'selfish.py'\n")
+    refused('selfish.py is against itself', read_recipe, dict(DEFAULTS), [recipe])
+
+
 def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
     for is_made in (True, False):
@@ -523,6 +528,7 @@ MISTAKES = {
 MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
     '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
+    '--seed=99999999999999999999': 'seed = 99999999999999999999',
     '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
     '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
@@ -640,6 +646,14 @@ def test_sample_runs_no_program_that_a_checkpoint_names(knob):
     torch.save(checkpoint, 'run/ckpt.pt')
     fails(f'names evil.py as its {knob}', 'sample.py', 'run', '--num_samples=1')
     assert not os.path.exists('was-here')
+
+
+def test_sample_looks_at_the_run_of_another_machine():
+    train('--max_iters=0', '--rewards={"verify": 1.0}')
+    checkpoint = load_checkpoint('run')
+    checkpoint['config']['device'] = 'cuda'
+    torch.save(checkpoint, 'run/ckpt.pt')
+    assert 'verify' in succeeds('sample.py', 'run', '--num_samples=1')
 
 
 def test_sample_asks_for_the_file_of_a_reward():
