@@ -232,7 +232,8 @@ def make_optimizers(model, name, weight_decay, beta2):
     hidden matrices, AdamW for the rest. match_rms_adamw makes the steps of both about as large.
     optimizer_step() sets their learning rate."""
     # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
-    # they get AdamW by convention, because their rows belong to single tokens.
+    # they get AdamW by convention, because their rows belong to single tokens. (qkv is one matrix
+    # here, so queries, keys and values are made orthogonal together.)
     assert name != 'muon' or hasattr(model, 'hidden_matrices'), (
         "optimizer = 'muon': a pretrained network needs 'adamw'")
     matrices = model.hidden_matrices() if name == 'muon' else []

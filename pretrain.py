@@ -49,7 +49,8 @@ blank_span = 1              # 'random': blanks are runs of so many positions
 batch_size = 256            # sequences per step
 max_iters = 1000            # optimizer steps
 eval_interval = 250         # steps between evaluations on held-out text
-stop_at = 0.0               # stop if an evaluation finds this share of right samples; 0: never
+stop_at = 0.0               # stop if an evaluation finds this share of right samples; 0: never.
+                            # It looks at held-out prompts, so GRPO's start is a little too high
 optimizer = 'muon'          # 'muon': for hidden matrices, AdamW for the rest | 'adamw': for all
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50           # steps of linear warm-up
