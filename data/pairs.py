@@ -30,9 +30,10 @@ def read_records(path):
             if line.strip():
                 records.append(as_record({'line': place} | json.loads(line)))
         except Exception as e:
+            why = repr(e)[:100].replace('line 1 ', '')      # json sees one line
             raise AssertionError(
                 f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both in '
-                f'quotes, or a prompt alone ({e!r:.100})') from e
+                f'quotes, or a prompt alone ({why})') from None
     return records
 
 
