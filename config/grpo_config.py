@@ -1,7 +1,7 @@
 # blanks of equations, a likelihood judge
 # python train_grpo.py config/grpo_config.py
-# verify: start 42.5 %, line to beat 44.1 %, policy 95.3 +- 0.6 %; seeds 1 to 5; 24 s of one
-# core
+# verify: start 44.6 %, line to beat 44.7 %, policy 94.6 +- 0.9 %; seeds 1 to 5; 33 s of one core,
+# besides pretraining
 
 dataset = 'arithmetic'
 rewards = {'judge': 1.0}

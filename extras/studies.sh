@@ -4,7 +4,7 @@
 #     bash extras/studies.sh              # four hours of one core, and SmolLM2; finished runs are kept
 #     bash extras/studies.sh c f
 #
-# The last of them, `pretrained`, needs the two models of the README ("Real models").
+# The last of them, `pretrained`, needs the two models of docs/results.md ("All experiments").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
