@@ -300,6 +300,9 @@ LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF 
     (NONE, SOME, [HALF, [0.5, 1.0, 1.0, 1.0], [0.5, 1.0, 1.0, 1.0]],
      'verify 0.875: above the line to beat by 0.375 +- 0.250'),
     (NONE, HALF, [ALL, ALL], 'verify 1.000: above the line to beat by 0.500 +- 0.000'),
+    # the error is that of the difference to the line, not to the start
+    (NONE, [0.0, 0.0, 0.0, 1.0], [ALL, ALL],
+     'verify 1.000: above the line to beat by 0.750 +- 0.500'),
     # samples can beat greedy decoding: then the start is the line to beat
     (HALF, NONE, [HALF, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
     (NONE, HALF, [HALF, HALF],
