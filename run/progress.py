@@ -41,7 +41,7 @@ class Progress:
         # Training prompts are others than those held out, so the errors of both add up.
         error = sum(np.var(values) / len(values) for values in (trained, self.samples[0])) ** 0.5
         is_checked = self.goal == 'verify'
-        if dead > 0.9 and right < 0.5:
+        if dead > 0.9 and not (is_checked and right > 0.5):
             self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
                               f"rewards are equal; pretrain more: {more}")
         if (is_checked and 'verify' in self.rewards and n_texts
