@@ -22,6 +22,7 @@ from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
+from run import networks
 from run.folder import save_checkpoint
 from run.networks import load_network
 
@@ -266,6 +267,30 @@ def test_a_network_that_bends_its_logits_after_the_output_layer_is_refused():
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
         pretrained.Pretrained('other')
+
+
+def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monkeypatch):
+    model = pretrained.Pretrained(folder_of('llama'))
+    n = sum(p.numel() for p in model.parameters())
+    texts = [{'prompt': '1+2=', 'answer': ''}, {'prompt': '1=', 'answer': ''}]
+    knobs = {'kl_beta': 0.0, 'rewards': {'verify': 1.0}, 'chat_template': False, 'batch_size': 2,
+             'group_size': 3, 'max_new_tokens': 6}
+    per_token = 1.75 * 3 * (36 * 32 + 10 * 64)
+    n_tokens = 2 * 3 * (4 + 6)
+    for bytes_each, tokens, bfloat16, changes in (
+            (16, n_tokens, False, {}), (18, n_tokens, True, {}),
+            (20, n_tokens, False, {'kl_beta': 0.1}), (16, 4096, False, {'batch_size': 9999}),
+            (16, n_tokens + 2 * 3 * 3, False, {'chat_template': True})):
+        with torch.autocast('cpu', torch.bfloat16, enabled=bfloat16):
+            size = networks.memory_of(model, model.tok, texts, knobs | changes)
+        assert size == bytes_each * n + tokens * per_token
+    cpu = torch.device('cpu')
+    assert 1e8 < networks.free_memory(cpu)
+    monkeypatch.setattr(networks, 'free_memory', lambda device: 8e9)
+    networks.warn_of_memory(3.9e9, cpu)
+    assert capsys.readouterr().out == ''
+    networks.warn_of_memory(4.1e9, cpu)
+    assert 'about 4.1 GB, and 8.0 GB are free' in capsys.readouterr().out
 
 
 # ---- a run ---------------------------------------------------------------------------------------
