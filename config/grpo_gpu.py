@@ -1,4 +1,5 @@
-# byte pairs, sequences of 256, networks of 30 million parameters; nobody has run it on a GPU
+# byte pairs, sequences of 256, networks of 30 million parameters; nobody has run it on a GPU, so
+# first: python -m extras.gpu_check
 
 import torch
 

@@ -1,5 +1,6 @@
 # grade school math on a GPU of 24 GB, with a model of half a billion weights; torchrun shares the
-# micro-steps. Only the first steps were tried, on a CPU, with a small random Llama
+# micro-steps. Only the first steps were tried, on a CPU, with a small random Llama. So first:
+# python -m extras.gpu_check
 #
 #     hf download Qwen/Qwen2.5-0.5B-Instruct --local-dir out/qwen
 #     python - <<'END'

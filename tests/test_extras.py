@@ -12,8 +12,9 @@ import shutil
 import pytest
 import torch
 
+from extras import gpu_check
 from extras.antiberty import make_prompts
-from processes import ROOT, TOY, fails, make_network, succeeds, write
+from processes import ROOT, TOY, fails, make_network, run, succeeds, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():
@@ -43,6 +44,18 @@ def test_the_terms_of_one_group_add_up(flags):
 def test_the_benchmark_compares_with_the_usual_way():
     text = succeeds('extras/benchmark.py', *TOY)
     assert re.search(r'a step +[\d.]+ ms, 1.00', text) and 'the usual way' in text
+
+
+def test_the_check_of_a_machine_has_a_row_for_a_run_and_for_one_that_fails(monkeypatch):
+    monkeypatch.setattr(gpu_check, 'steps', 2)
+    monkeypatch.setattr(gpu_check.subprocess, 'getstatusoutput', lambda command: run(
+        'extras/gpu_check.py', *command.partition(' extras.gpu_check ')[2].split()))
+    for flag, expected in (('--seed=1', r'[\d.]+ \| [\d.]+ \| -?[\d.]+ \| [\d.]+e[-+]\d+'),
+                           ('--rewards={"nothing":1.0}', r'failed: .*rewards: .*')):
+        monkeypatch.setitem(gpu_check.WORDS, 'smoke', ' '.join([*TOY, flag]))
+        row = gpu_check.row('smoke', 'cpu', 'float32', False, 1, 2)
+        cells = row.removeprefix('| smoke | cpu | float32 | False | 1 | 0 | ').removesuffix(' |')
+        assert re.fullmatch(expected, cells)
 
 
 def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
