@@ -8,7 +8,7 @@ import pytest
 from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manual.md',
-         'docs/results.md', 'docs/data.md', 'docs/ideas.md']
+         'docs/results.md', 'docs/data.md', 'docs/ideas.md', 'docs/other-engines.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
            for folder in ('', 'config/**', 'data', 'run', 'extras', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}

@@ -1,0 +1,247 @@
+"""Write a script that runs an experiment with GRPOTrainer of TRL: on several machines, with vLLM,
+with LoRA. The policy that it leaves opens here, and one of ours opens there (extras/export.py).
+
+    python -m extras.trl config/grpo_problems.py > problems_trl.py
+    python -m extras.trl config/grpo_problems.py --group_size=16 --lora=16 --vllm=True > lora_trl.py
+    python -m extras.trl --table            # knobs here, in TRL and in verl
+
+Config files and flags are those of train_grpo.py. The script reads the same texts, and calls the
+same reward functions. What would be another experiment there is refused, with the nearest that
+works; smaller differences are named at the head of the script. See docs/other-engines.md."""
+import os
+import re
+import shlex
+import string
+import sys
+
+import train_grpo as grpo
+from run.command import configure, show_error
+
+# ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
+lora = 0                    # rank of LoRA; 0: train all weights
+vllm = False                # True: vLLM samples
+table = False               # True: print the table of docs/other-engines.md, and nothing else
+
+# The rows of docs/other-engines.md. Names of verl are those of its ppo_trainer.yaml of autumn 2025;
+# actor, model and rollout are parts of actor_rollout_ref. An empty cell: no counterpart is known.
+KNOBS = """\
+here | TRL 1.16.0 | verl
+--- | --- | ---
+dataset | train_dataset, eval_dataset | data.train_files, data.val_files
+generator | model | model.path
+rewards | reward_funcs, reward_weights | custom_reward_function, one
+chat_template | prompts are messages | always
+max_new_tokens | max_completion_length | data.max_response_length
+group_size | num_generations | rollout.n
+batch_size, of prompts | per_device_train_batch_size, of completions | \
+actor.ppo_micro_batch_size_per_gpu, of completions
+gradient_accumulation_steps, of a step | steps_per_generation, of a rank | \
+data.train_batch_size, in prompts
+mini_batches | steps_per_generation / gradient_accumulation_steps | \
+data.train_batch_size / actor.ppo_mini_batch_size
+epochs | num_iterations | actor.ppo_epochs
+temperature, top_k, top_p | temperature, top_k, top_p | rollout.temperature, .top_k, .top_p
+adv_norm | scale_rewards; rloo: and reward_weights | \
+algorithm.adv_estimator, algorithm.norm_adv_by_std_in_grpo
+objective | loss_type | actor.policy_loss.loss_mode
+clip_low | epsilon | actor.clip_ratio_low
+clip_high | epsilon_high; of cispo 1 + clip_high | actor.clip_ratio_high
+ratio_level | importance_sampling_level | actor.policy_loss.loss_mode
+loss_norm: token, sequence, constant | loss_type: dapo, grpo, dr_grpo | actor.loss_agg_mode
+kl_beta | beta | actor.use_kl_loss, actor.kl_loss_coef
+kl_type | k3; k3_ratio: use_bias_correction_kl | actor.kl_loss_type
+target_kl | | algorithm.kl_ctrl, of a KL in the reward
+entropy_coef | entropy_coef | actor.entropy_coeff
+optimizer | adamw: optim |
+learning_rate | learning_rate | actor.optim.lr
+min_lr | lr_scheduler_type, lr_scheduler_kwargs | actor.optim.min_lr_ratio
+warmup_iters | warmup_steps, in updates | actor.optim.lr_warmup_steps
+max_iters | max_steps, in updates | trainer.total_training_steps
+weight_decay | weight_decay | actor.optim.weight_decay
+beta2 | adam_beta2 |
+grad_clip | max_grad_norm | actor.grad_clip
+eval_prompts | eval_dataset, num_generations_eval | data.val_files, rollout.val_kwargs.n
+eval_interval | eval_steps, save_steps | trainer.test_freq, trainer.save_freq
+log_interval | logging_steps |
+out_dir | output_dir | trainer.default_local_dir
+resume | train(resume_from_checkpoint=True) | trainer.resume_mode
+wandb_project | report_to | trainer.logger, trainer.project_name
+device | use_cpu, if there is no other | trainer.device
+dtype | bf16 |
+compile | torch_compile | actor.use_torch_compile
+seed | seed |
+judge, blank_kind, n_fill_steps, fill_order, likelihood | |
+"""
+
+# values of knobs that TRL can express, and the nearest to those that it cannot
+POSSIBLE = {
+    'blank_kind': (('random', 'answer'), "--blank_kind=answer, of pairs of prompt and answer"),
+    'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
+    'adv_norm': (('none', 'std', 'batch', 'rloo'), "--adv_norm=none, not divided by the mean"),
+    'target_kl': ((0.0,), "a fixed kl_beta"),
+    'optimizer': (('adamw',), "--optimizer=adamw"),
+    'dtype': (('auto', 'float32', 'bfloat16'), "--dtype=float32"),
+}
+
+SCRIPT = string.Template('''\
+"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has written this:
+
+    python -m extras.trl $words
+    pip install trl==1.16.0$packages && accelerate launch THIS_FILE
+
+Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
+no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is still that of
+all tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step.
+"""
+import runpy
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+$imports
+from data.dataset import read_texts, rng_for
+from judge import Scorer
+from run.machine import n_ranks
+from train_grpo import DEFAULTS
+
+train, held_out, verify = read_texts($dataset)
+records = train + held_out
+columns = {name: None for record in records for name in record}
+tok = AutoTokenizer.from_pretrained($generator)$bos
+data = Dataset.from_list([{'row': i, 'prompt': $prompt}
+                          for i, record in enumerate(records)])
+chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_prompts]
+
+values = DEFAULTS
+for path in $paths:     # they define rewards
+    values = runpy.run_path(path, values)
+
+
+def reward_of(name):
+    """Return a reward as TRL calls it. Ours gets the columns that it names."""
+    def reward(completion_ids, row, **_):
+        cases = [columns | records[i] for i in row]
+        for case, ids in zip(cases, completion_ids):
+            ended = ids[-1] == tok.eos_token_id
+            text = tok.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
+            case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended,
+                     'tokens': len(ids)}
+        if name in ('ended', 'tokens'):
+            return [float(case[name]) for case in cases]
+        return Scorer(None, verify, values).score_one(name, None, lambda: cases)
+    reward.__name__ = name
+    return reward
+
+
+config = GRPOConfig(
+    $out_dir + '-trl', num_generations=$group_size, max_completion_length=$max_new_tokens,
+    steps_per_generation=$n // n_ranks(),                       # shared by the ranks
+    gradient_accumulation_steps=$n // $mini_batches // n_ranks(), num_iterations=$epochs,
+    per_device_train_batch_size=$batch_size * $group_size, max_steps=$max_iters * $updates,
+    temperature=$temperature, top_k=$top_k, top_p=$top_p, disable_dropout=True, seed=$seed,
+    scale_rewards=$scale, reward_weights=$weights, loss_type=$loss_type,
+    epsilon=$clip_low, epsilon_high=$high, importance_sampling_level=$ratio_level,
+    beta=$kl_beta, use_bias_correction_kl=$corrects, entropy_coef=$entropy_coef,
+    learning_rate=$learning_rate, max_grad_norm=$grad_clip, weight_decay=$weight_decay,
+    adam_beta2=$beta2, lr_scheduler_type='cosine_warmup_with_min_lr',
+    lr_scheduler_kwargs={'min_lr': $min_lr, 'warmup_lr_rate': 1 / ($warmup_iters * $updates + 1)},
+    warmup_steps=$warmup_iters * $updates + 1, report_to=$report_to, save_total_limit=1,
+    eval_strategy='steps', eval_on_start=True, eval_steps=$eval_interval * $updates,
+    num_generations_eval=4, per_device_eval_batch_size=4 * $batch_size,
+    save_steps=$eval_interval * $updates, logging_steps=$log_interval * $updates, bf16=$bf16,
+    use_cpu=not torch.accelerator.is_available(), torch_compile=$compile,$vllm
+    model_init_kwargs={'dtype': 'float32'}, gradient_checkpointing=False)
+trainer = GRPOTrainer($generator, [reward_of(name) for name in $names], config,
+                      data.select(range(len(train))), data.select(chosen), tok$lora)
+
+if __name__ == '__main__':
+    trainer.train()
+    ${merge}trainer.save_model()        # it opens here: --generator=$folder''')
+
+# parts of it
+CHAT = "[{'role': 'user', 'content': record['prompt']}]"
+# a run of the project begins each text with bos, which some tokenizers do not write
+BOS = "\nbos = '' if tok('').input_ids else tok.bos_token or ''"
+LORA = """,
+                      peft_config=LoraConfig(r={}, lora_alpha={}, target_modules='all-linear')"""
+VLLM = "\n    use_vllm=True, vllm_mode='colocate',"
+MERGE = 'trainer.model = trainer.model.merge_and_unload()\n    '
+
+
+def check(k):
+    """Refuse knobs k that TRL cannot express, and say the nearest that it can."""
+    for name, (values, nearest) in POSSIBLE.items():
+        assert k[name] in values, (
+            f"{name} = {k[name]!r} has no counterpart in TRL; the nearest is {nearest}")
+    is_ours = os.path.exists(f"{k['generator']}/ckpt.pt") or k['generator'].endswith(('.py', '.pt'))
+    assert not is_ours, (
+        f"generator = {k['generator']} is a network of this project; the nearest is a folder of "
+        "transformers, such as --generator=out/smollm2, or what extras.export writes of a run")
+    assert k['max_new_tokens'] > 0, (
+        "max_new_tokens = 0 follows the longest answer; expected --max_new_tokens=N")
+    assert k['kl_beta'] == 0 or k['kl_type'] in ('k3', 'k3_ratio'), (
+        f"kl_type = {k['kl_type']!r} has no counterpart in TRL; the nearest is --kl_type=k3_ratio, "
+        "which has the same mean, and the same mean gradient")
+    assert k['objective'] == 'ppo' or k['loss_norm'] == 'token', (
+        f"TRL has cispo with --loss_norm=token only, not {k['loss_norm']!r}")
+
+
+def script_of(k, functions, words):
+    """Return the script for knobs k and functions, which words of a command line have set."""
+    check(k)
+    train, _, verify = grpo.read_texts(k['dataset'])
+    assert type(train[0]) is dict, (
+        f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
+    weights = k['rewards']
+    unknown = k['rewards'].keys() - functions.keys() - {'ended', 'tokens', 'verify'}
+    assert not unknown, (
+        f"rewards {unknown} have no counterpart in TRL; the nearest is a function of a config "
+        "file, and --kl_beta for 'kl'")
+    if k['adv_norm'] == 'rloo':         # reward - mean of the others, see group_advantages()
+        factor = k['group_size'] / (k['group_size'] - 1)
+        weights = {name: weight * factor for name, weight in weights.items()}
+    if verify:                          # watched, if it is not rewarded
+        weights = weights | {'verify': weights.get('verify', 0.0)}
+    loss_type = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}[k['loss_norm']]
+    is_cispo = k['objective'] == 'cispo'
+    values = k | {
+        'names': list(weights), 'weights': list(weights.values()),
+        'scale': {'std': 'group', 'batch': 'batch'}.get(k['adv_norm'], 'none'),
+        'loss_type': 'cispo' if is_cispo else loss_type, 'high': k['clip_high'] + is_cispo,
+        'corrects': k['kl_type'] == 'k3_ratio', 'min_lr': min(k['min_lr'], k['learning_rate']),
+        'bf16': k['dtype'] != 'float32',
+        'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
+        'report_to': 'wandb' if k['wandb_project'] else 'none',
+        'paths': [word for word in words if not word.startswith('-')],
+    }
+    code = {
+        'words': shlex.join(words),
+        'packages': ' peft' * (k['lora'] > 0) + ' vllm' * k['vllm'],
+        'bos': '', 'prompt': CHAT, 'vllm': VLLM * k['vllm'],
+        'folder': k['out_dir'] + '-trl', 'imports': '', 'lora': '', 'merge': '',
+    }
+    if not k['chat_template']:
+        code |= {'bos': BOS, 'prompt': "bos + record['prompt']"}
+    if k['lora']:
+        code |= {'imports': 'from peft import LoraConfig\n', 'merge': MERGE,
+                 'lora': LORA.format(k['lora'], 2 * k['lora'])}
+    return SCRIPT.substitute({name: repr(value) for name, value in values.items()} | code)
+
+
+def read(words):
+    """Return the knobs, and the functions of config files, of words of a command line."""
+    more = {'lora': lora, 'vllm': vllm, 'table': table, 'CHOICES': grpo.CHOICES}
+    return configure(grpo.DEFAULTS | more | {'__file__': __file__, '__doc__': __doc__}, words)
+
+
+def table_of_knobs():
+    """Return the table of docs/other-engines.md."""
+    return re.sub('(?m)^(.*)$', r'| \1 |', KNOBS.strip())
+
+
+if __name__ == "__main__":
+    sys.excepthook = show_error
+    words = [word + '=True' * (word in ('--vllm', '--table')) for word in sys.argv[1:]]
+    k, functions = read(words)
+    print(table_of_knobs() if k['table'] else script_of(k, functions, words))
