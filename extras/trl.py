@@ -134,6 +134,7 @@ def reward_of(name):
     return reward
 
 
+assert $n % ($mini_batches * n_ranks()) == 0, f"{n_ranks()} ranks cannot share $n micro-steps"
 config = GRPOConfig(
     $out_dir + '-trl', num_generations=$group_size, max_completion_length=$max_new_tokens,
     steps_per_generation=$n // n_ranks(),                       # shared by the ranks
