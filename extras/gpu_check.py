@@ -66,6 +66,7 @@ if __name__ == "__main__":
         train(sys.argv[2:])
         sys.exit()
     configure(globals(), sys.argv[1:])
+    assert set(only.split(',')) <= WORDS.keys(), f"--only={only}: expected some of {list(WORDS)}"
     device = torch.accelerator.current_accelerator(check_available=True) or 'cpu'
     n = max(1, torch.cuda.device_count())
     variants = itertools.product([device], ['float32', 'bfloat16'], [False, True], sorted({1, n}))

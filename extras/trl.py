@@ -13,6 +13,7 @@ import re
 import shlex
 import string
 import sys
+from pathlib import Path
 
 import train_grpo as grpo
 from run.command import configure, show_error
@@ -179,6 +180,9 @@ def check(k):
     assert not is_ours, (
         f"generator = {k['generator']} is a network of this project; the nearest is a folder of "
         "transformers, such as --generator=out/smollm2, or what extras.export writes of a run")
+    config = Path(k['generator'], 'config.json')
+    assert not config.exists() or 'MaskedLM' not in config.read_text(), (
+        f"{k['generator']} fills blanks; TRL trains causal networks")
     assert k['max_new_tokens'] > 0, (
         "max_new_tokens = 0 follows the longest answer; expected --max_new_tokens=N")
     assert k['kl_beta'] == 0 or k['kl_type'] in ('k3', 'k3_ratio'), (
@@ -195,7 +199,8 @@ def script_of(k, functions, words):
     assert type(train[0]) is dict, (
         f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
     weights = k['rewards']
-    unknown = k['rewards'].keys() - functions.keys() - {'ended', 'tokens', 'verify'}
+    known = functions.keys() | {'ended', 'tokens'} | ({'verify'} if verify else set())
+    unknown = k['rewards'].keys() - known
     assert not unknown, (
         f"rewards {unknown} have no counterpart in TRL; the nearest is a function of a config "
         "file, and --kl_beta for 'kl'")

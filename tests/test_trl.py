@@ -67,7 +67,8 @@ def test_every_shipped_experiment_is_a_short_script_or_is_refused_with_what_is_n
     ('--group_size=6 --batch_size=4 --gradient_accumulation_steps=8',
      {'num_generations': 6, 'per_device_train_batch_size': 24, 'steps_per_generation': 8,
       'gradient_accumulation_steps': 8, 'max_steps': 75, 'per_device_eval_batch_size': 16}),
-    ('--gradient_accumulation_steps=8 --mini_batches=4 --epochs=3 --max_iters=5 --eval_interval=2',
+    ('--gradient_accumulation_steps=8 --mini_batches=4 --epochs=3 --max_iters=5 --eval_interval=2 '
+     '--log_interval=1',
      {'steps_per_generation': 8, 'gradient_accumulation_steps': 2, 'num_iterations': 3,
       'max_steps': 60, 'eval_steps': 24, 'logging_steps': 12, 'warmup_steps': 37}),
     ('--learning_rate=0.02 --min_lr=0.01 --warmup_iters=4 --weight_decay=0.1 --beta2=0.9',
