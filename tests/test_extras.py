@@ -1,5 +1,6 @@
 """What stands beside the scripts: tiny.py learns, the numbers of explain.py add up, the benchmark
 and the pictures run."""
+import datetime
 import itertools
 import json
 import math
@@ -12,7 +13,7 @@ import shutil
 import pytest
 import torch
 
-from extras import gpu_check
+from extras import gpu_check, tasks
 from extras.antiberty import make_prompts
 from processes import ROOT, TOY, fails, make_network, run, succeeds, write
 
@@ -217,3 +218,35 @@ def test_auc_is_the_share_of_pairs_in_order():
     pairs = [(a > b) + (a == b) / 2 for a in scores[labels] for b in scores[~labels]]
     assert auc(scores, labels) == pytest.approx(sum(pairs).item() / len(pairs))
     assert auc(scores, labels | True) == 0.5    # all are right
+
+
+def test_the_tasks_are_right_and_hold_out_the_same_200_prompts_whatever_their_size():
+    """Each answer is compared with another way to it."""
+    value = dict(zip('IVXLCDM', (1, 5, 10, 50, 100, 500, 1000)))
+
+    def day(prompt):
+        name, n = prompt.split('+')
+        monday = datetime.date(2024, 1, 1)
+        later = monday + datetime.timedelta(days=tasks.DAYS.index(name) + int(n))
+        return f'{later:%a}'.lower()
+
+    def number(numeral):                        # a sign before a larger one is taken away
+        signs = [value[sign] for sign in numeral] + [0]
+        return sum(-a if a < b else a for a, b in itertools.pairwise(signs))
+
+    answers = {
+        'times': lambda prompt: int(prompt.split('h')[0]) * 60 + int(prompt[-3:-1]),
+        'roman': number,
+        'runs': lambda prompt: ''.join(f'{len([*run])}{x}' for x, run in itertools.groupby(prompt)),
+        'days': day,
+        'day_steps': lambda prompt: ''.join(str(int(number) % 7) for number in itertools.accumulate(
+            prompt.split('+')[1])) + ' ' + day(prompt),
+        'sort': lambda prompt: ''.join(sorted(prompt))}
+    for name, answer in answers.items():
+        small, large = [
+            [json.loads(line) for line in succeeds('extras/tasks.py', name, str(n)).splitlines()]
+            for n in (3, 300)]
+        assert len(large) == 500 and small == large[:203]
+        assert [line['held_out'] for line in large] == [True] * 200 + [False] * 300
+        for line in large:
+            assert line['answer'] == str(answer(line['prompt'].removesuffix('=')))
