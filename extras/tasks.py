@@ -46,8 +46,8 @@ def days(rng):
 
 
 def day_steps(rng):
-    """thu+98=  00 thu: the same task. The answer first has the remainder of each first digits, here
-    of 9 and of 98, divided by seven."""
+    """thu+98=  20 thu: the same task. First come the remainders of the first digits, here of 9 and
+    of 98, divided by seven."""
     prompt, day = days(rng)
     number = prompt[4:-1]
     left = ''.join(str(int(number[:i]) % 7) for i in range(1, len(number) + 1))

@@ -1,9 +1,10 @@
-# writes the answers of the run's pairs; stopped when 30 % of its samples are right, so that
+# writes the answers of the run's pairs; stopped when 20 % of its samples are right, so that
 # something is left to learn from a reward
 
 kind = 'causal'
+blank_kind = 'answer'       # learn only answers: prompts may be random
 
 batch_size = 64
 max_iters = 1000
-eval_interval = 20
-stop_at = 0.3
+eval_interval = 10
+stop_at = 0.2
