@@ -302,9 +302,9 @@ def decision_stats(r, policy, x, reference=None):
 
 
 # The log-probability of a sequence that was filled in several passes is the sum over its tokens,
-# each in the state in which it was sampled. Many papers on masked diffusion models do not keep these
-# states; they look at the tokens in other ones. A likelihood is a function of a Rollout and a model
-# that returns states (S, T); state_of (W, N, T): the W states in which each token is seen; and
+# each in the state in which it was sampled. Many papers on masked diffusion models do not keep
+# these states; they look at the tokens in other ones. A likelihood is a function of a Rollout and a
+# model. It returns states (S, T); state_of (W, N, T): the W states in which each token is seen; and
 # weight (W, N, T): what each of them counts, in ratio, KL and entropy alike.
 
 

@@ -48,7 +48,7 @@ class Progress:
                 and right - start > max(0.1, 2 * error)):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
                               f"for training prompts and {start:.0%} for held-out ones; "
-                              f"{n_texts} texts are too few")
+                              f"{n_texts} texts may be too few")
         if is_checked and np.mean(self.line) > 0.95:
             self.notes.append("little is left to learn: the line to beat is "
                               f"{np.mean(self.line):.0%}")

@@ -56,6 +56,11 @@ def test_links_lead_somewhere_and_named_files_exist(name):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
+def test_the_readme_shows_a_checker_as_it_is():
+    checker, = re.findall(r'(?s)```python\n(def verify.*?)```', page('README.md'))
+    assert SOURCES['data/names.py'].endswith(checker)
+
+
 def test_the_page_on_ideas_shows_the_loop_of_tiny_as_it_is():
     loop, _ = re.findall(r'(?s)```python\n(.*?)```', page('docs/ideas.md'))
     assert SOURCES['extras/tiny.py'].endswith(textwrap.indent(loop, '    '))

@@ -324,7 +324,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
     (NONE, 0.95, 60, 'start 0: 95% of the first groups teach nothing, because their rewards are '
      'equal; pretrain more: python x'),
     (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
-     'training prompts and 0% for held-out ones; 60 texts are too few'),
+     'training prompts and 0% for held-out ones; 60 texts may be too few'),
     (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
     (SOME, 0.5, 60, 'start 0.5: '),
     (ALL, 0.5, 60, 'start 1: little is left to learn: the line to beat is 100%'),

@@ -1,0 +1,24 @@
+# three letters become a new name: a checker, and no answers
+# python train_grpo.py config/grpo_names.py
+# verify: start 19 %, line to beat 53 %, policy 94.9, 92.8, 94.9 %; seeds 1, 2, 3; 100 s of one busy
+# core, besides pretraining
+
+dataset = 'names'
+blank_kind = 'answer'
+rewards = {'verify': 1.0, 'distinct': 0.5}      # distinct: or all names of a prompt become one
+
+generator = 'config/networks/generator_pairs.py'
+
+group_size = 8
+batch_size = 32
+
+adv_norm = 'batch'          # 'std' ends at 86 % (seed 1): it enlarges small differences
+kl_beta = 0.0
+optimizer = 'muon'
+learning_rate = 1e-3
+min_lr = 1e-4
+max_iters = 600
+
+out_dir = 'out-names'
+log_interval = 100
+eval_interval = 150

@@ -1,0 +1,31 @@
+"""New names from three letters, a task with a checker and without answers: `rdt=` may become
+`redit`. A generator first learns to imitate the words of data/docstrings.py, 5 to 8 letters long.
+They are not solutions: none of them passes verify(), because none is new."""
+import random
+import re
+
+from data import docstrings
+
+WORDS = sorted(set(re.findall(r'\b[a-z]{5,8}\b', ' '.join(sum(docstrings.texts(), [])))))
+STARTS = {word[:5] for word in WORDS}
+
+
+def texts():
+    """Return two lists of pairs, to learn from and held out: three letters of a word, in order, and
+    the word, as in `rdt=` and `rodent`."""
+    train, held_out = [], []
+    for word in WORDS:
+        chosen = sorted(random.Random(word).sample(range(len(word)), 3))
+        prompt = ''.join(word[i] for i in chosen) + '='
+        pairs = train if sum(map(ord, prompt)) % 10 else held_out
+        pairs.append((prompt, word))
+    return train, held_out
+
+
+def verify(prompt, completion):
+    """Return 1.0 for a name that is new, has the letters in this order, and can be pronounced."""
+    return float(re.fullmatch('[a-z]{5,8}', completion) is not None
+                 and re.search('.*'.join(prompt[:3]), completion) is not None
+                 and completion[:5] not in STARTS
+                 and max(map(completion.count, completion)) < 3
+                 and re.search('[aeiouy]{3}|[^aeiouy]{3}', completion) is None)
