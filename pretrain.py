@@ -157,7 +157,9 @@ if __name__ == "__main__":
         _, filler_tok, (filler,) = open_networks([against], config, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
     data, verify = open_data(tok, filler)
-    assert verify or stop_at == 0, f"stop_at: {dataset} has no answers or checker to measure it by"
+    assert verify or stop_at == 0, (
+        f"{dataset} has no answers to learn from: expected --generator=FILE, a network that was "
+        "pretrained on other texts, or stop_at = 0 in this recipe")
 
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',

@@ -19,7 +19,7 @@ from run.command import configure, fail
 from run.folder import load_checkpoint
 from run.machine import print_line
 from run.networks import load_network
-from run.progress import first_group, show_group
+from run.progress import group_of, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -90,7 +90,7 @@ if __name__ == "__main__":
                     # A typed prompt has no answer and no columns: leave out what asks for them.
                     if not (prompt and type(e.__cause__) is TypeError):
                         raise
-            show_group(label, first_group(r, scores))
+            show_group(label, group_of(r, scores))
         print()
     if not prompt:
         for label, network in networks.items():

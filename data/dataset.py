@@ -298,10 +298,11 @@ class Dataset:
         shown.pop()                             # no blank follows the last part
         text = self.encode(record['answer']) if record['answer'] else shown
         fits = [other in (id, tok.blank_id) for id, other in zip(text, shown)]
-        assert tok.blank_id in shown and len(text) == len(shown) and all(fits), (
+        assert tok.blank_id in shown, (
+            f"{record.get('line', record)}: expected a blank, {BLANK!r}, for each token to fill")
+        assert len(text) == len(shown) and all(fits), (
             f"{record.get('line', record)}: the prompt has {len(shown)} tokens, the answer "
-            f"{len(text)}: expected a blank, {BLANK!r}, in the prompt, and the whole text as "
-            "answer, with a token for each blank")
+            f"{len(text)}: expected the whole text as answer, with a token for each blank")
         if record['answer']:
             record = record | {'answer': tok.decode(text)}
         return text, [tok.eos], shown + [tok.eos], record

@@ -12,7 +12,7 @@ import train_grpo as grpo
 from model import make_optimizers
 from rollout import token_stats
 from run.machine import as_numbers, print_line
-from run.progress import first_group, show_group
+from run.progress import group_of, show_group
 
 TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the update (cispo: minus "
                     "advantage x log p)",
@@ -49,7 +49,7 @@ if __name__ == "__main__":
         print("All rewards are equal, so nothing is learned from them: try another --seed")
     columns = {'advantage': advantages, 'log p': logp[None], 'after': logp_after[None],
                'change': (logp_after - logp)[None]}
-    show_group('step 0', first_group(r, columns, reward=scores['reward']), max_rows=r.prompts.k)
+    show_group('step 0', group_of(r, columns, reward=scores['reward']), max_rows=r.prompts.k)
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")

@@ -49,8 +49,8 @@ def reading(path):
 
 def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
-    # names that share most of their letters
-    similar = difflib.get_close_matches(name, known)
+    # names that share about half of their letters
+    similar = difflib.get_close_matches(name, known, cutoff=0.5)
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 

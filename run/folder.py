@@ -271,7 +271,8 @@ def load_checkpoint(path):
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     if not os.path.exists(path):
-        fail_unknown('there is no run or checkpoint', str(path), os.listdir())
+        near = [str(other) for other in Path(path).parent.glob('*')]
+        fail_unknown('there is no run or checkpoint', str(path), near)
     try:
         # torch does not compare checksums: it would take any weights
         assert zipfile.ZipFile(path).testzip() is None

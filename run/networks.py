@@ -171,7 +171,7 @@ def more_pretraining(recipe, config):
     """Return a command that makes a generator that has been pretrained for twice as long as the one
     of a run's config, which was made by this recipe."""
     if not recipe.endswith('.py'):
-        return f"python pretrain.py RECIPE --max_iters=N (what made {recipe}, and more steps)"
+        return f"what made {recipe}, with more --max_iters, or with texts that are nearer to right"
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
     n = load_checkpoint(config['generator'])['config']['max_iters']
     return (f"python pretrain.py {' '.join(words)} --max_iters={2 * n} --stop_at=0 "

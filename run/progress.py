@@ -120,20 +120,21 @@ def difference(a, b):
     return gaps.mean(), error
 
 
-def first_group(r, scores, **more):
-    """Return the first group of a Rollout, a list of dicts: prompt, completion, its `more` (P, k),
-    such as advantage=..., and its scores {name: (P, k)}."""
+def group_of(r, scores, b=0, **more):
+    """Return group b of a Rollout, a list of dicts: prompt, completion, its `more` (P, k), such as
+    advantage=..., and its scores {name: (P, k)}."""
     samples = []
-    for j, case in enumerate(r.cases()[:r.prompts.k]):
+    k = r.prompts.k
+    for j, case in enumerate(r.cases()[b * k:(b + 1) * k]):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
         for name, values in more.items():
-            sample[name] = values[0, j].item()
+            sample[name] = values[b, j].item()
         sample['scores'] = {}                   # apart: a reward can have any name
         for name, values in scores.items():
-            sample['scores'][name] = values[0, j].item()
+            sample['scores'][name] = values[b, j].item()
         samples.append(sample)
         if not r.prompts.causal and r.pass_of.max() > 0:
-            sample['passes'] = letters_of_passes(r, j)
+            sample['passes'] = letters_of_passes(r, b * k + j)
     return samples
 
 

@@ -12,7 +12,7 @@ from data.pairs import is_answer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
-from run.progress import first_group, show_group
+from run.progress import group_of, show_group
 from test_grpo import CAUSAL, TOK, close, tiny, toy_prompts
 from train_grpo import act
 
@@ -234,7 +234,7 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     completions = [case['completion'] for case in r.cases()[:30]]
     counts = [completions.count(text) for text in completions]
     score = torch.tensor(counts + 90 * [0]).view(4, 30)
-    shown = first_group(r, {'other': 0 * score}, score=score)
+    shown = group_of(r, {'other': 0 * score}, score=score)
     show_group('here', shown, max_rows=2)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(line[0]) for line in lines] == [max(counts), min(counts)]
