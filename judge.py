@@ -2,6 +2,7 @@
 
 A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
+import copy
 import functools
 import inspect
 import math
@@ -127,6 +128,9 @@ class Scorer:
                 bad = (~values.isfinite()).int()
                 assert not bad.any(), (
                     f"{cases()[bad.argmax()]['completion']!r:.60} got {values[bad.argmax()]}")
+            except SystemExit as e:             # of a signal, which has a code; or of a function
+                assert e.code, f"reward '{name}': it calls sys.exit()"
+                raise
             except Exception as e:              # a function of yours can raise anything
                 raise AssertionError(f"reward '{name}': {type(e).__name__}: {e}") from e
             scores[name] = values.view(-1, r.prompts.k)
@@ -138,8 +142,8 @@ class Scorer:
             return BUILT_IN[name](self, r)
         if name == 'verify':                    # one completion at a time
             return [call(self.verify, case) for case in cases()]
-        # a list for each column, which is new: a function may change it
-        columns = {PLURAL.get(column, column): [case[column] for case in cases()]
+        # a list for each column; copied, because a function may change what it gets
+        columns = {PLURAL.get(column, column): copy.deepcopy([case[column] for case in cases()])
                    for column in cases()[0]}
         values = call(self.functions[name], columns)
         if type(values) is list:                # TRL's functions may return None: does not apply

@@ -65,7 +65,8 @@ class Tokenizer:
         """Return a list of ids."""
         unknown = set(text) - set(self.ids)
         assert not unknown, (
-            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
+            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}; "
+            f"{BLANK!r} is a blank where prompts have marked ones, and no character elsewhere")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):

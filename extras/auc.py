@@ -29,4 +29,6 @@ if __name__ == "__main__":
         for label, network in networks.items():
             names = [*grpo.rewards, 'judge', 'verify']
             _, scores = grpo.act_and_score(network, run.scorer, prompts, names)
-            print(f"{folder}, {label}: {auc(scores['judge'], scores['verify'] == 1):.3f}")
+            is_right = scores['verify'] == 1
+            print(f"{folder}, {label}: {auc(scores['judge'], is_right):.3f} "
+                  f"({is_right.float().mean():.0%} of the completions are right)")

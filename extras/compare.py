@@ -99,7 +99,7 @@ if __name__ == "__main__":
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     pairs = [word.split('=', 1) for word in words if word not in shared]
     variants = dict(pairs)
-    if not variants or ',' not in seeds:
+    if not variants or ',' not in seeds or os.path.isfile(folder):
         fail("expected FOLDER, words for all runs, two or more --seeds, and variants NAME=WORDS")
     # a name becomes a folder
     if len(variants) < len(pairs) or not all(re.fullmatch(r'\w[\w.-]*', name) for name in variants):

@@ -1,6 +1,7 @@
 """The folder of a run: its log and its checkpoints; and the end of a run, which leaves both
 whole."""
 import contextlib
+import inspect
 import json
 import os
 import secrets
@@ -107,16 +108,21 @@ class RunFolder:
 
     def __init__(self, path, resume):
         """path: '' if nothing will be written. Exit if it holds something else than a run."""
+        self.is_named = path != ''
         self.path = Path(path).absolute()       # a reward may change the working directory
         self.resume = resume
         # Known before networks are made and the start is evaluated: a wrong folder is refused in
         # the first second.
-        self.is_old = path != '' and self.path.exists() and any(self.path.iterdir())
+        self.is_old = self.is_named and self.path.exists() and any(self.path.iterdir())
         if self.is_old and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
 
     def open(self, config):
         """Begin to write. config: all knobs."""
+        assert self.is_named, "out_dir is empty: expected the name of a folder"
+        for folder in self.path.parents:        # which the next run there would move aside
+            assert not Path(folder, 'log.jsonl').exists(), (
+                f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")
         if rank() > 0:
             return
         if self.is_old and not self.resume:
@@ -200,10 +206,15 @@ class RunFolder:
         saved = checkpoint['config'] | checkpoint['checksums']
         now = config | checksums
         for name in saved:
-            if name in now and name not in FREE and saved[name] != now[name]:
+            if name not in now or name in FREE or saved[name] == now[name]:
+                continue
+            if name == 'source of rewards':     # a bug in them may have ended the run
+                print("rewards or checker have changed since this run began: what it gains over "
+                      "its start may be theirs")
+            else:
                 fail(f"a resumed run keeps its {name}, {saved[name]!r}, not {now[name]!r}. It may "
                      f"change {', '.join(FREE)}; for another experiment begin a run with "
-                     f"--generator={self.path.name}/ckpt.pt")
+                     f"--generator={os.path.relpath(self.path)}/ckpt.pt")
         # the weights, and then the moments, which the next step needs as much
         model.load_state_dict(checkpoint['model'])
         for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
@@ -230,10 +241,13 @@ def checksum(network):
     return crc
 
 
-def checksums(config, texts, networks):
-    """Return {name: number} of the dataset's texts and of the networks. Exit if the ranks differ in
-    them, or in their config: they would learn different things."""
+def checksums(config, texts, functions, networks):
+    """Return {name: number} of the dataset's texts, of the source of rewards and checker, and of
+    the networks. Exit if the ranks differ in them, or in their config: they would learn different
+    things."""
     numbers = {'contents of dataset': zlib.crc32(repr(texts).encode())}
+    sources = [inspect.getsource(f) for f in functions if inspect.isfunction(f)]
+    numbers['source of rewards'] = zlib.crc32(repr(sources).encode())
     for name, network in zip(('generator', 'judge'), networks):
         numbers[f'contents of {name}'] = checksum(network)
     if n_ranks() > 1:
@@ -270,6 +284,8 @@ def load_checkpoint(path):
         path = f'{path}/ckpt.pt'
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+    if os.path.isdir(path):
+        fail(f"{path} has no ckpt.pt")
     if not os.path.exists(path):
         near = [str(other) for other in Path(path).parent.glob('*')]
         fail_unknown('there is no run or checkpoint', str(path), near)

@@ -34,8 +34,8 @@ class Progress:
     def expect(self, trained, dead, n_texts, more):
         """Say what can be expected. trained: the goal of the first training prompts, a list, or
         their rewards, if the goal is none of these; dead: the share of groups with equal rewards;
-        n_texts to train on, or None if their prompts are not like those held out; more: a command
-        that makes another generator."""
+        n_texts to train on, or None if their prompts are not like those held out; more():
+        how to make another generator."""
         right = np.mean(trained)
         start = np.mean(self.samples[0])
         # Training prompts are others than those held out, so the errors of both add up.
@@ -43,7 +43,8 @@ class Progress:
         is_checked = self.goal == 'verify'
         if dead > 0.9 and not (is_checked and right > 0.5):
             self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
-                              f"rewards are equal; pretrain more: {more}")
+                              f"rewards are equal; if nothing right is sampled, pretrain more: "
+                              f"{more()}")
         if (is_checked and 'verify' in self.rewards and n_texts
                 and right - start > max(0.1, 2 * error)):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "

@@ -173,6 +173,21 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids, is_right]
 
 
+def test_a_function_may_change_what_it_gets_without_changing_the_dataset():
+    records = [{'prompt': 'ab', 'answer': 'b', 'items': [1]}] * 2
+    data = Dataset(records, records, Tokenizer('char', 'abcd'), True, 6, blank_kind='answer')
+    r = complete(tiny(causal=True), data.prompts('val', 2, 3, 1))
+
+    def grows(items):
+        for one in items:
+            one.append(2)
+        return [len(one) for one in items]
+
+    scorer = Scorer(functions={'grows': grows})
+    scores = [scorer.score(['grows'], r)['grows'] for _ in range(2)]
+    assert scores[0].equal(scores[1]) and data.examples[0]['items'] == [1]
+
+
 FAILURES = {
     "missing 1 required positional argument: 'colour'": lambda completions, colour: [],
     'NoneType': lambda prompts: None,

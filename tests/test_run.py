@@ -211,7 +211,7 @@ def test_a_resumed_run_keeps_all_knobs_but_a_few_and_its_texts_and_networks():
 
 
 def test_held_out_texts_belong_to_what_a_run_is_known_by():
-    one, other = [checksums({}, (['a'], [held_out]), []) for held_out in 'xy']
+    one, other = [checksums({}, (['a'], [held_out]), (), []) for held_out in 'xy']
     assert one != other
 
 
@@ -322,7 +322,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
 
 @pytest.mark.parametrize('trained, dead, n_texts, words', [
     (NONE, 0.95, 60, 'start 0: 95% of the first groups teach nothing, because their rewards are '
-     'equal; pretrain more: python x'),
+     'equal; if nothing right is sampled, pretrain more: python x'),
     (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
      'training prompts and 0% for held-out ones; 60 texts may be too few'),
     (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
@@ -333,7 +333,7 @@ def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_agai
         trained, dead, n_texts, words, capsys):
     start, _, note = words.removeprefix('start ').partition(': ')
     progress = after([float(start)] * 4, rewards=('verify',))
-    progress.expect(trained, dead, n_texts, 'python x')
+    progress.expect(trained, dead, n_texts, lambda: 'python x')
     assert capsys.readouterr().out == (note and note + '\n')
     assert progress.verdict().partition('\n')[2] == note
 

@@ -470,6 +470,22 @@ def test_a_reward_that_ends_a_run_loses_no_step(wrong, words):
         (f"{first['eval/reward']:.3f}", f'{line:.3f}')}
 
 
+def test_a_resumed_run_says_that_its_rewards_have_changed():
+    """Their mistake may have been what ended it, so they can be mended."""
+    flags = [write('mine.py', 'rewards = {"mine": 1.0}\n'
+                   'def mine(completions):\n    return [len(set(text)) for text in completions]\n')]
+    train(*flags, '--max_iters=2')
+    assert 'have changed' not in train(*flags, '--resume=True', '--max_iters=3')
+    write('mine.py', open('mine.py').read().replace('return [', 'return [9 + '))
+    assert 'rewards or checker have changed since this run began' in train(
+        *flags, '--resume=True', '--max_iters=4')
+
+
+def test_a_reward_that_exits_before_the_first_step_is_an_error():
+    path = write('mine.py', 'rewards = {"mine": 1.0}\ndef mine(completions):\n    exit()\n')
+    fails("reward 'mine': it calls sys.exit()", *command(path))
+
+
 def test_a_reward_that_fails_on_the_second_rank_only_loses_no_step():
     """There the start is evaluated in 2 calls, a step has 1."""
     write('mended-0', '')
@@ -517,7 +533,7 @@ MISTAKES = {
     '--rewards={}': 'rewards = {}', '--rewards={"jugde":1.0}': 'jugde',
     '--group_size=1': 'group_size = 1', '--judge=config/networks/judge_labels.py': 'vocabulary',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps = 3',
-    '--resume': "'--resume='", '--beta2=1': 'beta2 = 1.0 < 1',
+    '--fill_order=learned --n_fill_steps=1': 'n_fill_steps > 1', '--resume': "'--resume='", '--beta2=1': 'beta2 = 1.0 < 1',
     '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
@@ -562,6 +578,19 @@ def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
 @pytest.mark.parametrize('flags', MISTAKES)
 def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags):
     fails(MISTAKES[flags], *command(*flags.split()))
+
+
+def test_no_folder_and_a_folder_inside_of_a_run_are_refused():
+    fails('out_dir is empty', 'train_grpo.py', *TOY, '--out_dir=')
+    train('--max_iters=0')
+    fails('the folder of a run', *command(out='run/inner'))
+
+
+def test_a_single_held_out_prompt_is_refused():
+    write('two.jsonl', '\n'.join(json.dumps(
+        {'prompt': f'{i:02}+12=', 'answer': f'{i + 12:03}', 'held_out': i == 1}) for i in range(9)))
+    fails('one held-out prompt', *command('--dataset=two.jsonl', '--blank_kind=answer',
+                                          '--rewards={"verify": 1.0}'))
 
 
 def test_prompts_without_an_answer_need_the_length_of_completions():
