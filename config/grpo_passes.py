@@ -1,8 +1,8 @@
 # the equations of grpo_config in up to five passes, left to right: a blank sees what was filled
 # before it, so nothing has to commit to one answer
 # python train_grpo.py config/grpo_passes.py
-# verify: start 88.2 %, line to beat 93.5 %, policy 99.1, 99.2, 99.0 %; seeds 1, 2, 3;
-# 200 s of one core
+# verify: start 89.4 %, line to beat 94.0 %, policy 96.7, 96.4, 96.5 %; seeds 1, 2, 3;
+# 350 s of one core
 
 n_fill_steps = 5
 fill_order = 'left'
