@@ -136,5 +136,5 @@ if __name__ == "__main__":
             print(f"{n} of {len(unmade)}, {minutes:.0f} minutes left", flush=True)
     report(groups, goal, f"{folder}/{goal.removeprefix('eval/')}.png")
     n = len(set(seeds.split(',')))
-    print(f"With {n} seeds, of twenty differences that are only noise one is larger than "
-          f"{STUDENT.get(n, 2.3)} standard errors; other generators may differ by more.")
+    print(f"With {n} seeds a difference must exceed {STUDENT.get(n, 2.3)} standard errors, or it "
+          "may be noise (1 in 20 does by chance). Values between evaluations are interpolated.")

@@ -322,7 +322,8 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
 
 @pytest.mark.parametrize('trained, dead, n_texts, words', [
     (NONE, 0.95, 60, 'start 0: 95% of the first groups teach nothing, because their rewards are '
-     'equal; if nothing right is sampled, pretrain more: python x'),
+     'equal; if nothing right is sampled, pretrain more (or less, if the held-out '
+     'loss rose): python x'),
     (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
      'training prompts and 0% for held-out ones; 60 texts may be too few'),
     (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
