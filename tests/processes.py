@@ -47,7 +47,9 @@ def toy_repository():
     """Copy what git would hold to REPOSITORY, make all recipes small, and train the networks of
     arithmetic by them. Texts that would be downloaded, or take seconds, are toys."""
     atexit.register(shutil.rmtree, REPOSITORY)
-    unwanted = shutil.ignore_patterns('out*', '.*', '__pycache__', 'wandb', 'tests')
+    # nor what the commands of the README leave behind
+    unwanted = shutil.ignore_patterns('out*', '.*', '__pycache__', 'wandb', 'tests', 'venv',
+                                      '*.jsonl', 'mine*')
     shutil.copytree(ROOT, REPOSITORY, ignore=unwanted, dirs_exist_ok=True)
     for path in REPOSITORY.glob('config/networks/*.py'):
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')

@@ -402,3 +402,15 @@ def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_t
     assert 0.45 < sum(thinks) / len(thinks) < 0.55
     right = [cups.verify(''.join(pair)) for pair in cups.texts(share=1.0, errors=0.1)[1]]
     assert 0.3 < sum(right) / len(right) < 0.7
+
+
+def test_a_name_is_new_has_its_letters_in_order_and_can_be_pronounced():
+    from data import names                      # here, where docstrings are the toy prose
+    assert names.verify('sog=', 'sozogem') == 1
+    word = next(iter(names.WORDS))
+    for prompt, wrong in (('sog=', 'sozemos'), ('sog=', 'sog'), ('sog=', 'sosogos'),
+                          ('sog=', 'soueg'), (f'{word[:3]}=', word)):
+        assert names.verify(prompt, wrong) == 0
+    train, held_out = names.texts()
+    assert not {prompt for prompt, _ in train} & {prompt for prompt, _ in held_out}
+    assert all(names.verify(*pair) == 0 for pair in train + held_out)
