@@ -1,6 +1,7 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
 # python train_grpo.py config/grpo_alliteration.py
-# alliteration: start 4.9 %, line to beat 20.3 %, policy 98.8 %; seed 1
+# alliteration: start 4.9 %, line to beat 20.3 %, policy 97.5, 98.3 %; seeds 1, 2 (with
+# --adv_norm=std 98.8 %, seed 1); 135 s of one core on a slower machine, with 98.5 % (std: 97.9)
 
 dataset = 'docstrings'
 blank_kind = 'suffix'
@@ -13,7 +14,6 @@ generator = 'config/networks/generator_completion.py'
 group_size = 8
 batch_size = 16
 
-adv_norm = 'std'            # 'batch' ends alike here: 97.5 and 98.3 %, seeds 1 and 2
 kl_beta = 0.02
 optimizer = 'muon'
 learning_rate = 1e-3

@@ -19,7 +19,7 @@ gradient_accumulation_steps = 4
 
 temperature = 0.7
 
-adv_norm = 'std'
+adv_norm = 'std'            # not compared with 'batch'
 kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
 optimizer = 'adamw'
 learning_rate = 2e-5
