@@ -170,6 +170,10 @@ class Scorer:
                 f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
             assert name != 'kl' or weight <= 0, (
                 f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
+            if name in self.functions:
+                asked = PLURAL.keys() & signature(self.functions[name]).parameters.keys()
+                assert not asked, (
+                    f"reward '{name}' asks for {asked}: expected the plural, which are lists")
         twice = self.functions.keys() & {'verify', 'reward', *BUILT_IN}
         assert not twice, (
             f"rewards: {twice} cannot be names of your functions: the built-in rewards, and "

@@ -7,6 +7,7 @@ that was downloaded from the hub.
 The folder brings its own tokenizer. A ...ForCausalLM generates, a ...ForMaskedLM fills blanks.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
+import inspect
 import itertools
 
 import torch
@@ -116,6 +117,9 @@ class Pretrained(Network):
             f"{folder} has a {name}: expected a ...ForCausalLM or a ...ForMaskedLM")
         self.causal = not name.endswith('MaskedLM')
         kind = getattr(transformers, name)
+        # older versions of transformers have another name for it
+        named = inspect.signature(kind.forward).parameters
+        self.cache_name = 'cache' if 'cache' in named else 'past_key_values'
         self.network, found = kind.from_pretrained(folder, dtype=torch.get_default_dtype(),
                                                    output_loading_info=True, **DATA)
         self.network.eval()
@@ -205,7 +209,7 @@ class Pretrained(Network):
         elif not self.has_bos and inputs[0, 0] == self.bos_id:
             n_more = -1
         inputs = F.pad(inputs, (n_more, 0), value=self.bos_id)      # of -1, pad() takes one away
-        more = {'past_key_values': cache, 'use_cache': cache is not None}
+        more = {self.cache_name: cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
         x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see Head

@@ -14,10 +14,9 @@ import itertools
 import json
 import os
 import runpy
-import sys
 
 from data.pairs import BLANK
-from run.command import fail
+from run.command import fail, words_of
 
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
 WEIGHTS = 'trained_models/AntiBERTy_md_smooth'
@@ -44,7 +43,7 @@ def make_prompts(v_genes, j_genes):
 
 
 if __name__ == "__main__":
-    folder = sys.argv[1] if len(sys.argv) == 2 else 'out/antiberty'
+    folder = (words_of(__doc__) or ['out/antiberty'])[0]
     if os.path.exists(folder):
         fail(f"{folder} is there already; expected the name of a new folder")
     try:

@@ -7,13 +7,13 @@ import json
 import re
 import runpy
 import statistics
-import sys
 
 import torch
 
 import train_grpo as grpo
 from data.dataset import rng_for
 from extras.curves import read_log
+from run.command import words_of
 from run.machine import print_line
 from sample import open_run
 
@@ -78,10 +78,8 @@ def share(pattern, loops):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
     names = ['random', 'before', 'after']       # the first two are the same in all runs
-    for folder in sys.argv[1:]:
+    for folder in words_of(__doc__, 1):
         last = {}                               # value of each number of the log
         for line in read_log(folder):
             last |= line

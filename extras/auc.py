@@ -3,11 +3,10 @@ completions from wrong ones: the share of pairs, one right and one wrong, in whi
 right one higher. At 0.5 it cannot tell them apart.
 
     python -m extras.auc out-grpo"""
-import sys
-
 import torch
 
 import train_grpo as grpo
+from run.command import words_of
 from sample import open_run
 
 
@@ -23,8 +22,9 @@ def auc(scores, labels):
 
 
 if __name__ == "__main__":
-    for folder in sys.argv[1:] or ['out-grpo']:
+    for folder in words_of(__doc__) or ['out-grpo']:
         run, networks = open_run(folder)
+        assert run.scorer.judge, f"the rewards of {folder} have no judge"
         prompts = grpo.held_out_prompts(run.data)
         for label, network in networks.items():
             names = [*grpo.rewards, 'judge', 'verify']

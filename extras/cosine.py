@@ -5,13 +5,13 @@ same completions of a run, before and after GRPO.
     python -m extras.cosine out-passes --n_fill_steps=2     # with other knobs
 """
 import copy
-import sys
 
 import torch
 from torch import nn
 
 import train_grpo as grpo
 from rollout import LIKELIHOODS
+from run.command import words_of
 from run.machine import print_line
 from sample import open_run
 
@@ -29,7 +29,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
 
 if __name__ == "__main__":
     # with an estimate the prompts get the random numbers of its masks
-    run, networks = open_run(*sys.argv[1:], '--likelihood=coupled')
+    run, networks = open_run(*words_of(__doc__, 1), '--likelihood=coupled')
     for label, network in networks.items():
         cosines = []
         for step in range(4):

@@ -6,11 +6,10 @@ prompt. A completion thinks if it is longer than one letter.
 
 none: groups of 8 without a right completion that thinks, so that GRPO cannot learn to think from
 them. thinks 1 to tokens 8: with so many swaps."""
-import sys
-
 import torch
 
 import train_grpo as grpo
+from run.command import words_of
 from run.machine import print_line
 from sample import open_run
 
@@ -40,9 +39,7 @@ def play(network, run):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        sys.exit(__doc__)
-    for path in sys.argv[1:]:
+    for path in words_of(__doc__, 1):
         run, networks = open_run(path, '--blank_kind=answer', "--rewards={'verify': 1.0}")
         for label, network in networks.items():
             print_line(f'{path}, {label}', play(network, run).items())

@@ -7,16 +7,14 @@ extras.compare calls report(), for several seeds of each variant."""
 import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from run.command import fail, fail_unknown, reading, show_error
+from run.command import fail, fail_unknown, reading, words_of
 
-sys.excepthook = show_error                     # a folder without a log needs no traceback
 # of all our pictures
 matplotlib.rcParams.update({'axes.titlelocation': 'left', 'legend.frameon': False,
                             'figure.constrained_layout.use': True, 'savefig.dpi': 130})
@@ -58,6 +56,7 @@ def check_goal(folder, goal):
 
 
 def save(figure, path):
+    assert Path(path).parent.is_dir(), f"{path} was not drawn: {Path(path).parent} is no folder"
     figure.savefig(path)
     print(f"wrote {path}")
 
@@ -112,7 +111,7 @@ def report(groups, goal, path):
 
 
 if __name__ == "__main__":
-    folders = sys.argv[1:] or ['out-grpo']
+    folders = words_of(__doc__) or ['out-grpo']
     # The large picture is the number that the run watches.
     for folder in folders:
         if not Path(folder, 'log.jsonl').exists():

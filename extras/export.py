@@ -3,17 +3,12 @@ such a folder.
 
     python -m extras.export out-smollm2 my-folder"""
 import os
-import sys
 
-from run.command import fail, show_error
+from run.command import fail, words_of
 from run.networks import load_network
 
-sys.excepthook = show_error                     # what a folder lacks is one line
-
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    run, folder = sys.argv[1:]
+    run, folder = words_of(__doc__, 2)
     if os.path.exists(folder):
         fail(f"{folder} is there already; choose a new name")
     policy, tok = load_network(run)

@@ -6,12 +6,12 @@
     python -m extras.figures antibodies out-antibodies out-antibodies-0.2 ..."""
 import collections
 import statistics
-import sys
 
 import numpy as np
 
 import train_grpo as grpo
 from extras.curves import Figure, points_of, read_json, save
+from run.command import words_of
 from sample import open_run
 
 
@@ -108,9 +108,7 @@ def antibodies(figure, *folders):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    name, *folders = sys.argv[1:]
+    name, *folders = words_of(__doc__, 2)
     figure = Figure(figsize=(10.5, 3.9))
     {'passes': passes, 'hacking': hacking, 'think': think,
      'antibodies': antibodies}[name](figure, *folders)

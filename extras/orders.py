@@ -4,15 +4,13 @@ filled in each pass, before and after GRPO, beside the curves of several runs.
     python -m extras.orders out-order                       # out-order/orders.png
     python -m extras.orders out-order left=out-left confident=out-confident
 """
-import sys
-
 import torch
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 import train_grpo as grpo
 from extras.curves import points_of, save
-from run.command import fail
+from run.command import words_of
 from sample import open_run
 
 
@@ -57,6 +55,5 @@ def draw(folder, others):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        fail("expected the folder of a run, and others as LABEL=FOLDER")
-    draw(sys.argv[1], dict(word.split('=', 1) for word in sys.argv[2:]))
+    folder, *others = words_of(__doc__, 1)
+    draw(folder, dict(word.split('=', 1) for word in others))

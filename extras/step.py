@@ -3,13 +3,11 @@ likelier each one is after the step.
 
     python -m extras.step step.png config/grpo_config.py --rewards="{'verify': 1.0}" \\
         --kl_beta=0 --entropy_coef=0 --group_size=6 --seed=31"""
-import sys
-
 from matplotlib.figure import Figure
 
 from extras.curves import save
 from extras.explain import one_step
-from run.command import fail
+from run.command import fail, words_of
 
 GOOD, BAD, GREY = '#2a7f3f', '#b3352c', '0.35'
 
@@ -48,7 +46,7 @@ def draw(path, words):
 
 
 if __name__ == "__main__":
-    path, *words = sys.argv[1:] or ['']
+    path, *words = words_of(__doc__, 1)
     if not path.endswith('.png'):
         fail("expected FILE.png, and then config files and flags of train_grpo.py")
     draw(path, words)

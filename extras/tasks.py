@@ -6,7 +6,8 @@
 docs/data.md has the results. The 200 held-out lines are the same for each number of lines."""
 import json
 import random
-import sys
+
+from run.command import fail_unknown, words_of
 
 DAYS = 'mon tue wed thu fri sat sun'.split()
 SIGNS = {1000: 'M', 900: 'CM', 500: 'D', 400: 'CD', 100: 'C', 90: 'XC', 50: 'L', 40: 'XL', 10: 'X',
@@ -60,12 +61,17 @@ def sort(rng):
     return ''.join(letters) + '=', ''.join(sorted(letters))
 
 
+TASKS = {task.__name__: task for task in (times, roman, runs, days, day_steps, sort)}
+
 if __name__ == "__main__":
-    task, n = globals()[sys.argv[1]], int(sys.argv[2])
+    name, n = words_of(__doc__, 2)
+    if name not in TASKS:
+        fail_unknown('expected a task, not', name, TASKS)
+    n = int(n)
     rng = random.Random(0)
     pairs = {}                                  # a prompt comes once
     while len(pairs) < n + 200:
-        prompt, answer = task(rng)
+        prompt, answer = TASKS[name](rng)
         pairs[prompt] = answer
     for i, (prompt, answer) in enumerate(pairs.items()):
         print(json.dumps({'prompt': prompt, 'answer': answer, 'held_out': i < 200}))

@@ -49,8 +49,9 @@ def reading(path):
 
 def fail_unknown(message, name, known):
     """Exit, and suggest known names that are similar."""
-    # names that share about half of their letters
-    similar = difflib.get_close_matches(name, known, cutoff=0.5)
+    # names with these initials, and names that share about half of their letters
+    similar = [other for other in known if name == ''.join(re.findall('(?:^|_)(.)', other))]
+    similar += difflib.get_close_matches(name, known, cutoff=0.5)
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
@@ -59,6 +60,18 @@ def find(path):
     scripts can be started from anywhere."""
     ours = Path(__file__).parent.parent / path
     return str(ours) if ours.exists() and not os.path.exists(path) else path
+
+
+def words_of(doc, at_least=0):
+    """Return the words of the command line of a script without knobs. If there are fewer, or to
+    --help, print its docstring and exit."""
+    sys.excepthook = show_error
+    words = sys.argv[1:]
+    is_help = bool({'-h', '--help'} & set(words))
+    if is_help or len(words) < at_least:
+        print(doc, flush=True)
+        sys.exit(not is_help)
+    return words
 
 
 # ---- knobs ---------------------------------------------------------------------------------------

@@ -287,14 +287,15 @@ def load_checkpoint(path):
     if os.path.isdir(path):
         fail(f"{path} has no ckpt.pt")
     if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*')]
+        near = [str(other) for other in Path(path).parent.glob('*')
+                if other.suffix == '.pt' or Path(other, 'ckpt.pt').exists()]
         fail_unknown('there is no run or checkpoint', str(path), near)
     try:
         # torch does not compare checksums: it would take any weights
         assert zipfile.ZipFile(path).testzip() is None
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        assert 'model_args' in checkpoint
+        assert {'model_args', 'model', 'config', 'vocabulary'} <= checkpoint.keys()
         return checkpoint
     except Exception as e:                      # pickle, zipfile and torch raise a dozen kinds
         fail(f"{path} is damaged, or no checkpoint and no folder that has a ckpt.pt "

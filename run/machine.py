@@ -58,7 +58,10 @@ def init_device(device, dtype):
         torch.cuda.init()                       # says so if there is no GPU
         torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
         torch.set_float32_matmul_precision('high')          # TF32
-    device = torch.empty(0, device=device).device       # 'cuda' becomes cuda:3
+    try:
+        device = torch.empty(0, device=device).device   # 'cuda' becomes cuda:3
+    except RuntimeError as e:
+        fail(f"device = '{device}': {e!s:.60}")
     if dtype == 'auto':                         # bfloat16 where the device has it
         has_bfloat16 = False
         if device.type == 'cuda':

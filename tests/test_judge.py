@@ -239,6 +239,9 @@ def test_rewards_that_do_not_exist_or_have_no_weight_are_refused():
             Scorer(functions=functions).check(rewards)
     refused("'verify' if the dataset has answers", Scorer().check, {'verify': 1.0})
     refused("'length', 'ended', 'mine'], a function", Scorer(functions=mine).check, {'fine': 1.0})
+    alone = {'mine': lambda completion: 1.0}
+    refused("asks for {'completion'}: expected the plural", Scorer(functions=alone).check,
+            {'mine': 1.0})
 
 
 # ---- words and numbers for people ----------------------------------------------------------------

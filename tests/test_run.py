@@ -96,7 +96,8 @@ def test_a_notebook_can_give_knobs_as_a_dict():
     words = ['--group_size=4', {'group_size': 8, 'rewards': {'x': 2}}, '--kl_beta=0']
     config, _ = configure(toy_knobs(), words)
     assert (config['group_size'], config['rewards'], config['kl_beta']) == (8, {'x': 2}, 0.0)
-    refused("grup_size", configure, toy_knobs(), [{'grup_size': 3}])
+    refused("['group_size']", configure, toy_knobs(), [{'grup_size': 3}])
+    refused("similar names: ['kl_beta'", configure, toy_knobs(), ['--kb=3'])       # its initials
 
 
 @pytest.mark.parametrize('line', [
@@ -394,7 +395,8 @@ def test_a_file_that_is_damaged_or_no_checkpoint_or_would_run_code_is_refused():
     assert whole.count(weight) == 1
     flipped = bytes([weight[0] ^ 1]) + weight[1:]           # one bit of one weight
     pathlib.Path('e.pt').write_bytes(whole.replace(weight, flipped))
-    for name in ('b.pt', 'c.pt', 'd.pt', 'e.pt'):
+    torch.save({'model_args': {}, 'model': {}}, 'f.pt')
+    for name in ('b.pt', 'c.pt', 'd.pt', 'e.pt', 'f.pt'):
         refused(name, load_checkpoint, name)
     assert not os.path.exists('was-here')
 
