@@ -33,17 +33,15 @@ def judge_sequences(judge, sequences, where):
     unique, index = distinct_rows(sequences)                # unique[index] equals sequences
     # A token counts as 4096 numbers, and at least one sequence is scored at a time.
     parts = unique.split(1 + NUMBERS_AT_ONCE // 4096 // unique.size(1))
+    score = classify if judge.is_classifier else token_logp
+    scores = torch.cat([score(judge, part) for part in parts])[index]           # (N,) or (N, T)
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
-    if judge.is_classifier:
-        return torch.cat([classify(judge, part) for part in parts])[index].sigmoid()
-    logp = torch.cat([token_logp(judge, part) for part in parts])[index]        # (N, T)
-    return (logp * where).sum(1) / where.sum(1)
+    return scores.sigmoid() if judge.is_classifier else (scores * where).sum(1) / where.sum(1)
 
 
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
     is_real = sequences != judge.pad_id                                         # (N, T)
-    is_real[:, 0] &= judge.has_bos              # without one the first token has no probability
     # Only real tokens have logits. Back in their rectangle, padding keeps the 0.
     logits = judge.logits(judge(sequences)[is_real])                            # (tokens, V)
     logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')

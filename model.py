@@ -99,7 +99,7 @@ class Network(nn.Module):
       blank_id, bos_id, pad_id  ids behind the V that it can produce
       block_size                tokens of the longest sequence
       args                      plain values, for checkpoints
-      hidden_matrices()         weights for Muon; not needed with optimizer = 'adamw'"""
+      blocks                    all its weights are matrices, for Muon; 'adamw' needs none"""
     new_cache = KVCache
     has_bos = True              # False: the first token of a sequence has no probability
 
@@ -195,10 +195,6 @@ class GPT(Network):
         angles = torch.outer(torch.arange(block_size), torch.cat((frequencies, frequencies)))
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
 
-    def hidden_matrices(self):
-        """Return the weights of the blocks, which are all matrices."""
-        return list(self.blocks.parameters())
-
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of ids (N, L). cache: the tokens to their left, if causal."""
         start = cache[0].size(3) if cache else 0        # an empty cache is False
@@ -209,10 +205,9 @@ class GPT(Network):
         else:                                   # a token sees everything but padding
             mask = torch.where(inputs == self.pad_id, -math.inf, 0.0)[:, None, None]
         x = self.embed(inputs)                                              # (N, L, C)
-        rotary = None
-        if self.args['positions'] == 'rotary':
-            rotary = self.rotary[:, start:stop]                             # (2, L, D)
-        else:
+        rotary = self.rotary[:, start:stop]                                 # (2, L, D)
+        if self.args['positions'] == 'learned':
+            rotary = None
             x = x + self.position.weight[start:stop]
         x = norm(x)                             # size 1, as what every layer reads
         for block in self.blocks:
@@ -234,9 +229,9 @@ def make_optimizers(model, name, weight_decay, beta2):
     # Muon orthogonalizes the update of a matrix. Embedding and output layer are matrices too, but
     # they get AdamW by convention, because their rows belong to single tokens. (qkv is one matrix
     # here, so queries, keys and values are made orthogonal together.)
-    assert name != 'muon' or hasattr(model, 'hidden_matrices'), (
+    assert name != 'muon' or hasattr(model, 'blocks'), (
         "optimizer = 'muon': a pretrained network needs 'adamw'")
-    matrices = model.hidden_matrices() if name == 'muon' else []
+    matrices = list(model.blocks.parameters()) if name == 'muon' else []
     is_matrix = set(matrices)
     others = [p for p in model.parameters() if p not in is_matrix]
     optimizers = [torch.optim.AdamW(others, betas=(0.9, beta2), fused=True,

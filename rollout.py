@@ -72,18 +72,15 @@ class Rollout:
     def of_prompts(self, chosen):
         """Return the part of this Rollout that belongs to the chosen (B,) bool prompts."""
         rows = chosen.repeat_interleave(self.prompts.k)                         # (N,)
-        stats_old = self.stats_old
-        if stats_old is not None:
-            stats_old = TokenStats(*[values[rows] for values in stats_old])
         return replace(self, prompts=self.prompts[chosen], sequences=self.sequences[rows],
                        pass_of=self.pass_of[rows], logp_sampled=self.logp_sampled[rows],
-                       kept_row=self.kept_row[rows], stats_old=stats_old, x_ref=None)
+                       kept_row=self.kept_row[rows], stats_old=None, x_ref=None)
 
     def of_epoch(self, epoch):
         """Return this Rollout as an epoch learns from it. An estimate draws its masks anew."""
         if self.likelihood == 'trajectory':
             return self
-        return replace(self, epoch=epoch, stats_old=None if epoch else self.stats_old, x_ref=None)
+        return replace(self, epoch=epoch, stats_old=None, x_ref=None)
 
     def masks(self):
         """Return the random numbers of an estimate, in [0, 1): one for each token (N, T), and one
@@ -121,7 +118,7 @@ def distinct_rows(x, is_used=None):
     """Return the distinct ones (S, C) of the rows x (..., C) that are used (...), bool, and number
     (...): which of them each row is; 0 for rows that are not used. None: all are used."""
     if is_used is None:
-        is_used = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+        is_used = torch.ones_like(x[..., 0], dtype=torch.bool)
     rows = x[is_used]                                                           # (R, C)
     n_ids = rows.max() + 1
     # Two rows are equal if they were equal so far and are in the next column, too. (For short rows
@@ -131,7 +128,7 @@ def distinct_rows(x, is_used=None):
         _, number_of_row = torch.unique(number_of_row * n_ids + column, return_inverse=True)
     distinct = rows.new_empty(int(number_of_row.max()) + 1, rows.size(1))
     distinct[number_of_row] = rows
-    number = torch.zeros(is_used.shape, dtype=torch.long, device=x.device)
+    number = torch.zeros_like(is_used, dtype=torch.long)
     number[is_used] = number_of_row
     return distinct, number
 
@@ -203,7 +200,7 @@ def in_parts(function, model, *tensors):
         return function(*tensors)
     results = []
     for start in range(0, len(tensors[0]), size):
-        part = [None if x is None else x[start:start + size] for x in tensors]
+        part = [x[start:start + size] for x in tensors]
         results.append(checkpoint(function, *part, use_reentrant=False))
     whole = []
     for parts in zip(*results):                 # of each returned tensor
@@ -259,17 +256,17 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     W = len(state_of)
     place = (state_of[:, n, t] * states.size(1) + t).flatten()              # (W * M,)
 
-    def part(place, actions, kept):
+    def part(place, actions, row):
         # tokens that were sampled at one place of one state share a distribution
         place, u = place.unique(return_inverse=True)                        # (U,), (M,)
         logits_ref = None
         if reference:
             logits_ref = reference.logits(r.x_ref.index_select(0, place))
+        kept = None if r.kept is None else r.kept[row]
         return stats_of(policy.logits(x.index_select(0, place)), u, actions, logits_ref, kept,
                         temperature)
 
-    kept = None if r.kept is None else r.kept[r.kept_row[n, t]].repeat(W, 1)
-    stats = in_parts(part, policy, place, r.sequences[n, t].repeat(W), kept)
+    stats = in_parts(part, policy, place, r.sequences[n, t].repeat(W), r.kept_row[n, t].repeat(W))
     stats = [(values.view(W, -1) * weight[:, n, t]).sum(0) for values in stats]
     stats = [values.new_zeros(r.sequences.shape).index_put((n, t), values) for values in stats]
     if r.n_decisions > 0:                       # of a learned order; they are in x, too
@@ -381,12 +378,12 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
     uniforms = prompts.uniforms.flatten(0, 1)                                   # (N, T)
     pass_of = torch.full_like(sequences, -1)
     logp_sampled = torch.zeros(sequences.shape, dtype=model.dtype, device=model.device)
+
     def sample(x, uniforms):
         return choose(model.logits(x), uniforms, greedy=greedy, **sampling)
 
     kept_row = torch.zeros_like(sequences)
     kept = []                                   # (M, V) of each pass
-    n_kept = 0
     # Each way to complete is a Python generator. Pass by pass it yields its number, which tokens
     # come next, and their features. When it goes on, it finds in `sequences` what was sampled for
     # them.
@@ -405,8 +402,7 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
             pass_of[n, t] = i
             logp_sampled[n, t] += logp
             if kept_now is not None:
-                kept_row[n, t] = n_kept + torch.arange(len(n), device=model.device)
-                n_kept += len(n)
+                kept_row[n, t] = sum(map(len, kept)) + torch.arange(len(n), device=model.device)
                 kept.append(kept_now)
     return Rollout(prompts, sequences, pass_of, logp_sampled, torch.cat(kept) if kept else None,
                    kept_row, n_decisions)
@@ -457,7 +453,8 @@ def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
             # argsort twice gives each open blank its place: 0 for the lowest key, 1 for the next
             place = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
             n_filled = ((i + 1) * n_blanks + n_passes - 1) // n_passes          # after this pass
-            now = is_open & (place < n_filled - n_blanks + is_open.sum(1, keepdim=True))
+            n_before = n_blanks - is_open.sum(1, keepdim=True)
+            now = is_open & (place < n_filled - n_before)
         n, t = now.nonzero(as_tuple=True)
         if len(n) > 0:                          # all may have decided to wait
             yield i, n, t, x[number[n], t]

@@ -778,7 +778,7 @@ def test_a_part_of_a_rollout_is_what_its_prompts_give_alone(causal, knobs):
     for r in (whole, alone):
         look_back(r, policy, reference)
     part = whole.of_prompts(chosen)
-    for name in ('sequences', 'pass_of', 'logp_sampled', 'stats_old'):
+    for name in ('sequences', 'pass_of', 'logp_sampled'):
         close(getattr(part, name), getattr(alone, name))
     kept = [r.kept[r.kept_row[r.is_sampled]] for r in (part, alone)]
     assert kept[0].equal(kept[1])

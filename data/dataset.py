@@ -3,7 +3,6 @@
 A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
 from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
 import copy
-import difflib
 import functools
 import importlib
 import itertools
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from data.pairs import BLANK, as_record, is_answer, read_records
 from data.prose import checker, paragraphs_of
+from run.command import fail_unknown, reading
 
 # letters: n prompts or sequences | T tokens in a sequence | V base ids
 # B prompts, k completions of each: N = B * k sequences
@@ -110,18 +110,12 @@ def read_texts(dataset):
         module = importlib.import_module(f'data.{dataset}')
         assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
         lists = module.texts()
-        try:
+        with reading(f'data/{dataset}.py, what texts() returns,'):
             train, held_out = [list(map(as_record, texts)) for texts in lists]
             json.dumps([train, held_out])       # raises if a column is a set, say
-        except (AssertionError, OSError):       # these are sentences already
-            raise
-        except Exception as e:                  # texts() can return anything
-            raise AssertionError(f"data/{dataset}.py, what texts() returns, is damaged, or not "
-                                 f"what was expected: {e!r:.300}") from e
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
-        similar = difflib.get_close_matches(dataset, [*modules, *os.listdir()])
-        raise AssertionError(f"there is no dataset '{dataset}'; similar names: {similar or 'none'}")
+        fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_records(dataset))
     elif dataset.endswith('.txt'):

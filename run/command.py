@@ -44,7 +44,7 @@ def reading(path):
     except (AssertionError, OSError):           # these are sentences already
         raise
     except Exception as e:                      # json, torch and safetensors raise a dozen kinds
-        fail(f"{path} is damaged, or not what was expected: {e!r:.300}")
+        raise AssertionError(f"{path} is damaged, or not what was expected: {e!r:.300}") from e
 
 
 def fail_unknown(message, name, known):
@@ -125,11 +125,8 @@ def configure(namespace, words):
             namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
-        expected = f"one of {choices}"
-        if type(choices) is range:
-            expected = f"{choices[0]} to {choices[-1]}"
         if namespace[name] not in choices:
-            fail(f"{name} = {namespace[name]!r}: expected {expected}")
+            fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
     return knobs_of(namespace), functions
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from run.command import fail, fail_unknown
-from run.machine import all_reduce, n_ranks, rank
+from run.machine import all_reduce, n_ranks, print0, rank
 
 # What a resumed run may change; anything else makes another experiment.
 FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 'eval_interval',
@@ -73,16 +73,13 @@ class Signals:
             yield
         except FloatingPointError:              # the weights are ruined, though each is finite
             raise
-        except BaseException as e:
+        except BaseException:
             step = save('ckpt.pt')
             message = f"stopped after step {step}; the same command with --resume=True goes on"
             if step is None:
                 message = "stopped while a step changed the policy; the last checkpoint stands"
             if rank() == 0:
                 say(message)
-            # a reward can call sys.exit(0), but the run is not done
-            if isinstance(e, SystemExit) and not e.code:
-                raise SystemExit(1) from e
             raise
         self.finish_step = False
 
@@ -107,19 +104,17 @@ class RunFolder:
     wandb = None
 
     def __init__(self, path, resume):
-        """path: '' if nothing will be written. Exit if it holds something else than a run."""
-        self.is_named = path != ''
+        """Exit if path holds something else than a run."""
         self.path = Path(path).absolute()       # a reward may change the working directory
         self.resume = resume
         # Known before networks are made and the start is evaluated: a wrong folder is refused in
         # the first second.
-        self.is_old = self.is_named and self.path.exists() and any(self.path.iterdir())
+        self.is_old = self.path.exists() and any(self.path.iterdir())
         if self.is_old and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
 
     def open(self, config):
         """Begin to write. config: all knobs."""
-        assert self.is_named, "out_dir is empty: expected the name of a folder"
         for folder in self.path.parents:        # which the next run there would move aside
             assert not Path(folder, 'log.jsonl').exists(), (
                 f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")
@@ -184,8 +179,8 @@ class RunFolder:
         for sample in samples:
             print(json.dumps({'step': step} | sample, default=str), file=self.samples, flush=True)
 
-    def save(self, names, model, vocabulary, config, more):
-        """Save a checkpoint under these names."""
+    def save(self, name, model, vocabulary, config, more):
+        """Save a checkpoint under this name."""
         if rank() > 0:
             return
         # The log is open, so it is ours wherever it went. If the folder was renamed, another run
@@ -193,9 +188,8 @@ class RunFolder:
         ours = os.fstat(self.file.fileno())
         path = self.path / 'log.jsonl'
         assert path.exists() and os.path.samestat(os.stat(path), ours), (
-            f"{self.path} was moved, or holds another run now, so {names} were not saved")
-        for name in names:
-            save_checkpoint(self.path / name, model, vocabulary, config, **more)
+            f"{self.path} was moved, or holds another run now, so {name} was not saved")
+        save_checkpoint(self.path / name, model, vocabulary, config, **more)
 
     def restore(self, config, checksums, model, optimizers):
         """Load the weights of a run and the state of its optimizers. Return its checkpoint. Refuse
@@ -209,8 +203,8 @@ class RunFolder:
             if name not in now or name in FREE or saved[name] == now[name]:
                 continue
             if name == 'source of rewards':     # a bug in them may have ended the run
-                print("rewards or checker have changed since this run began: what it gains over "
-                      "its start may be theirs")
+                print0("rewards or checker have changed since this run began: what it gains over "
+                       "its start may be theirs")
             else:
                 fail(f"a resumed run keeps its {name}, {saved[name]!r}, not {now[name]!r}. It may "
                      f"change {', '.join(FREE)}; for another experiment begin a run with "

@@ -59,28 +59,21 @@ class Progress:
     def best_step(self):
         """Return the step of the best evaluation, of equal ones the last. It is chosen on the same
         prompts that it is reported on, so its number is a little too good."""
-        best = 0
-        for step, values in self.samples.items():
-            if np.mean(values) >= np.mean(self.samples[best]):
-                best = step
-        return best
+        return max(self.samples, key=lambda step: (np.mean(self.samples[step]), step))
 
     def numbers(self):
         """Return pairs (name, number) of the last evaluation, for the console."""
         last = max(self.means)
         means = self.means[last]
-        start = self.samples[0]
-        now = self.samples[last]
-        above, error = difference(now, self.line)
+        above, error = difference(self.samples[last], self.line)        # taken prompt by prompt
         numbers = [
-            (self.goal, np.mean(now)),
+            (self.goal, np.mean(self.samples[last])),
             ('greedy', means[f'greedy/{self.goal}']),
-            ('start', np.mean(start)),
+            ('start', np.mean(self.samples[0])),
             ('line to beat', np.mean(self.line)),
             ('above it', above),
             ('standard error', error),
         ]
-        # The error is that of the difference, which is taken prompt by prompt.
         if self.goal == 'reward':               # a sum, which hides its parts
             for name in dict.fromkeys(['verify', *self.rewards]):       # `verify` once
                 if f'eval/{name}' in means:
@@ -94,18 +87,16 @@ class Progress:
         start = values[0]
         before = values[-2:][0]                 # the evaluation before the last, if there is one
         now = values[-1]
-        # From the weakest sentence to the strongest; a later one replaces those before.
         gain, error = difference(now, start)
-        noise = 2 * error
-        words = f"no different from the start, {gain:+.3f} +- {noise:.3f}"
-        if gain < -noise:
-            words = f"it fell from {np.mean(start):.3f}, {gain:.3f} +- {noise:.3f}"
-        if gain > noise:
+        above, error_above = difference(now, self.line)
+        if above > 2 * error_above:
+            words = f"above the line to beat by {above:.3f} +- {2 * error_above:.3f}"
+        elif gain > 2 * error:
             words = f"not above the line to beat, but above the start by {gain:.3f}"
-        above, error = difference(now, self.line)
-        noise = 2 * error
-        if above > noise:                       # this says more than the sentences before
-            words = f"above the line to beat by {above:.3f} +- {noise:.3f}"
+        elif gain < -2 * error:
+            words = f"it fell from {np.mean(start):.3f}, {gain:.3f} +- {2 * error:.3f}"
+        else:
+            words = f"no different from the start, {gain:+.3f} +- {2 * error:.3f}"
         rise, error = difference(now, before)
         if rise > 2 * error:
             words += "; still rising, so try a larger --max_iters"
@@ -128,11 +119,9 @@ def group_of(r, scores, b=0, **more):
     k = r.prompts.k
     for j, case in enumerate(r.cases()[b * k:(b + 1) * k]):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
-        for name, values in more.items():
-            sample[name] = values[b, j].item()
-        sample['scores'] = {}                   # apart: a reward can have any name
-        for name, values in scores.items():
-            sample['scores'][name] = values[b, j].item()
+        sample |= {name: values[b, j].item() for name, values in more.items()}
+        # apart: a reward can have any name
+        sample['scores'] = {name: values[b, j].item() for name, values in scores.items()}
         samples.append(sample)
         if not r.prompts.causal and r.pass_of.max() > 0:
             sample['passes'] = letters_of_passes(r, b * k + j)

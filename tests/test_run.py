@@ -182,12 +182,12 @@ def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
 def test_a_folder_that_was_renamed_or_replaced_while_its_run_lives_is_not_written_to():
     gpt = tiny()
     folder = open_folder('mine')
-    folder.save(['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 1})
+    folder.save('ckpt.pt', gpt, TOK.vocabulary, {}, {'step': 1})
     os.rename('mine', 'theirs')
-    refused('mine was moved', folder.save, ['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 2})
+    refused('mine was moved', folder.save, 'ckpt.pt', gpt, TOK.vocabulary, {}, {'step': 2})
     open_folder('mine').log(0, {'a': 1})        # another run takes the name
     before = pathlib.Path('mine/log.jsonl').read_text()
-    refused('mine was moved', folder.save, ['ckpt.pt'], gpt, TOK.vocabulary, {}, {'step': 2})
+    refused('mine was moved', folder.save, 'ckpt.pt', gpt, TOK.vocabulary, {}, {'step': 2})
     folder.log(2, {'a': 2})                     # the log stays with the run
     assert '"step": 2' in pathlib.Path('theirs/log.jsonl').read_text()
     assert pathlib.Path('mine/log.jsonl').read_text() == before
@@ -199,7 +199,7 @@ def test_a_resumed_run_keeps_all_knobs_but_a_few_and_its_texts_and_networks():
     config = CONFIG | train_grpo.DEFAULTS
     sums = {'contents of dataset': 1, 'contents of generator': 2, 'contents of judge': 3}
     folder = open_folder('mine')
-    folder.save(['ckpt.pt'], gpt, TOK.vocabulary, config, {
+    folder.save('ckpt.pt', gpt, TOK.vocabulary, config, {
         'step': 1, 'checksums': sums, 'optimizers': []})
     for name in config:
         resume = lambda: folder.restore(config | {name: 'new'}, sums, gpt, [])
