@@ -88,7 +88,8 @@ BUILT_IN = {
     'distinct': distinct,
     'kl': kl,
     'tokens': lambda scorer, r: r.lengths,      # number of sampled tokens
-    'passes': lambda scorer, r: r.pass_of.amax(1) + 1,  # used to fill the blanks; weight < 0
+    # used to fill the blanks; weight < 0
+    'passes': lambda scorer, r: r.lengths if r.prompts.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }
@@ -127,7 +128,7 @@ class Scorer:
                 assert not bad.any(), (
                     f"{cases()[bad.argmax()]['completion']!r:.60} got {values[bad.argmax()]}")
             except SystemExit as e:             # of a signal, which has a code; or of a function
-                assert e.code, f"reward '{name}': it calls sys.exit()"
+                assert type(e.code) is int and e.code > 128, f"reward '{name}': it calls sys.exit()"
                 raise
             except Exception as e:              # a function of yours can raise anything
                 raise AssertionError(f"reward '{name}': {type(e).__name__}: {e}") from e
@@ -138,11 +139,12 @@ class Scorer:
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
-        if name == 'verify':                    # one completion at a time
-            return [call(self.verify, case) for case in cases()]
         # a list for each column; copied, because a function may change what it gets
-        columns = {PLURAL.get(column, column): copy.deepcopy([case[column] for case in cases()])
+        columns = {column: [copy.deepcopy(case[column]) for case in cases()]
                    for column in cases()[0]}
+        if name == 'verify':                    # one completion at a time
+            return [call(self.verify, dict(zip(columns, case))) for case in zip(*columns.values())]
+        columns = {PLURAL.get(column, column): values for column, values in columns.items()}
         values = call(self.functions[name], columns)
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]

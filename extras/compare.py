@@ -42,16 +42,16 @@ goal = 'eval/verify'        # a number of log.jsonl
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
 
-def checksum():
-    """Return a number that changes with the scripts and config files of this folder."""
+def checksum(words):
+    """Return a number that changes with the scripts and config files of this folder, and with the
+    config files among words."""
     crc = 0
+    paths = [Path(word) for word in words if os.path.isfile(word)]
     for pattern in ('*.py', 'data/*.py', 'run/*.py', 'config/**/*.py'):
-        for path in sorted(Path().glob(pattern)):
-            crc = zlib.crc32(path.read_bytes(), crc)
+        paths += sorted(Path().glob(pattern))
+    for path in paths:
+        crc = zlib.crc32(path.read_bytes(), crc)
     return crc
-
-
-CHECKSUM = checksum()                           # before the runs: a later change counts as one
 
 
 def is_finished(folder, made_from):
@@ -99,12 +99,12 @@ if __name__ == "__main__":
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     pairs = [word.split('=', 1) for word in words if word not in shared]
     variants = dict(pairs)
-    if not variants or ',' not in seeds or os.path.isfile(folder):
+    if not variants or not re.fullmatch(r'\d+(,\d+)+', seeds) or os.path.isfile(folder):
         fail("expected FOLDER, words for all runs, two or more --seeds, and variants NAME=WORDS")
     # a name becomes a folder
     if len(variants) < len(pairs) or not all(re.fullmatch(r'\w[\w.-]*', name) for name in variants):
         fail(f"{[name for name, _ in pairs]}: expected different names of letters, digits, - and _")
-    if len(set(seeds.split(','))) < len(seeds.split(',')):
+    if len(set(map(int, seeds.split(',')))) < len(seeds.split(',')):
         fail(f"--seeds={seeds}: expected different ones, or their errors are too small")
     for word in [*shared, *' '.join(variants.values()).split()]:
         if word.startswith(('--seed=', '--out_dir=', '--resume')):
@@ -114,8 +114,10 @@ if __name__ == "__main__":
     contents = {}                               # of data and networks
     seconds = {}
     for name, own in variants.items():
-        checksums, seconds[name] = seconds_of([*shared, *own.split(), '--out_dir='])
-        contents[name] = [CHECKSUM, *checksums.values()]
+        run_words = [*shared, *own.split()]
+        contents[name] = [checksum(run_words)]  # before the runs: a later change counts as one
+        checksums, seconds[name] = seconds_of([*run_words, '--out_dir='])
+        contents[name] += checksums.values()
     runs = []
     groups = {name: [] for name in variants}
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine

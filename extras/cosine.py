@@ -35,6 +35,8 @@ if __name__ == "__main__":
         for step in range(4):
             prompts = grpo.get_prompts(run.data, step)
             micro_steps, _, advantages = grpo.collect(network, run.scorer, prompts)
+            if not advantages.any():            # all groups are dead: there is no gradient
+                continue
             exact, *others = [gradient(network, micro_steps, advantages, name)
                               for name in LIKELIHOODS]
             cosines.append([torch.cosine_similarity(exact, other, 0).item() for other in others])

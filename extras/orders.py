@@ -56,4 +56,5 @@ def draw(folder, others):
 
 if __name__ == "__main__":
     folder, *others = words_of(__doc__, 1)
+    assert all('=' in word for word in others), f"{others}: expected LABEL=FOLDER of each"
     draw(folder, dict(word.split('=', 1) for word in others))

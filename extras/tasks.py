@@ -67,11 +67,14 @@ if __name__ == "__main__":
     name, n = words_of(__doc__, 2)
     if name not in TASKS:
         fail_unknown('expected a task, not', name, TASKS)
-    n = int(n)
+    assert n.isdigit(), f"expected a number of lines, not {n}"
     rng = random.Random(0)
     pairs = {}                                  # a prompt comes once
-    while len(pairs) < n + 200:
+    for _ in range(100 * (int(n) + 200)):
+        if len(pairs) == int(n) + 200:
+            break
         prompt, answer = TASKS[name](rng)
         pairs[prompt] = answer
+    assert len(pairs) == int(n) + 200, f"{name} has no {n} prompts besides 200 held out"
     for i, (prompt, answer) in enumerate(pairs.items()):
         print(json.dumps({'prompt': prompt, 'answer': answer, 'held_out': i < 200}))

@@ -3,6 +3,7 @@ whole."""
 import contextlib
 import inspect
 import json
+import linecache
 import os
 import secrets
 import signal
@@ -107,11 +108,14 @@ class RunFolder:
         """Exit if path holds something else than a run."""
         self.path = Path(path).absolute()       # a reward may change the working directory
         self.resume = resume
-        # Known before networks are made and the start is evaluated: a wrong folder is refused in
-        # the first second.
-        self.is_old = self.path.exists() and any(self.path.iterdir())
-        if self.is_old and not Path(self.path, 'log.jsonl').exists():
+        # Before networks are made and the start is evaluated: a wrong folder is refused in the
+        # first second.
+        if self.is_old() and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
+
+    def is_old(self):
+        """Return whether there is something in the folder."""
+        return self.path.exists() and any(self.path.iterdir())
 
     def open(self, config):
         """Begin to write. config: all knobs."""
@@ -120,7 +124,7 @@ class RunFolder:
                 f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")
         if rank() > 0:
             return
-        if self.is_old and not self.resume:
+        if self.is_old() and not self.resume:   # perhaps since a minute ago
             self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
         os.makedirs(self.path, exist_ok=True)
         # Held from here on, so that no other run can write here or move this folder aside.
@@ -236,11 +240,14 @@ def checksum(network):
 
 
 def checksums(config, texts, functions, networks):
-    """Return {name: number} of the dataset's texts, of the source of rewards and checker, and of
+    """Return {name: number} of the dataset's texts, of the files with rewards and checker, and of
     the networks. Exit if the ranks differ in them, or in their config: they would learn different
     things."""
     numbers = {'contents of dataset': zlib.crc32(repr(texts).encode())}
-    sources = [inspect.getsource(f) for f in functions if inspect.isfunction(f)]
+    functions = [getattr(f, 'func', f) for f in functions]              # of functools.partial
+    # of the whole file, which has what they use
+    sources = [linecache.getlines(f.__code__.co_filename) for f in functions
+               if inspect.isfunction(f)]
     numbers['source of rewards'] = zlib.crc32(repr(sources).encode())
     for name, network in zip(('generator', 'judge'), networks):
         numbers[f'contents of {name}'] = checksum(network)

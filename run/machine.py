@@ -127,9 +127,10 @@ def as_numbers(values):
     """Return values {name: number or tensor} as {name: number}; all of them must be finite."""
     # float() waits for the device, so this is called once a step.
     numbers = {name: float(value) for name, value in values.items()}
-    assert math.isfinite(sum(numbers.values())), (
-        f"not finite: {numbers}; no checkpoint was overwritten; is learning_rate too large, or a "
-        "reward?")
+    bad = [name for name, value in numbers.items() if not math.isfinite(value)]
+    assert not bad, (
+        f"{bad} are not finite, so no checkpoint was overwritten; is learning_rate too large, or a "
+        "reward, or a weight of the loss?")
     return numbers
 
 

@@ -97,8 +97,9 @@ def open_networks(names, config, device):
     paths = []
     running = []                                # processes that make networks
     for name in names:
-        name = find(name)
-        path = make_network(name, config, running) if name.endswith('.py') else name
+        path = find(name)
+        if name.endswith('.py'):                # a recipe (not evil.py/, which find() would clean)
+            path = make_network(path, config, running)
         paths.append(path)
     wait_for(running)
     if rank() == 0:                             # let the others go on

@@ -41,12 +41,12 @@ class Progress:
         # Training prompts are others than those held out, so the errors of both add up.
         error = sum(np.var(values) / len(values) for values in (trained, self.samples[0])) ** 0.5
         is_checked = self.goal == 'verify'
-        if dead > 0.9 and not (is_checked and right > 0.5):
+        is_rewarded = is_checked and 'verify' in self.rewards
+        if dead > 0.9 and not (is_rewarded and right > 0.5):
             self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
                               f"rewards are equal; if nothing right is sampled, pretrain more (or "
                               f"less, if the held-out loss rose): {more()}")
-        if (is_checked and 'verify' in self.rewards and n_texts
-                and right - start > max(0.25, 2 * error)):
+        if is_rewarded and n_texts and right - start > max(0.25, 2 * error):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
                               f"for training prompts and {start:.0%} for held-out ones; "
                               f"{n_texts} texts may be too few")

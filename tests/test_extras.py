@@ -193,6 +193,10 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
     write('x.py', toy + 'seed = 3')
     assert compare('x.py', 'b=')[1] == ['b-1', 'b-2']
+    os.mkdir('elsewhere')
+    for text, is_new in ((toy, True), (toy, False), (toy + 'seed = 3', True)):
+        write('elsewhere/x.py', text)
+        assert compare('elsewhere/x.py', 'b=')[1] == ['b-1', 'b-2'] * is_new
     other = make_network('generator_arithmetic', '--seed=2')
     for network, is_new in (('out/generator_arithmetic.pt', True), (other, True), (other, False)):
         shutil.copy(network, 'mine.pt')

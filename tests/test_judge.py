@@ -208,6 +208,17 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
         Scorer(verify=lambda completion: math.nan).score(['verify'], rollout_of_records)
 
 
+def test_a_verifier_may_change_what_it_gets(rollout_of_records):
+    def verify(completion, tags):
+        return float(tags.pop())
+
+    for case in rollout_of_records.prompts.examples:
+        case['tags'] = [0.5, 1.0]
+    for _ in range(3):
+        scores = Scorer(verify=verify).score(['verify'], rollout_of_records)['verify']
+        assert (scores == 1).all()
+
+
 def test_a_signal_is_no_failure_of_a_reward(rollout_of_records):
     def stop(prompts):
         sys.exit(130)                           # as a signal does

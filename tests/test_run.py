@@ -170,6 +170,13 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
     refused('thesis is no folder of a run', RunFolder, 'thesis', False)
 
 
+def test_a_run_that_has_ended_in_the_meantime_is_moved_aside_too():
+    folder = RunFolder('mine', False)           # and now it makes networks, for a minute
+    open_folder('mine').lock.release()
+    folder.open(CONFIG)
+    assert os.path.exists('mine-1/log.jsonl')
+
+
 def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
     open_folder('mine').lock.release()
     write('mine/best.pt', '')
@@ -329,6 +336,9 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
      'training prompts and 0% for held-out ones; 60 texts may be too few'),
     (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
     (SOME, 0.5, 60, 'start 0.5: '),
+    (SOME, 1.0, 60, 'start 0.5: 100% of the first groups teach nothing, because their rewards are '
+     'equal; if nothing right is sampled, pretrain more (or less, if the held-out '
+     'loss rose): python x'),
     (ALL, 0.5, 60, 'start 1: little is left to learn: the line to beat is 100%'),
 ])
 def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_again(

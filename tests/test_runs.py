@@ -474,13 +474,15 @@ def test_a_reward_that_ends_a_run_loses_no_step(wrong, words):
 
 def test_a_resumed_run_says_that_its_rewards_have_changed():
     """Their mistake may have been what ended it, so they can be mended."""
-    flags = [write('mine.py', 'rewards = {"mine": 1.0}\n'
-                   'def mine(completions):\n    return [len(set(text)) for text in completions]\n')]
+    flags = [write('mine.py', 'rewards = {"mine": 1.0}\nMORE = 0\ndef mine(completions):\n'
+                   '    return [MORE + len(set(text)) for text in completions]\n')]
     train(*flags, '--max_iters=2')
     assert 'have changed' not in train(*flags, '--resume=True', '--max_iters=3')
-    write('mine.py', open('mine.py').read().replace('return [', 'return [9 + '))
-    assert 'rewards or checker have changed since this run began' in train(
-        *flags, '--resume=True', '--max_iters=4')
+    # the function, or a constant that it uses
+    for steps, old, new in ((4, 'return [', 'return [9 + '), (5, 'MORE = 0', 'MORE = 1')):
+        write('mine.py', open('mine.py').read().replace(old, new))
+        assert 'rewards or checker have changed since this run began' in train(
+            *flags, '--resume=True', f'--max_iters={steps}')
 
 
 def test_a_reward_that_exits_before_the_first_step_is_an_error():
@@ -670,13 +672,14 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
 
 
 @pytest.mark.parametrize('knob', ['generator', 'judge'])
-def test_sample_runs_no_program_that_a_checkpoint_names(knob):
+@pytest.mark.parametrize('path', ['evil.py', 'evil.py/'])
+def test_sample_runs_no_program_that_a_checkpoint_names(knob, path):
     write('evil.py', "open('was-here', 'w')\n")
     train('--max_iters=0', '--rewards={"judge": 1.0}')
     checkpoint = load_checkpoint('run')
-    checkpoint['config'][knob] = 'evil.py'
+    checkpoint['config'][knob] = os.path.abspath('evil.py') + path.removeprefix('evil.py')
     torch.save(checkpoint, 'run/ckpt.pt')
-    fails(f'names evil.py as its {knob}', 'sample.py', 'run', '--num_samples=1')
+    fails('evil.py', 'sample.py', 'run', '--num_samples=1')
     assert not os.path.exists('was-here')
 
 
