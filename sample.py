@@ -88,7 +88,7 @@ if __name__ == "__main__":
                     scores |= run.scorer.score([name], r)
                 except AssertionError as e:
                     # A typed prompt has no answer and no columns: leave out what asks for them.
-                    if not (prompt and type(e.__cause__) is TypeError):
+                    if not (prompt and type(e.__cause__) in (TypeError, KeyError)):
                         raise
             show_group(label, group_of(r, scores))
         print()

@@ -1,7 +1,7 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
 # python train_grpo.py config/grpo_alliteration.py
-# alliteration: start 4.9 %, line to beat 20.3 %, policy 97.5, 98.3 %; seeds 1, 2 (with
-# --adv_norm=std 98.8 %, seed 1); 135 s of one core on a slower machine, with 98.5 % (std: 97.9)
+# alliteration: start 4.9 %, line to beat 20.3 %, policy 98.5, 98.2, 97.4 %; seeds 1, 2, 3 (with
+# --adv_norm=std 97.9, 97.3, 97.8 %); 135 s of CPU time, besides pretraining
 
 dataset = 'docstrings'
 blank_kind = 'suffix'

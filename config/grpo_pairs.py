@@ -1,7 +1,8 @@
 # your own prompts and answers: --dataset=mine.jsonl
 # python train_grpo.py config/grpo_pairs.py --dataset=mine.jsonl
-# verify: start 13.6 %, line to beat 25.7 %, policy 90.7, 85.7, 84.3 %; seeds 1, 2, 3 (265 lines of
-# times, hours 1 to 9); 21 to 29 s of one busy core
+# python -m extras.tasks times 1000 > mine.jsonl      gives such a file, and with it verify: start
+# 29.6 %, line to beat 49.5 %, policy 79.1, 80.5, 80.9 %; seeds 1, 2, 3; 25 s of CPU time, and 10 s
+# for the generator
 
 dataset = 'mine.jsonl'
 blank_kind = 'answer'

@@ -28,7 +28,7 @@ def read_log(folder):
     """Return a run's log in the order of steps: the last training line and the last evaluation line
     of each step. A resumed run repeats the steps after its last checkpoint."""
     lines = {}
-    with open(f'{folder}/log.jsonl', encoding='utf-8') as file:
+    with open(f'{folder}/log.jsonl', encoding='utf-8', errors='replace') as file:
         for text in file:
             # a line that is damaged, such as the last one of a run that was killed
             with contextlib.suppress(ValueError, KeyError, TypeError):
