@@ -192,6 +192,6 @@ if __name__ == "__main__":
                 break
     else:                                       # no break
         if stop_at > 0:
-            print(f"held-out verify never reached stop_at = {stop_at}: does the task need answers "
-                  "with steps, or more data? (docs/data.md: If it does not learn)")
+            print(f"held-out verify never reached stop_at = {stop_at}; if too little is right for "
+                  "GRPO, too: docs/data.md, If it does not learn")
     save_checkpoint(path, network, tok.vocabulary, config)

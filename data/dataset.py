@@ -115,7 +115,8 @@ def read_texts(dataset):
             json.dumps([train, held_out])       # raises if a column is a set, say
         verify = getattr(module, 'verify', None)
     elif not os.path.isfile(dataset):
-        fail_unknown('there is no dataset', dataset, [*modules, *os.listdir()])
+        fail_unknown('expected a module of data/ or a file (to try one: python -m extras.tasks '
+                     'times 1000 > mine.jsonl), not', dataset, [*modules, *os.listdir()])
     elif dataset.endswith('.jsonl'):
         train, held_out = hold_out(read_records(dataset))
     elif dataset.endswith('.txt'):
