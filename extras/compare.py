@@ -131,7 +131,8 @@ if __name__ == "__main__":
     os.environ['OMP_NUM_THREADS'] = '1'
     began = time.time()
     minutes = sum(run[3] for run in unmade) / min(n_processes, max(1, len(unmade))) / 60
-    print(f"{len(unmade)} runs to make, about {minutes:.1f} minutes", flush=True)
+    print(f"{len(unmade)} runs to make, about {minutes:.1f} minutes (if you stop it, what is "
+          "finished is kept)", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, unmade), 1):
             minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)

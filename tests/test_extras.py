@@ -177,7 +177,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         compare('x.py', 'a=--group_size=2', 'b=--group_size=13')
     text, names = compare('x.py', 'a=--group_size=2', 'b=')
     assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
-    assert re.search(r'(?m)^\d runs to make, about \d\.\d minutes$', text)
+    assert re.search(r'(?m)^\d runs to make, about \d\.\d minutes \(', text)
     assert 'With 2 seeds a difference must exceed 12.7 standard errors' in text
     for table in text.split('cpu_seconds'):     # the start, halfway, the end
         a, b, gap = re.findall(r'(?m)^[ab] .*', table)
