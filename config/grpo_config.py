@@ -1,7 +1,7 @@
 # blanks of equations, a likelihood judge
 # python train_grpo.py config/grpo_config.py
-# verify: start 44.6 %, line to beat 44.7 %, policy 94.6 +- 0.9 %; seeds 1 to 5; 33 s of one core,
-# besides pretraining
+# verify: start 44.6 %, line to beat 44.7 %, policy 94.6 +- 0.9 %; seeds 1 to 5. From nothing
+# to the end 90 s of an idle Intel Xeon (101 s of CPU time: two networks are made side by side)
 
 dataset = 'arithmetic'
 rewards = {'judge': 1.0}
