@@ -170,6 +170,7 @@ if __name__ == "__main__":
     optimizers = make_optimizers(network, optimizer, weight_decay, beta2)
 
     began = time.time()
+    shown = 0                                   # the step of the last line of the console
     for step in range(1, max_iters + 1):
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
@@ -186,8 +187,11 @@ if __name__ == "__main__":
                 numbers['held-out verify'] = scores['verify'].mean()
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
-            print_line(f'{path} step {step}', as_numbers(numbers).items())
-            if stop_at > 0 and numbers.get('held-out verify', 0) >= stop_at:
+            stops = 0 < stop_at <= numbers.get('held-out verify', 0)
+            if stops or step in (1, max_iters) or step >= shown + max_iters / 10:
+                shown = step                    # about ten lines, however often it looks
+                print_line(f'{path} step {step}', as_numbers(numbers).items())
+            if stops:
                 print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break
     else:                                       # no break
