@@ -5,7 +5,6 @@ log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -154,30 +153,6 @@ class Scorer:
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
-
-    def check(self, rewards):
-        """Refuse rewards {name: weight} that do not exist or have no weight."""
-        known = [*BUILT_IN, *self.functions]
-        if self.verify:
-            known.append('verify')
-        assert rewards, "rewards = {}: expected one or more"
-        for name, weight in rewards.items():
-            assert name in known, (
-                f"rewards: expected one of {known}, a function of a config file on the command "
-                "line (add the file that defines it), or 'verify' if the dataset has answers or a "
-                f"checker, not '{name}'")
-            assert type(weight) in (int, float) and math.isfinite(weight), (
-                f"rewards = {rewards}: expected a finite number as the weight of '{name}'")
-            assert name != 'kl' or weight <= 0, (
-                f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
-            if name in self.functions:
-                asked = PLURAL.keys() & signature(self.functions[name]).parameters.keys()
-                assert not asked, (
-                    f"reward '{name}' asks for {asked}: expected the plural, which are lists")
-        twice = self.functions.keys() & {'verify', 'reward', *BUILT_IN}
-        assert not twice, (
-            f"rewards: {twice} cannot be names of your functions: the built-in rewards, and "
-            "`reward`, the sum of all, have them")
 
 
 signature = functools.cache(inspect.signature)  # verify() is called for each completion

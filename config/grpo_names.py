@@ -1,7 +1,7 @@
 # three letters become a new name: a checker, and no answers
 # python train_grpo.py config/grpo_names.py
-# verify: start 19 %, line to beat 53 %, policy 94.9, 92.8, 94.9 %; seeds 1, 2, 3; 100 s of one busy
-# core, besides pretraining
+# verify: start 19 %, line to beat 53 %, policy 94.9, 92.8, 94.9 %; seeds 1, 2, 3; 87 s of an
+# idle Intel Xeon (87 s of CPU time), besides pretraining
 
 dataset = 'names'
 blank_kind = 'answer'

@@ -34,6 +34,7 @@ STYLES = {'left': ('left to right, one blank a pass', '--'),
 def draw(folder, others):
     """Draw the run of a folder, and curves of it and of others {label: folder}."""
     run, networks = open_run(folder)
+    assert grpo.n_fill_steps > 1, f"{folder} fills in one pass; an order needs several"
     figure = Figure(figsize=(11, 3.6))
     axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
     for axis, (label, network) in zip(axes, networks.items()):

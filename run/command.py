@@ -149,6 +149,10 @@ def values_of(word, knobs):
         values = runpy.run_path(word, knobs)
     except SystemExit as e:
         fail(f"{word} calls sys.exit({e.code!r}); expected a config file")
+    except SyntaxError as e:                    # it names the line itself
+        fail(f"{word}: {e}")
+    except NameError as e:
+        raise AssertionError(f"{word}: {e}; text needs quotes") from e
     return {name: value for name, value in values.items()
             if name[0].islower() and not inspect.ismodule(value)
             and type(value).__module__ != '__future__'}         # of from __future__ import ...

@@ -180,6 +180,8 @@ class RunFolder:
 
     def log_samples(self, step, samples):
         """Append samples, a list of dicts, to samples.jsonl, one a line."""
+        if rank() > 0:
+            return
         for sample in samples:
             print(json.dumps({'step': step} | sample, default=str), file=self.samples, flush=True)
 

@@ -48,8 +48,8 @@ def barrier():
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device.
     """
-    if rank() >= n_ranks():
-        fail(f"RANK = {rank()}, but WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
+    if rank() >= n_ranks() or n_ranks() > 1 and 'MASTER_ADDR' not in os.environ:
+        fail(f"RANK = {rank()}, WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
     torch.set_float32_matmul_precision('highest')           # an earlier call may have changed it
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':

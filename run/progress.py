@@ -31,11 +31,12 @@ class Progress:
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
 
-    def expect(self, trained, dead, n_texts, more):
-        """Say what can be expected. trained: the goal of the first training prompts, a list, or
-        their rewards, if the goal is none of these; dead: the share of groups with equal rewards;
-        n_texts to train on, or None if their prompts are not like those held out; more():
-        how to make another generator."""
+    def expect(self, scores, dead, data, more):
+        """Say what can be expected. scores {name: (P, k)}: of the first training prompts; dead: the
+        share of groups with equal rewards; data: the Dataset; more(): how to make another
+        generator."""
+        trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
+        n_texts = len(data.rows_of['train'])
         right = np.mean(trained)
         start = np.mean(self.samples[0])
         # Training prompts are others than those held out, so the errors of both add up.
@@ -46,7 +47,9 @@ class Progress:
             self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
                               f"rewards are equal; if nothing right is sampled, pretrain more (or "
                               f"less, if the held-out loss rose): {more()}")
-        if is_rewarded and n_texts and right - start > max(0.25, 2 * error):
+        # (where blanks are marked, held-out prompts need not be like those to train on)
+        is_alike = data.blank_kind != 'marked'
+        if is_rewarded and is_alike and right - start > max(0.25, 2 * error):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
                               f"for training prompts and {start:.0%} for held-out ones; "
                               f"{n_texts} texts may be too few")
@@ -112,6 +115,15 @@ def difference(a, b):
     return gaps.mean(), error
 
 
+def first_group(micro_step, scores, names, advantages):
+    """Return the first group of a micro-step that teaches something, or else its first; its scores
+    are those of these names."""
+    index, r = micro_step
+    b = int(advantages[index].any(1).float().argmax())
+    return group_of(r, {name: scores[name][index] for name in names}, b,
+                    reward=scores['reward'][index], advantage=advantages[index])
+
+
 def group_of(r, scores, b=0, **more):
     """Return group b of a Rollout, a list of dicts: prompt, completion, its `more` (P, k), such as
     advantage=..., and its scores {name: (P, k)}."""
@@ -156,12 +168,12 @@ def show_group(label, samples, max_rows=6):
     if len(rows) > max_rows:                    # the best and the worst
         del rows[max_rows // 2:-(max_rows // 2)]
     columns = ''.join(f' {name:>12.12}' for name in [*names, *samples[0]['scores']])
-    print(f'{label:9}{columns}   {short(prompt)!r}')
+    print0(f'{label:9}{columns}   {short(prompt)!r}')
     for row in rows:
         numbers = ''.join(f' {number:12.3f}' for number in row[:-1])
-        print(f'{counts[row]:7} x{numbers}   {short(row[-1])!r}')
+        print0(f'{counts[row]:7} x{numbers}   {short(row[-1])!r}')
         if passes[row]:
-            print(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row], '   '))
+            print0(' ' * len(f'{counts[row]:7} x{numbers}    ') + short(passes[row], '   '))
 
 
 def letters_of_passes(r, j):

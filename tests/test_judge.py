@@ -12,6 +12,7 @@ from data.pairs import is_answer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
+from run.checks import check_rewards
 from run.progress import group_of, show_group
 from test_grpo import CAUSAL, TOK, close, tiny, toy_prompts
 from train_grpo import act
@@ -247,12 +248,12 @@ def test_rewards_that_do_not_exist_or_have_no_weight_are_refused():
             ({}, {}), ({'kl': -1.0}, {'kl': right}), ({'kl': '1'}, {}), ({'kl': 1.0}, {}),
             ({'kl': math.nan}, {})):
         with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
-            Scorer(functions=functions).check(rewards)
-    refused("'verify' if the dataset has answers", Scorer().check, {'verify': 1.0})
-    refused("'length', 'ended', 'mine'], a function", Scorer(functions=mine).check, {'fine': 1.0})
+            check_rewards(rewards, None, functions)
+    refused("'verify' if the dataset has answers", check_rewards, {'verify': 1.0}, None, {})
+    refused("'length', 'ended', 'mine'], a function", check_rewards, {'fine': 1.0}, None, mine)
     alone = {'mine': lambda completion: 1.0}
-    refused("asks for {'completion'}: expected the plural", Scorer(functions=alone).check,
-            {'mine': 1.0})
+    refused("asks for {'completion'}: expected the plural", check_rewards, {'mine': 1.0}, None,
+            alone)
 
 
 # ---- words and numbers for people ----------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import sys
+import types
 import unittest.mock
 
 import numpy as np
@@ -49,6 +50,14 @@ def test_a_config_file_does_not_end_the_script_silently():
     path = write('quits.py', 'import sys\nkl_beta = 0.1\nsys.exit(0)\n')
     with pytest.raises(SystemExit, match='quits.py calls sys.exit'):
         configure(toy_knobs(), [path])
+
+
+@pytest.mark.parametrize('text, expected', [
+    ('kl_beta = = 1', r'typo.py: invalid syntax \(typo.py, line 1\)'),
+    ('\nkl_type = exact', "typo.py: name 'exact' is not defined; text needs quotes")])
+def test_a_typo_in_a_config_file_is_one_line(text, expected):
+    with pytest.raises((SystemExit, AssertionError), match=expected):
+        configure(toy_knobs(), [write('typo.py', text)])
 
 
 def test_config_files_and_recipes_of_the_project_are_found_from_anywhere(monkeypatch):
@@ -334,7 +343,7 @@ def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, wor
      'loss rose): python x'),
     (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
      'training prompts and 0% for held-out ones; 60 texts may be too few'),
-    (ALL, 0.5, None, 'start 0: '),              # training prompts of another kind say nothing
+    (ALL, 0.5, 0, 'start 0: '),                 # training prompts of another kind say nothing
     (SOME, 0.5, 60, 'start 0.5: '),
     (SOME, 1.0, 60, 'start 0.5: 100% of the first groups teach nothing, because their rewards are '
      'equal; if nothing right is sampled, pretrain more (or less, if the held-out '
@@ -345,7 +354,10 @@ def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_agai
         trained, dead, n_texts, words, capsys):
     start, _, note = words.removeprefix('start ').partition(': ')
     progress = after([float(start)] * 4, rewards=('verify',))
-    progress.expect(trained, dead, n_texts, lambda: 'python x')
+    data = types.SimpleNamespace(rows_of={'train': range(n_texts)},
+                                 blank_kind='answer' if n_texts else 'marked')
+    goal = torch.tensor(trained)[:, None]
+    progress.expect({'verify': goal, 'reward': 0 * goal}, dead, data, lambda: 'python x')
     assert capsys.readouterr().out == (note and note + '\n')
     assert progress.verdict().partition('\n')[2] == note
 

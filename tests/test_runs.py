@@ -573,7 +573,8 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
 
 
 @pytest.mark.parametrize('ranks', [
-    {'RANK': '1'}, {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'}])
+    {'RANK': '1'}, {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'},
+    {'WORLD_SIZE': '2'}])
 def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
