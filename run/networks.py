@@ -109,7 +109,7 @@ def open_networks(names, config, device):
         assert tok.vocabulary == tokenizers[0].vocabulary, (
             f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
-    if 'folder' in networks[0].args:
+    if 'folder' in networks[0].args and config.get('out_dir'):      # else nothing is trained
         warn_of_memory(memory_of(networks[0], tokenizers[0], train, config), device)
     return paths, tokenizers[0], networks
 
