@@ -5,6 +5,7 @@ log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -116,6 +117,7 @@ class Scorer:
         for name in names:
             try:
                 values = self.score_one(name, r, cases)
+                assert values is not None, "it returns None; expected a list of numbers"
                 # detach: scores are constants for the loss, whatever made them
                 values = torch.as_tensor(values, device=r.sequences.device,
                                          dtype=torch.get_default_dtype()).detach()
@@ -123,9 +125,11 @@ class Scorer:
                 assert values.shape == (expected,), (
                     f"expected a list of {expected} numbers, one for each completion, not "
                     f"{values.tolist()!r:.60}")
-                bad = (~values.isfinite()).int()
+                limit = 1.0 if name == 'verify' else math.inf
+                bad = (~values.isfinite() | (values > limit)).int()
                 assert not bad.any(), (
-                    f"{cases()[bad.argmax()]['completion']!r:.60} got {values[bad.argmax()]}")
+                    f"{cases()[bad.argmax()]['completion']!r:.60} got {values[bad.argmax()]}; "
+                    "expected a finite number, of verify() 1.0 or less")
             except SystemExit as e:             # of a signal, which has a code; or of a function
                 assert type(e.code) is int and e.code > 128, f"reward '{name}': it calls sys.exit()"
                 raise

@@ -107,9 +107,10 @@ def read_texts(dataset):
     modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
     verify = None
     if dataset in modules:
-        module = importlib.import_module(f'data.{dataset}')
-        assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
-        lists = module.texts()
+        with reading(f'data/{dataset}.py'):
+            module = importlib.import_module(f'data.{dataset}')
+            assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
+            lists = module.texts()
         with reading(f'data/{dataset}.py, what texts() returns,'):
             train, held_out = [list(map(as_record, texts)) for texts in lists]
             json.dumps([train, held_out])       # raises if a column is a set, say
@@ -315,8 +316,10 @@ class Dataset:
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
         data.max_new_tokens = self.max_new_tokens or self.block_size
-        data.make_rows([{'prompt': prompt, 'answer': ''}], [], self.block_size)
-        del data.examples[0]['answer']          # a reward that asks for it gets none
+        record = {'prompt': prompt, 'answer': '', 'line': 'the prompt'}
+        data.make_rows([record], [], self.block_size)
+        # a reward that asks for these gets none
+        del data.examples[0]['answer'], data.examples[0]['line']
         return data.prompts('train', 1, k, seed)
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):

@@ -38,6 +38,8 @@ seeds = '1,2,3'             # two or more: three for a first look, five for a cl
 goal = 'eval/verify'        # a number of log.jsonl
 
 
+processes = []              # the runs
+
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
@@ -57,7 +59,8 @@ def checksum(words):
 def is_finished(folder, made_from):
     """Return whether an earlier call has made this run, from the same words and files."""
     done = Path(folder, 'done')
-    return done.exists() and done.read_text() == made_from
+    has_log = Path(folder, 'log.jsonl').exists()
+    return has_log and done.exists() and done.read_text() == made_from
 
 
 def train(run):
@@ -65,7 +68,9 @@ def train(run):
     folder, words, made_from, _ = run
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}']
     with open(f'{folder}.txt', 'w') as file:
-        code = subprocess.call(command, stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    processes.append(process)
+    code = process.wait()
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
     Path(folder, 'done').write_text(made_from)
     check_goal(folder, goal)                    # of the first run that ends, not after the last
@@ -99,14 +104,20 @@ if __name__ == "__main__":
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     pairs = [word.split('=', 1) for word in words if word not in shared]
     variants = dict(pairs)
-    if not variants or not re.fullmatch(r'\d+(,\d+)+', seeds) or os.path.isfile(folder):
+    is_folder = not folder.startswith('-') and '=' not in folder and not os.path.isfile(folder)
+    if not is_folder or not variants or not re.fullmatch(r'\d+(,\d+)+', seeds):
         fail("expected FOLDER, words for all runs, two or more --seeds, and variants NAME=WORDS")
+    if os.path.exists(f'{folder}/log.jsonl'):
+        fail(f"{folder} is the folder of a run; choose another for the comparison")
     # a name becomes a folder
     if len(variants) < len(pairs) or not all(re.fullmatch(r'\w[\w.-]*', name) for name in variants):
         fail(f"{[name for name, _ in pairs]}: expected different names of letters, digits, - and _")
     if len(set(map(int, seeds.split(',')))) < len(seeds.split(',')):
         fail(f"--seeds={seeds}: expected different ones, or their errors are too small")
-    for word in [*shared, *' '.join(variants.values()).split()]:
+    # a word begins with -- or ends in .py; the value of a flag may have spaces
+    variants = {name: re.findall(r'\S.*?(?=\s+--|\s+\S+\.py\b|\s*$)', own)
+                for name, own in variants.items()}
+    for word in sum(variants.values(), shared):
         if word.startswith(('--seed=', '--out_dir=', '--resume')):
             fail(f"{word} is set here, for each run; expected other knobs")
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
@@ -114,7 +125,7 @@ if __name__ == "__main__":
     contents = {}                               # of data and networks
     seconds = {}
     for name, own in variants.items():
-        run_words = [*shared, *own.split()]
+        run_words = shared + own
         contents[name] = [checksum(run_words)]  # before the runs: a later change counts as one
         checksums, seconds[name] = seconds_of([*run_words, '--out_dir='])
         contents[name] += checksums.values()
@@ -123,7 +134,7 @@ if __name__ == "__main__":
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine
         for name, own in variants.items():
             path = f'{folder}/{name}-{seed}'
-            run_words = [*shared, *own.split(), f'--seed={seed}']
+            run_words = shared + own + [f'--seed={seed}']
             runs.append((path, run_words, f'{contents[name]} {run_words}', seconds[name]))
             groups[name].append(path)
     unmade = [run for run in runs if not is_finished(run[0], run[2])]
@@ -134,10 +145,15 @@ if __name__ == "__main__":
     print(f"{len(unmade)} runs to make, about {minutes:.1f} minutes (if you stop it, what is "
           "finished is kept)", flush=True)
     with ThreadPoolExecutor(n_processes) as pool:
-        for n, _ in enumerate(pool.map(train, unmade), 1):
-            minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)
-            print(f"{n} of {len(unmade)}, {minutes:.0f} minutes left", flush=True)
-    report(groups, goal, f"{folder}/{goal.removeprefix('eval/')}.png")
+        try:
+            for n, _ in enumerate(pool.map(train, unmade), 1):
+                minutes = (time.time() - began) / 60 / max(n, n_processes) * (len(unmade) - n)
+                print(f"{n} of {len(unmade)}, {minutes:.0f} minutes left", flush=True)
+        except SystemExit:                      # of a signal, which may be for us alone
+            for process in processes:
+                process.terminate()
+            raise
+    report(groups, goal, f"{folder}/{goal.removeprefix('eval/').replace('/', '-')}.png")
     n = len(set(seeds.split(',')))
     print(f"With {n} seeds a difference must exceed {STUDENT.get(n, 2.3)} standard errors, or it "
           "may be noise (1 in 20 does by chance). Values between evaluations are interpolated.")

@@ -40,5 +40,6 @@ if __name__ == "__main__":
             exact, *others = [gradient(network, micro_steps, advantages, name)
                               for name in LIKELIHOODS]
             cosines.append([torch.cosine_similarity(exact, other, 0).item() for other in others])
+        assert cosines, f"{label}: all groups are dead, so there is no gradient"
         means = torch.tensor(cosines).mean(0).tolist()
         print_line(label, zip([*LIKELIHOODS][1:], means))

@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from run.command import fail, fail_unknown, reading, words_of
+from run.command import fail_unknown, reading, words_of
 
 # of all our pictures
 matplotlib.rcParams.update({'axes.titlelocation': 'left', 'legend.frameon': False,
@@ -51,8 +51,9 @@ def points_of(folder, x, y):
 
 def check_goal(folder, goal):
     """Exit if the log of a folder does not have this number."""
-    if not points_of(folder, 'step', goal)[0]:
-        fail(f"no {goal} in {folder}/log.jsonl; another --goal, such as eval/reward?")
+    names = set().union(*read_log(folder))
+    if goal not in names:
+        fail_unknown(f'{folder}/log.jsonl has no', goal, names)
 
 
 def save(figure, path):

@@ -4,6 +4,8 @@ filled in each pass, before and after GRPO, beside the curves of several runs.
     python -m extras.orders out-order                       # out-order/orders.png
     python -m extras.orders out-order left=out-left confident=out-confident
 """
+import re
+
 import torch
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -57,5 +59,6 @@ def draw(folder, others):
 
 if __name__ == "__main__":
     folder, *others = words_of(__doc__, 1)
-    assert all('=' in word for word in others), f"{others}: expected LABEL=FOLDER of each"
+    assert all(re.match('[^-].*=', word) for word in others), (
+        f"{others}: expected LABEL=FOLDER of each")
     draw(folder, dict(word.split('=', 1) for word in others))

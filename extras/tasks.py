@@ -64,10 +64,10 @@ def sort(rng):
 TASKS = {task.__name__: task for task in (times, roman, runs, days, day_steps, sort)}
 
 if __name__ == "__main__":
-    name, n = words_of(__doc__, 2)
+    name, n = words_of(__doc__, 2, 2)
     if name not in TASKS:
         fail_unknown('expected a task, not', name, TASKS)
-    assert n.isdigit(), f"expected a number of lines, not {n}"
+    assert n.isdecimal(), f"expected a number of lines, not {n}"
     rng = random.Random(0)
     pairs = {}                                  # a prompt comes once
     for _ in range(100 * (int(n) + 200)):

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
+from run.checks import check_knobs
 from run.command import configure, show_error
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
@@ -76,6 +77,9 @@ judge, blank_kind, n_fill_steps, fill_order, likelihood | |
 
 # values of knobs that TRL can express, and the nearest to those that it cannot
 POSSIBLE = {
+    'resume': ((False,), "trainer.train(resume_from_checkpoint=True) at the end of the script"),
+    'fill_order': (('random',), "--fill_order=random, which a causal generator does not read"),
+    'likelihood': (('trajectory',), "--likelihood=trajectory, which is exact"),
     'blank_kind': (('random', 'answer'), "--blank_kind=answer, of pairs of prompt and answer"),
     'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
     'adv_norm': (('none', 'std', 'batch', 'rloo'), "--adv_norm=none, not divided by the mean"),
@@ -183,8 +187,8 @@ def check(k):
     config = Path(k['generator'], 'config.json')
     assert not config.exists() or 'MaskedLM' not in config.read_text(), (
         f"{k['generator']} fills blanks; TRL trains causal networks")
-    assert k['max_new_tokens'] > 0, (
-        "max_new_tokens = 0 follows the longest answer; expected --max_new_tokens=N")
+    assert k['max_new_tokens'] > 0 and k['max_iters'] > 0 and k['out_dir'], (
+        "expected --max_new_tokens=N (0 follows the longest answer), --max_iters=N and --out_dir")
     assert k['kl_beta'] == 0 or k['kl_type'] in ('k3', 'k3_ratio'), (
         f"kl_type = {k['kl_type']!r} has no counterpart in TRL; the nearest is --kl_type=k3_ratio, "
         "which has the same mean, and the same mean gradient")
@@ -194,8 +198,9 @@ def check(k):
 
 def script_of(k, functions, words):
     """Return the script for knobs k and functions, which words of a command line have set."""
-    check(k)
     train, _, verify = grpo.read_texts(k['dataset'])
+    check(k)
+    check_knobs(k, verify, functions)
     assert type(train[0]) is dict, (
         f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
     weights = k['rewards']

@@ -1,5 +1,5 @@
-"""Refusals: what a run is asked for and could not do, each in a sentence. Rules of one file are with
-its reader; these are the rules of several knobs together, and of rewards."""
+"""Refusals: what a run is asked for and could not do, each in a sentence. Rules about one file are
+where it is read; here are those about several knobs together, and about rewards."""
 import math
 
 from judge import BUILT_IN, PLURAL, signature
@@ -26,6 +26,10 @@ def check_knobs(k, verify, functions):
 
 def check_rewards(rewards, verify, functions):
     """Refuse rewards {name: weight} that do not exist or have no weight."""
+    twice = functions.keys() & {'verify', 'reward', *BUILT_IN}
+    assert not twice, (
+        f"rewards: {twice} cannot be names of your functions: the built-in rewards, and `reward`, "
+        "the sum of all, have them")
     known = [*BUILT_IN, *functions]
     if verify:
         known.append('verify')
@@ -43,10 +47,6 @@ def check_rewards(rewards, verify, functions):
             singular = PLURAL.keys() & signature(functions[name]).parameters.keys()
             assert not singular, (
                 f"reward '{name}' asks for {singular}: expected the plural, which are lists")
-    twice = functions.keys() & {'verify', 'reward', *BUILT_IN}
-    assert not twice, (
-        f"rewards: {twice} cannot be names of your functions: the built-in rewards, and `reward`, "
-        "the sum of all, have them")
 
 
 def check_generator(k, policy, data):
@@ -55,7 +55,10 @@ def check_generator(k, policy, data):
     assert not (policy.causal and fills), (
         "a causal generator has no passes (n_fill_steps = 1), no marked blanks, and no estimate "
         "(likelihood = 'trajectory')")
-    assert len(data.rows_of['val']) > 1, "one held-out prompt has no standard error"
+    assert len(data.rows_of['val']) > 1, (
+        "one held-out prompt has no standard error: expected two or more")
+    assert policy.causal or k['max_new_tokens'] == 0, (
+        "max_new_tokens is for causal generators; blanks are as many as the prompt has")
     # the longest answer limits completions
     has_answers = any(example.get('answer', True) for example in data.examples)
     assert has_answers or k['max_new_tokens'] > 0 or not policy.causal, (

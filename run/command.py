@@ -59,16 +59,16 @@ def find(path):
     """Return a path of a file or folder. What is not there is looked for in this project, so that
     scripts can be started from anywhere."""
     ours = Path(__file__).parent.parent / path
-    return str(ours) if ours.exists() and not os.path.exists(path) else path
+    return str(ours) if path and ours.exists() and not os.path.exists(path) else path
 
 
-def words_of(doc, at_least=0):
-    """Return the words of the command line of a script without knobs. If there are fewer, or to
-    --help, print its docstring and exit."""
+def words_of(doc, at_least=0, at_most=math.inf):
+    """Return the words of the command line of a script without knobs. If there are fewer or more,
+    or to --help, print its docstring and exit."""
     sys.excepthook = show_error
     words = sys.argv[1:]
     is_help = bool({'-h', '--help'} & set(words))
-    if is_help or len(words) < at_least:
+    if is_help or not at_least <= len(words) <= at_most:
         print(doc, flush=True)
         sys.exit(not is_help)
     return words
@@ -151,8 +151,8 @@ def values_of(word, knobs):
         fail(f"{word} calls sys.exit({e.code!r}); expected a config file")
     except SyntaxError as e:                    # it names the line itself
         fail(f"{word}: {e}")
-    except NameError as e:
-        raise AssertionError(f"{word}: {e}; text needs quotes") from e
+    except Exception as e:                      # text without quotes, for example
+        raise AssertionError(f"{word}: {type(e).__name__}: {e}") from e
     return {name: value for name, value in values.items()
             if name[0].islower() and not inspect.ismodule(value)
             and type(value).__module__ != '__future__'}         # of from __future__ import ...

@@ -280,6 +280,14 @@ def save_checkpoint(path, model, vocabulary, config, **more):
         temporary.unlink(missing_ok=True)       # it is still there if something went wrong
 
 
+def check_exists(path):
+    """Exit if there is nothing, and suggest what is near."""
+    if not os.path.exists(path):
+        near = [str(other) for other in Path(path).parent.glob('*')
+                if other.suffix == '.pt' or Path(other, 'ckpt.pt').exists()]
+        fail_unknown('there is no run or checkpoint', str(path), near)
+
+
 def load_checkpoint(path):
     """Return the dict of a checkpoint, or of the ckpt.pt of a run's folder; for a folder that
     save_pretrained of transformers wrote, a dict with its path."""
@@ -289,10 +297,7 @@ def load_checkpoint(path):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     if os.path.isdir(path):
         fail(f"{path} has no ckpt.pt")
-    if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*')
-                if other.suffix == '.pt' or Path(other, 'ckpt.pt').exists()]
-        fail_unknown('there is no run or checkpoint', str(path), near)
+    check_exists(path)
     try:
         # torch does not compare checksums: it would take any weights
         assert zipfile.ZipFile(path).testzip() is None

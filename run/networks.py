@@ -13,7 +13,7 @@ import torch
 from data.dataset import Tokenizer, check_blanks, contents, make_tokenizer, read_texts
 from model import GPT, NUMBERS_AT_ONCE
 from run.command import configure, find, reading
-from run.folder import load_checkpoint
+from run.folder import check_exists, load_checkpoint
 from run.machine import barrier, free_memory, n_ranks, print0, rank, use_threads
 
 PRETRAIN = Path(__file__).parent.parent / 'pretrain.py'
@@ -96,12 +96,19 @@ def open_networks(names, config, device):
     # config/grpo_config.py 1.3 times as long.
     paths = []
     running = []                                # processes that make networks
+    for name in names:                          # before anything is made
+        if not name.endswith('.py'):
+            check_exists(find(name))
     for name in names:
         path = find(name)
         if name.endswith('.py'):                # a recipe (not evil.py/, which find() would clean)
             path = make_network(path, config, running)
         paths.append(path)
     wait_for(running)
+    for name, path in zip(names, paths):
+        assert os.path.exists(path), (
+            f"{name} was made, but is not {path}: is texts() of {config['dataset']} the same, in "
+            "the same order, in each process?")
     if rank() == 0:                             # let the others go on
         barrier()
     networks, tokenizers = zip(*[load_network(path, device) for path in paths])

@@ -84,6 +84,12 @@ def test_a_column_says_which_prompts_are_held_out():
         hold_out(texts)
 
 
+def test_a_mistake_in_a_module_of_data_is_one_line(monkeypatch):
+    monkeypatch.setattr(arithmetic, 'texts', lambda: 1 // 0)
+    with pytest.raises(AssertionError, match='data/arithmetic.py is damaged.*ZeroDivisionError'):
+        read_texts.__wrapped__('arithmetic')
+
+
 def test_what_is_held_out_is_not_trained_on_even_if_its_columns_differ():
     lines = [json.dumps({'prompt': f'p{i % 30}', 'answer': '', 'level': i, 'held_out': i < 9})
              for i in range(60)]
@@ -217,7 +223,7 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
         case, = prompts.cases(prompts.tokens)
         assert case['prompt'] == text and 'answer' not in case
-    with pytest.raises(AssertionError, match='a pair has 8 tokens; expected 6'):
+    with pytest.raises(AssertionError, match='the prompt has 8 tokens; expected 6'):
         toy_data('a' * 9, block_size=6).typed_prompt('_' * 7, 1, 0)
 
 

@@ -9,6 +9,7 @@ import pathlib
 import re
 import runpy
 import shutil
+import types
 
 import pytest
 import torch
@@ -80,7 +81,7 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     os.mkdir('empty')
     write('empty/config.json', '{"goal": "reward", "rewards": {"reward": 1}}')
     write('empty/log.jsonl', '[1]\n{}\n{"step": 0, "kl": 1}\n')
-    fails('no eval/reward in empty', 'extras/curves.py', 'empty')
+    fails("empty/log.jsonl has no 'eval/reward'", 'extras/curves.py', 'empty')
     write('empty/config.json', '{"goal"')
     fails('is damaged', 'extras/curves.py', 'empty')
     # a reward that is the goal, one that is drawn anyway, and a run that has neither
@@ -150,16 +151,18 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     ends = {'a-1': 0.1, 'a-2': 0.5, 'b-1': 0.2, 'b-2': 0.8}
     made = []
 
-    def call(words, **_):
+    def run_of(words, **_):
+        """What stands for the process of a run: it has ended."""
         path = words[-1].removeprefix('--out_dir=')
         name = path.removeprefix('study/')
         made.append(name)
         shutil.rmtree(path, ignore_errors=True)             # as if it were moved aside
         os.mkdir(path)
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
-            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100})
-            for step in (0, 100)))
-        return int('--group_size=13' in words)      # this one fails
+            {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100,
+             'greedy/verify': 1.0}) for step in (0, 100)))
+        code = int('--group_size=13' in words)      # this one fails
+        return types.SimpleNamespace(wait=lambda: code, terminate=lambda: None)
 
     def compare(*words):
         """Return what is printed, and the names of the runs that are made."""
@@ -170,7 +173,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
 
     monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
     monkeypatch.setattr('run.folder.Signals', lambda: None)
-    monkeypatch.setattr('subprocess.call', call)
+    monkeypatch.setattr('subprocess.Popen', run_of)
     toy = "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\n"
     write('x.py', toy)
     with pytest.raises(AssertionError, match='ended with code 1: see study/b-1.txt'):
@@ -203,14 +206,24 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert compare('x.py', 'b=--generator=mine.pt')[1] == ['b-1', 'b-2'] * is_new
     for mistake, message in (
             ('--seeds=1 b=', 'two or more --seeds'), ('b', 'two or more --seeds'),
-            ('--goal=no b=', 'no no in study/b-1/log.jsonl'),
+            ('--goal=no b=', "study/b-1/log.jsonl has no 'no'"),
             ('b= b=--group_size=2', 'different names'), ('../b=', 'different names'),
             ('--seeds=1,1 b=', 'errors are too small'), ('b=--seed=3', '--seed=3 is set here'),
             ('--resume=True b=', '--resume=True is set here'), ('b=--grup_size=3', 'grup_size')):
         with pytest.raises(SystemExit, match=message):
             compare(*mistake.split())
         assert made == [] or 'goal' in mistake
-    with pytest.raises(SystemExit, match='no no in study/d'):       # before all runs are made
+    for folder in ('--max_iters=3', 'a=', 'run'):           # of another variant, of a run
+        os.makedirs('run', exist_ok=True)
+        write('run/log.jsonl', '')
+        monkeypatch.setattr('sys.argv', ['compare.py', folder, 'x.py', '--seeds=1,2', 'b='])
+        with pytest.raises(SystemExit, match='expected FOLDER|is the folder of a run'):
+            runpy.run_module('extras.compare', run_name='__main__')
+    # the value of a flag has a space; a number's name has a slash
+    made.clear()
+    text, names = compare('x.py', "b=--rewards={'verify': 1.0} x.py", '--goal=greedy/verify')
+    assert names == ['b-1', 'b-2'] and 'wrote study/greedy-verify.png' in text
+    with pytest.raises(SystemExit, match="study/d-1/log.jsonl has no 'no'"):       # before all runs are made
         compare('--goal=no', '--seeds=1,2,3,4,5,6,7,8', 'd=')
     assert len(made) < 8
 

@@ -191,7 +191,7 @@ def test_a_function_may_change_what_it_gets_without_changing_the_dataset():
 
 FAILURES = {
     "missing 1 required positional argument: 'colour'": lambda completions, colour: [],
-    'NoneType': lambda prompts: None,
+    'it returns None': lambda prompts: None,
     r'6 numbers, one for each completion, not': lambda prompts: [1.0] * 5,
     'ValueError': lambda prompts: ['a'] * 6,
     "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
@@ -225,6 +225,12 @@ def test_a_signal_is_no_failure_of_a_reward(rollout_of_records):
         sys.exit(130)                           # as a signal does
     with pytest.raises(SystemExit):
         Scorer(functions={'mine': stop}).score(['mine'], rollout_of_records)
+
+
+def test_a_checker_that_says_more_than_1_is_refused(rollout_of_records):
+    """pass@4 counts what is 1."""
+    refused('of verify() 1.0 or less', Scorer(verify=lambda text: 2.0).score, ['verify'],
+            rollout_of_records)
 
 
 def test_none_means_0_as_in_trl(rollout_of_records):

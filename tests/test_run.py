@@ -21,7 +21,7 @@ from run.command import configure, find, knobs_of, show_error
 from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, open_log,
                         save_checkpoint)
 from run.machine import as_numbers, init_device
-from run.networks import load_network
+from run.networks import load_network, open_networks
 from run.progress import Progress, difference
 from test_grpo import TOK, tiny
 
@@ -54,7 +54,8 @@ def test_a_config_file_does_not_end_the_script_silently():
 
 @pytest.mark.parametrize('text, expected', [
     ('kl_beta = = 1', r'typo.py: invalid syntax \(typo.py, line 1\)'),
-    ('\nkl_type = exact', "typo.py: name 'exact' is not defined; text needs quotes")])
+    ('\nkl_type = exact', "typo.py: NameError: name 'exact' is not defined"),
+    ('import nothere', "typo.py: ModuleNotFoundError: No module named 'nothere'")])
 def test_a_typo_in_a_config_file_is_one_line(text, expected):
     with pytest.raises((SystemExit, AssertionError), match=expected):
         configure(toy_knobs(), [write('typo.py', text)])
@@ -68,6 +69,14 @@ def test_config_files_and_recipes_of_the_project_are_found_from_anywhere(monkeyp
         'config/grpo_smoke.py', 'data/none.py')
     assert find('config/networks/generator_smoke.py') == str(
         ROOT / 'config/networks/generator_smoke.py')
+
+
+def test_texts_that_differ_from_process_to_process_are_told(monkeypatch):
+    """A list that is made of a set has another order in each, so its network has another name."""
+    monkeypatch.setattr('run.networks.make_network', lambda *words: 'out/none.pt')
+    knobs = {'dataset': 'arithmetic', 'blank_kind': 'random', 'blank_low': 0.2, 'blank_high': 0.6}
+    refused('the same, in the same order', open_networks, ['recipe.py'], knobs, 'cpu')
+    assert find('') == ''
 
 
 def test_a_config_file_may_import_a_file_beside_it(monkeypatch):

@@ -543,7 +543,7 @@ MISTAKES = {
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
-    '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
+    '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
 }
 MISTAKES_IN_RECIPES = {
@@ -570,6 +570,13 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
     text = fails(re.search('[a-z0-9]+$', flags)[0],
                  *command(f'--generator={recipe}'), flags)
     assert '$' not in text                      # before the command that makes a network
+
+
+def test_a_generator_that_is_not_there_is_refused_before_a_judge_is_made():
+    recipe = write('judge_never.py', 'max_iters = 1')
+    text = fails("no run or checkpoint 'nothere'",
+                 *command('--generator=nothere', f'--judge={recipe}'))
+    assert '$' not in text
 
 
 @pytest.mark.parametrize('ranks', [
