@@ -1,6 +1,6 @@
 """Scores of completions: a frozen judge, a verifier, your own functions.
 
-A judge is a network of pretrain.py. A causal GPT scores a text by its likelihood: the mean
+A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import copy
 import functools

@@ -1,5 +1,5 @@
-"""Refusals: what a run is asked for and could not do, each in a sentence. Rules about one file are
-where it is read; here are those about several knobs together, and about rewards."""
+"""Refusals of commands that could not work. Rules about one file are where it is read; here are
+those about several knobs together, and about rewards."""
 import math
 
 from judge import BUILT_IN, PLURAL, signature
@@ -25,7 +25,8 @@ def check_knobs(k, verify, functions):
 
 
 def check_rewards(rewards, verify, functions):
-    """Refuse rewards {name: weight} that do not exist or have no weight."""
+    """Refuse rewards {name: weight} that could not work, and functions with names that are taken.
+    """
     twice = functions.keys() & {'verify', 'reward', *BUILT_IN}
     assert not twice, (
         f"rewards: {twice} cannot be names of your functions: the built-in rewards, and `reward`, "
@@ -59,7 +60,7 @@ def check_generator(k, policy, data):
         "one held-out prompt has no standard error: expected two or more")
     assert policy.causal or k['max_new_tokens'] == 0, (
         "max_new_tokens is for causal generators; blanks are as many as the prompt has")
-    # the longest answer limits completions
+    # without a limit the longest answer is the limit, so there must be one
     has_answers = any(example.get('answer', True) for example in data.examples)
     assert has_answers or k['max_new_tokens'] > 0 or not policy.causal, (
         "no prompt has an answer: expected --max_new_tokens=N, the length of completions")

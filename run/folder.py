@@ -112,6 +112,9 @@ class RunFolder:
         # first second.
         if self.is_old() and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
+        for folder in self.path.parents:        # which the next run there would move aside
+            assert not Path(folder, 'log.jsonl').exists(), (
+                f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")
 
     def is_old(self):
         """Return whether there is something in the folder."""
@@ -119,9 +122,6 @@ class RunFolder:
 
     def open(self, config):
         """Begin to write. config: all knobs."""
-        for folder in self.path.parents:        # which the next run there would move aside
-            assert not Path(folder, 'log.jsonl').exists(), (
-                f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")
         if rank() > 0:
             return
         if self.is_old() and not self.resume:   # perhaps since a minute ago

@@ -38,9 +38,8 @@ def default_knobs():
 def read_recipe(namespace, words):
     """Apply config files and flags to the knobs in a namespace. Return the path of the network that
     they describe, its tokenizer, and the knobs. Unless the knob `out` names it, the path ends in a
-    checksum of all that the network depends on: knobs, texts and vocabulary. So a network that
-    exists is up to date; other knobs, or other texts, make another file, such as
-    out/generator_arithmetic-ae43c980.pt."""
+    checksum of knobs, texts and vocabulary. So other knobs, or other texts, make another file, such
+    as out/generator_arithmetic-ae43c980.pt. (After an edit of a script delete the networks.)"""
     config, _ = configure(namespace, words)
     name = config['kind']
     for word in words:                          # the last config file names the network
@@ -101,7 +100,8 @@ def open_networks(names, config, device):
             check_exists(find(name))
     for name in names:
         path = find(name)
-        if name.endswith('.py'):                # a recipe (not evil.py/, which find() would clean)
+        # A recipe. (Not path: a checkpoint could name evil.py/, and find() drops the slash.)
+        if name.endswith('.py'):
             path = make_network(path, config, running)
         paths.append(path)
     wait_for(running)
@@ -168,16 +168,16 @@ def make_network(recipe, config, running):
     if knobs['against']:                        # it learns from a network that may be in the making
         wait_for(running)
     print0('$', *command)
-    # WORLD_SIZE = 1: it is not a rank of this run
-    process = subprocess.Popen(command, env=os.environ | {'WORLD_SIZE': '1'})
+    # it is not a rank of this run
+    process = subprocess.Popen(command, env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
     atexit.register(process.terminate)          # it ends with us: on an error, at Ctrl-C
     running.append(process)
     return path
 
 
 def more_pretraining(recipe, config):
-    """Return a command that makes a generator that has been pretrained for twice as long as the one
-    of a run's config, which was made by this recipe."""
+    """Return how to make a generator that has been pretrained for longer than the one of a run's
+    config, which was made by this recipe: a command, with twice the steps."""
     if not recipe.endswith('.py'):
         return f"what made {recipe}, with more --max_iters, or with texts that are nearer to right"
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]

@@ -18,7 +18,7 @@ class Progress:
     means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
     samples: dict = field(default_factory=dict)     # {step: the goal of each prompt, a list (P,)}
     notes: list = field(default_factory=list)       # what the first step says of the run's chances
-    line: list = None           # (P,) the line to beat: the goal at the start, of greedy decoding
+    line: list | None = None    # (P,) the line to beat: the goal at the start, of greedy decoding
                                 # or of samples, whichever is better
 
     def add(self, step, evaluation):
@@ -31,10 +31,10 @@ class Progress:
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
 
-    def expect(self, scores, dead, data, more):
-        """Say what can be expected. scores {name: (P, k)}: of the first training prompts; dead: the
-        share of groups with equal rewards; data: the Dataset; more(): how to make another
-        generator."""
+    def expect(self, scores, dead_share, data, more):
+        """Say what can be expected. scores {name: (P, k)}: of the first training prompts;
+        dead_share: of groups with equal rewards; data: the Dataset; more(): how to make a generator
+        that has been pretrained for longer."""
         trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
         n_texts = len(data.rows_of['train'])
         right = np.mean(trained)
@@ -43,8 +43,8 @@ class Progress:
         error = sum(np.var(values) / len(values) for values in (trained, self.samples[0])) ** 0.5
         is_checked = self.goal == 'verify'
         is_rewarded = is_checked and 'verify' in self.rewards
-        if dead > 0.9 and not (is_rewarded and right > 0.5):
-            self.notes.append(f"{dead:.0%} of the first groups teach nothing, because their "
+        if dead_share > 0.9 and not (is_rewarded and right > 0.5):
+            self.notes.append(f"{dead_share:.0%} of the first groups teach nothing, because their "
                               f"rewards are equal; if nothing right is sampled, pretrain more (or "
                               f"less, if the held-out loss rose): {more()}")
         # (where blanks are marked, held-out prompts need not be like those to train on)
@@ -101,7 +101,8 @@ class Progress:
         else:
             words = f"no different from the start, {gain:+.3f} +- {2 * error:.3f}"
         rise, error = difference(now, before)
-        if rise > 2 * error:
+        is_full = self.goal == 'verify' and np.mean(now) > 0.99
+        if rise > 2 * error and gain >= 0 and not is_full:
             words += "; still rising, so try a larger --max_iters"
         mean = np.mean(now)
         return '\n'.join([f"{self.goal} {mean:.3f}: {words}", *self.notes])
@@ -116,8 +117,8 @@ def difference(a, b):
 
 
 def first_group(micro_step, scores, names, advantages):
-    """Return the first group of a micro-step that teaches something, or else its first; its scores
-    are those of these names."""
+    """Return the first group of a micro-step that teaches something, or, if none does, the first
+    group. Of the scores it shows those in names."""
     index, r = micro_step
     b = int(advantages[index].any(1).float().argmax())
     return group_of(r, {name: scores[name][index] for name in names}, b,
@@ -125,8 +126,8 @@ def first_group(micro_step, scores, names, advantages):
 
 
 def group_of(r, scores, b=0, **more):
-    """Return group b of a Rollout, a list of dicts: prompt, completion, its `more` (P, k), such as
-    advantage=..., and its scores {name: (P, k)}."""
+    """Return group b of a Rollout of B prompts, a list of dicts: prompt, completion, its `more` (B,
+    k), such as advantage=..., and its scores {name: (B, k)}."""
     samples = []
     k = r.prompts.k
     for j, case in enumerate(r.cases()[b * k:(b + 1) * k]):
@@ -148,8 +149,8 @@ def show_group(label, samples, max_rows=6):
     names = [name for name in samples[0]
              if name not in ('prompt', 'completion', 'scores', 'passes')]
     passes = {}                                 # {row: the pass of each letter}
-    # Equal completions are one row: its numbers, and last the text. Their numbers are equal, too,
-    # so rows can be counted and sorted as they are.
+    # Completions with equal texts and numbers are one row: the numbers, and last the text. So rows
+    # can be counted and sorted as they are.
     counts = collections.Counter()
     for sample in samples:
         row = tuple([sample[name] for name in names] + list(sample['scores'].values())

@@ -317,6 +317,7 @@ def after(*evaluations, goal='verify', rewards=('judge',), greedy=None):
 
 ALL = [1.0, 1.0, 1.0, 1.0]
 HALF = [0.5, 0.5, 0.5, 0.5]
+LOW = [0.25, 0.25, 0.25, 0.25]
 NONE = [0.0, 0.0, 0.0, 0.0]
 SOME = [0.0, 0.5, 0.5, 1.0]
 LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF is one of its errors
@@ -335,8 +336,10 @@ LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF 
      'verify 0.500: not above the line to beat, but above the start by 0.500'),
     (HALF, HALF, [LOST, LOST], 'verify 0.375: no different from the start, -0.125 +- 0.250'),
     (HALF, ALL, [NONE, NONE], 'verify 0.000: it fell from 0.500, -0.500 +- 0.000'),
-    (NONE, NONE, [HALF, ALL], 'verify 1.000: above the line to beat by 1.000 +- 0.000; still '
+    (NONE, NONE, [LOW, HALF], 'verify 0.500: above the line to beat by 0.500 +- 0.000; still '
      'rising, so try a larger --max_iters'),
+    (NONE, NONE, [HALF, ALL], 'verify 1.000: above the line to beat by 1.000 +- 0.000'),
+    (HALF, ALL, [NONE, LOW], 'verify 0.250: it fell from 0.500, -0.250 +- 0.000'),
     (HALF, ALL, [NONE, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000; still '
      'rising, so try a larger --max_iters'),
     (HALF, HALF, [LOST, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
