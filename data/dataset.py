@@ -115,6 +115,7 @@ def read_texts(dataset):
             train, held_out = [list(map(as_record, texts)) for texts in lists]
             json.dumps([train, held_out])       # raises if a column is a set, say
         verify = getattr(module, 'verify', None)
+        assert verify is None or callable(verify), f"data/{dataset}.py: verify is no function"
     elif not os.path.isfile(dataset):
         fail_unknown('expected a module of data/ or a file (to try one: python -m extras.tasks '
                      'times 1000 > mine.jsonl), not', dataset, [*modules, *os.listdir()])

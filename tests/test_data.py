@@ -88,6 +88,9 @@ def test_a_mistake_in_a_module_of_data_is_one_line(monkeypatch):
     monkeypatch.setattr(arithmetic, 'texts', lambda: 1 // 0)
     with pytest.raises(AssertionError, match='data/arithmetic.py is damaged.*ZeroDivisionError'):
         read_texts.__wrapped__('arithmetic')
+    monkeypatch.undo()
+    monkeypatch.setattr(arithmetic, 'verify', 1.0, raising=False)
+    refused('verify is no function', read_texts.__wrapped__, 'arithmetic')
 
 
 def test_what_is_held_out_is_not_trained_on_even_if_its_columns_differ():
