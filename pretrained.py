@@ -120,15 +120,15 @@ class Pretrained(Network):
         # older versions of transformers have another name for it
         named = inspect.signature(kind.forward).parameters
         self.cache_name = 'cache' if 'cache' in named else 'past_key_values'
-        self.network, found = kind.from_pretrained(folder, dtype=torch.get_default_dtype(),
-                                                   output_loading_info=True, **DATA)
+        self.network, loading_info = kind.from_pretrained(
+            folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
         self.network.eval()
         n_known = self.network.get_input_embeddings().num_embeddings
         assert self.tok.vocab_size <= n_known, (
             f"the tokenizer of {folder} has {self.tok.vocab_size} ids, but its network knows "
             f"{n_known}: see resize_token_embeddings() of transformers")
         # weights that are missing would be random
-        wrong = {key: sorted(map(str, names)) for key, names in found.items()
+        wrong = {key: sorted(map(str, names)) for key, names in loading_info.items()
                  if key in ('missing_keys', 'unexpected_keys') and names}
         assert not wrong, (
             f"the weights of {folder} are not those of a {name}: {wrong!s:.300}. If only those of "

@@ -1,8 +1,8 @@
 # prose whose words begin with s: a reward of five lines, beside the check that words are words
 # python train_grpo.py config/grpo_alliteration.py
 # alliteration: start 4.9 %, line to beat 20.3 %, policy 98.5, 98.2, 97.4 %; seeds 1, 2, 3 (with
-# --adv_norm=std 97.9, 97.3, 97.8 %); 125 s of an idle Intel Xeon (125 s of CPU
-# time), besides pretraining
+# --adv_norm=std 97.9, 97.3, 97.8 %); 125 s of an idle Intel Xeon (125 s of CPU time), besides
+# pretraining
 
 dataset = 'docstrings'
 blank_kind = 'suffix'

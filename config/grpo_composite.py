@@ -1,8 +1,8 @@
 # four rewards on completions of English prose
 # python train_grpo.py config/grpo_composite.py
 # reward: start 0.376, line to beat 0.811, policy 1.048, 1.036, 1.060; seeds 1, 2, 3 (with
-# --adv_norm=std 1.040, 1.084, 1.048); 159 s of an idle Intel Xeon (159 s
-# of CPU time), besides pretraining
+# --adv_norm=std 1.040, 1.084, 1.048); 159 s of an idle Intel Xeon (159 s of CPU time),
+# besides pretraining
 
 from collections import Counter
 

@@ -15,9 +15,10 @@ def texts(n_train=50_000):
     records = []
     known = set()
     while len(records) < 512 + n_train:
-        a = [rng.randrange(10) for _ in range(N_DIGITS)]
-        b = [9 - digit if rng.random() < 0.5 else rng.randrange(10) for digit in a]
-        a, b = [''.join(map(str, digits)) for digits in (a, b)]
+        first = [rng.randrange(10) for _ in range(N_DIGITS)]
+        second = [9 - digit if rng.random() < 0.5 else rng.randrange(10) for digit in first]
+        a = ''.join(map(str, first))
+        b = ''.join(map(str, second))
         if (a, b) in known or (b, a) in known:
             continue
         known.add((a, b))

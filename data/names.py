@@ -13,7 +13,8 @@ STARTS = {word[:5] for word in WORDS}
 def texts():
     """Return two lists of pairs, to learn from and held out: three letters of a word, in order, and
     the word, as in `rdt=` and `rodent`."""
-    train, held_out = [], []
+    train = []
+    held_out = []
     for word in WORDS:
         chosen = sorted(random.Random(word).sample(range(len(word)), 3))
         prompt = ''.join(word[i] for i in chosen) + '='

@@ -37,8 +37,7 @@ from run.folder import Signals
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
 goal = 'eval/verify'        # a number of log.jsonl
 
-
-processes = []              # the runs
+processes = []              # of the runs, to end them with us
 
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
@@ -104,8 +103,8 @@ if __name__ == "__main__":
     shared = [word for word in words if word.startswith('-') or '=' not in word]
     pairs = [word.split('=', 1) for word in words if word not in shared]
     variants = dict(pairs)
-    is_folder = not folder.startswith('-') and '=' not in folder and not os.path.isfile(folder)
-    if not is_folder or not variants or not re.fullmatch(r'\d+(,\d+)+', seeds):
+    is_word = folder.startswith('-') or '=' in folder or os.path.isfile(folder)
+    if is_word or not variants or not re.fullmatch(r'\d+(,\d+)+', seeds):
         fail("expected FOLDER, words for all runs, two or more --seeds, and variants NAME=WORDS")
     if os.path.exists(f'{folder}/log.jsonl'):
         fail(f"{folder} is the folder of a run; choose another for the comparison")

@@ -48,7 +48,9 @@ def train(words):
 
 def row(name, device, dtype, compiled, ranks, all_ranks):
     """Make a run in processes of its own. Return its row of the table."""
-    start = f'torch.distributed.run --standalone --nproc_per_node={ranks} -m ' * (ranks > 1)
+    start = ''
+    if ranks > 1:
+        start = f'torch.distributed.run --standalone --nproc_per_node={ranks} -m '
     code, text = subprocess.getstatusoutput(
         f'TORCH_LOGS=recompiles {sys.executable} -m {start}extras.gpu_check train {WORDS[name]} '
         f'--max_iters={steps} --eval_interval={steps} --eval_prompts=8 --log_interval=1 '

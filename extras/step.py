@@ -9,7 +9,8 @@ from extras.curves import save
 from extras.explain import one_step
 from run.command import fail, words_of
 
-GOOD, BAD, GREY = '#2a7f3f', '#b3352c', '0.35'
+GOOD = '#2a7f3f'
+BAD = '#b3352c'
 
 
 def draw(path, words):
@@ -25,18 +26,19 @@ def draw(path, words):
     ax.set(xlim=(0, 10), ylim=(len(reward) - 0.4, -1.3))
     ax.axis('off')
     middle = (len(reward) - 1) / 2
+    middled = {'ha': 'center', 'va': 'center'}
+    typed = {'family': 'monospace', 'size': 12, **middled}
     for x, title in ((0.9, 'prompt'), (3.2, 'k = {} completions'), (5, 'reward'),
                      (6.7, 'reward - mean, scaled:\nadvantage'),
                      (9, 'probability, %,\nbefore and after the step')):
-        ax.text(x, -0.95, title.format(len(reward)), ha='center', va='center', color=GREY)
-    ax.text(0.9, middle, r.cases()[0]['prompt'], ha='center', va='center', family='monospace',
-            size=12, bbox={'boxstyle': 'round', 'facecolor': '0.93', 'edgecolor': 'none'})
+        ax.text(x, -0.95, title.format(len(reward)), color='0.35', **middled)
+    ax.text(0.9, middle, r.cases()[0]['prompt'], **typed,
+            bbox={'boxstyle': 'round', 'facecolor': '0.93', 'edgecolor': 'none'})
     for y, j in enumerate(order):
         color = GOOD if advantage[j] > 0 else BAD
         ax.annotate('', (2.3, y), (1.75, middle), arrowprops={'arrowstyle': '->', 'color': '0.6'})
-        ax.text(3.2, y, r.cases()[j]['completion'], ha='center', va='center', family='monospace',
-                size=12)
-        ax.text(5, y, f'{reward[j]:g}', ha='center', va='center', size=12)
+        ax.text(3.2, y, r.cases()[j]['completion'], **typed)
+        ax.text(5, y, f'{reward[j]:g}', size=12, **middled)
         ax.barh(y, advantage[j] / 2, 0.6, left=6.7, color=color)
         ax.text(8.55, y, f'{p[j]:.1f}', ha='right', va='center')
         ax.annotate('', (9.2, y), (8.75, y), arrowprops={'arrowstyle': '->', 'color': color})

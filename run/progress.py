@@ -36,7 +36,6 @@ class Progress:
         dead_share: of groups with equal rewards; data: the Dataset; more(): how to make a generator
         that has been pretrained for longer."""
         trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
-        n_texts = len(data.rows_of['train'])
         right = np.mean(trained)
         start = np.mean(self.samples[0])
         # Training prompts are others than those held out, so the errors of both add up.
@@ -52,7 +51,7 @@ class Progress:
         if is_rewarded and is_alike and right - start > max(0.25, 2 * error):
             self.notes.append(f"the generator has memorised: {right:.0%} of the samples are right "
                               f"for training prompts and {start:.0%} for held-out ones; "
-                              f"{n_texts} texts may be too few")
+                              f"{len(data.rows_of['train'])} texts may be too few")
         if is_checked and np.mean(self.line) > 0.95:
             self.notes.append("little is left to learn: the line to beat is "
                               f"{np.mean(self.line):.0%}")

@@ -223,7 +223,8 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     made.clear()
     text, names = compare('x.py', "b=--rewards={'verify': 1.0} x.py", '--goal=greedy/verify')
     assert names == ['b-1', 'b-2'] and 'wrote study/greedy-verify.png' in text
-    with pytest.raises(SystemExit, match="study/d-1/log.jsonl has no 'no'"):       # before all runs are made
+    with pytest.raises(SystemExit, match="study/d-1/log.jsonl has no 'no'"):
+        # before all runs are made
         compare('--goal=no', '--seeds=1,2,3,4,5,6,7,8', 'd=')
     assert len(made) < 8
 

@@ -543,7 +543,8 @@ MISTAKES = {
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
-    '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size', '--temperature=1e-40': 'temperature',
+    '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size',
+    '--temperature=1e-40': 'temperature',
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
 }
 MISTAKES_IN_RECIPES = {
