@@ -6,6 +6,7 @@ import json
 import linecache
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -275,7 +276,8 @@ def save_checkpoint(path, model, vocabulary, config, **more):
                     'vocabulary': vocabulary, **more}, temporary)
         temporary.replace(path)
     except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
-        fail(f"{path} cannot be written: {e}")
+        left = shutil.disk_usage(temporary.parent).free >> 20
+        fail(f"{path} cannot be written (its disk has {left:,} MB left): {e}")
     finally:
         temporary.unlink(missing_ok=True)       # it is still there if something went wrong
 
