@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from data.dataset import Tokenizer
+from data.dataset import Tokenizer, contents
 from data.pairs import BLANK
 from model import NUMBERS_AT_ONCE, Network
 from run.command import reading
+from run.machine import free_memory, n_ranks, print0
 
 # load_network() imports this file only for a folder: the small GPTs need no transformers.
 try:
@@ -214,3 +215,41 @@ class Pretrained(Network):
             more = {'attention_mask': (inputs != self.pad_id).long()}
         x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see Head
         return F.pad(x, (0, 0, -n_more, 0))
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def memory_of(network, texts, config):
+    """Return about how many bytes a run takes that begins with this network, and trains on texts
+    with the knobs of config: see Cost in the manual."""
+    # weight, gradient and two moments, the cast to bfloat16, and the weight of the reference
+    per_weight = 16
+    if torch.is_autocast_enabled(network.device.type):
+        per_weight += 2
+    if config['kl_beta'] > 0 or 'kl' in config['rewards']:
+        per_weight += 4
+    # What a backward pass needs of the tokens that go through the network at a time. The peak on a
+    # CPU was 1.75 times what the layers keep.
+    args = network.network.config
+    inner = getattr(args, 'intermediate_size', None) or 4 * args.hidden_size
+    per_token = 1.75 * args.num_hidden_layers * (36 * args.hidden_size + 10 * inner)
+    # (tok.encode() would refuse marked blanks)
+    tok = network.tok
+    encode = tok.encode_chat if config['chat_template'] else tok.tokenizer.encode
+    longest = len(encode(max((contents(text)[0] for text in texts), key=len)))
+    n_tokens = config['batch_size'] * config['group_size'] * (longest + config['max_new_tokens'])
+    n_tokens = min(n_tokens, NUMBERS_AT_ONCE // 4096)           # of a part, see forward()
+    n_weights = sum(p.numel() for p in network.parameters())
+    return n_weights * per_weight + n_tokens * per_token
+
+
+def warn_of_memory(network, texts, config):
+    """Print a line if a run needs more than half of the memory that is free."""
+    needed = memory_of(network, texts, config)
+    free = free_memory(network.device)
+    if network.device.type == 'cpu':
+        needed *= n_ranks()                     # which share it; each has a GPU of its own
+    if needed > free / 2:
+        print0(f"memory: the run takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are "
+               "free; a smaller batch_size needs less: docs/manual.md#cost")

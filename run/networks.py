@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from data.dataset import Tokenizer, check_blanks, contents, make_tokenizer, read_texts
-from model import GPT, NUMBERS_AT_ONCE
+from data.dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
+from model import GPT
 from run.command import configure, find, reading
 from run.folder import check_exists, load_checkpoint
-from run.machine import barrier, free_memory, n_ranks, print0, rank, use_threads
+from run.machine import barrier, print0, rank, use_threads
 
 PRETRAIN = Path(__file__).parent.parent / 'pretrain.py'
 
@@ -117,40 +117,9 @@ def open_networks(names, config, device):
             f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
     if 'folder' in networks[0].args and config.get('out_dir'):      # else nothing is trained
-        warn_of_memory(memory_of(networks[0], tokenizers[0], train, config), device)
+        from pretrained import warn_of_memory
+        warn_of_memory(networks[0], train, config)
     return paths, tokenizers[0], networks
-
-
-def memory_of(network, tok, texts, config):
-    """Return about how many bytes a run with a pretrained network takes: see Cost in the manual."""
-    n_weights = sum(p.numel() for p in network.parameters())
-    # weight, gradient and two moments, the cast to bfloat16, and the weight of the reference
-    size = 16
-    if torch.is_autocast_enabled(network.device.type):
-        size += 2
-    if config['kl_beta'] > 0 or 'kl' in config['rewards']:
-        size += 4
-    # What a backward pass needs of the tokens that go through the network at a time. The peak on a
-    # CPU was 1.75 times what the layers keep.
-    # (tok.encode() would refuse marked blanks)
-    encode = tok.encode_chat if config['chat_template'] else tok.tokenizer.encode
-    longest = len(encode(max((contents(text)[0] for text in texts), key=len)))
-    n_tokens = config['batch_size'] * config['group_size'] * (longest + config['max_new_tokens'])
-    n_tokens = min(n_tokens, NUMBERS_AT_ONCE // 4096)
-    args = network.network.config
-    inner = getattr(args, 'intermediate_size', None) or 4 * args.hidden_size
-    per_token = 1.75 * args.num_hidden_layers * (36 * args.hidden_size + 10 * inner)
-    return n_weights * size + n_tokens * per_token
-
-
-def warn_of_memory(needed, device):
-    """Print a line if a run needs more than half of the memory that is free."""
-    free = free_memory(device)
-    if device.type == 'cpu':
-        needed *= n_ranks()                     # which share it; each has a GPU of its own
-    if needed > free / 2:
-        print0(f"memory: the run takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are "
-               "free; a smaller batch_size needs less: docs/manual.md#cost")
 
 
 def make_network(recipe, config, running):

@@ -22,7 +22,6 @@ from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
-from run import networks
 from run.folder import save_checkpoint
 from run.networks import load_network
 
@@ -282,15 +281,16 @@ def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monke
             (20, n_tokens, False, {'kl_beta': 0.1}), (16, 4096, False, {'batch_size': 9999}),
             (16, n_tokens + 2 * 3 * 3, False, {'chat_template': True})):
         with torch.autocast('cpu', torch.bfloat16, enabled=bfloat16):
-            size = networks.memory_of(model, model.tok, texts, knobs | changes)
+            size = pretrained.memory_of(model, texts, knobs | changes)
         assert size == bytes_each * n + tokens * per_token
-    cpu = torch.device('cpu')
-    assert 1e8 < networks.free_memory(cpu)
-    monkeypatch.setattr(networks, 'free_memory', lambda device: 8e9)
-    networks.warn_of_memory(3.9e9, cpu)
+    assert 1e8 < pretrained.free_memory(torch.device('cpu'))
+    monkeypatch.setattr(pretrained, 'free_memory', lambda device: 8e9)
+    monkeypatch.setattr(pretrained, 'memory_of', lambda *_: 3.9e9)
+    pretrained.warn_of_memory(model, texts, knobs)
     assert capsys.readouterr().out == ''
-    networks.warn_of_memory(4.1e9, cpu)
-    assert 'about 4.1 GB, and 8.0 GB are free' in capsys.readouterr().out
+    monkeypatch.setenv('WORLD_SIZE', '2')       # two ranks share the memory
+    pretrained.warn_of_memory(model, texts, knobs)
+    assert 'about 7.8 GB, and 8.0 GB are free' in capsys.readouterr().out
 
 
 # ---- a run ---------------------------------------------------------------------------------------
