@@ -55,8 +55,8 @@ def test_the_check_of_a_machine_has_a_row_for_a_run_and_for_one_that_fails(monke
     for flag, expected in (('--seed=1', r'[\d.]+ \| [\d.]+ \| -?[\d.]+ \| [\d.]+e[-+]\d+'),
                            ('--rewards={"nothing":1.0}', r'failed: .*rewards: .*')):
         monkeypatch.setitem(gpu_check.WORDS, 'smoke', ' '.join([*TOY, flag]))
-        row = gpu_check.row('smoke', 'cpu', 'float32', False, 1, 2)
-        cells = row.removeprefix('| smoke | cpu | float32 | False | 1 | 0 | ').removesuffix(' |')
+        row = gpu_check.row('smoke', '--device=cpu', 1)
+        cells = row.removeprefix('| smoke --device=cpu | 1 | 0 | ').removesuffix(' |')
         assert re.fullmatch(expected, cells)
 
 
