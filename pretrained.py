@@ -45,7 +45,8 @@ class PretrainedTokenizer(Tokenizer):
         self.vocabulary = folder
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
         # All of this project has one numbering: the V ids of the tokenizer, then blank, bos, pad.
-        self.vocab_size = len(self.tokenizer)
+        # (There can be holes among the ids.)
+        self.vocab_size = 1 + max(self.tokenizer.get_vocab().values())
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
@@ -134,17 +135,6 @@ class Pretrained(Network):
         assert not wrong, (
             f"the weights of {folder} are not those of a {name}: {wrong!s:.300}. If only those of "
             "another output layer are unexpected, open it there and write it with save_pretrained")
-        # logits() calls the output layer alone, so nothing may follow it, such as a cap on logits.
-        # Nine ids, whichever, tell.
-        ids = torch.arange(9)[None]
-        with torch.no_grad(), torch.autocast('cpu', enabled=False):
-            expected = self.network(ids).logits[0]
-            head = Head(self.network.get_output_embeddings())
-            self.network.set_output_embeddings(head)
-            logits = head.linear(self.network(ids).logits)
-        assert torch.allclose(logits, expected, atol=1e-4), (
-            f"{folder} changes its logits after the output layer, which is not supported, or has "
-            "weights that are not finite")
         # One place is for bos. RoBERTa has fewer places than positions, and its tokenizer knows.
         self.block_size = min(config.max_position_embeddings,
                               self.tok.tokenizer.model_max_length) - 1
@@ -155,11 +145,36 @@ class Pretrained(Network):
         # lacks them, or nobody reads them: a causal network gets no blanks, and no position attends
         # to padding. Without a bos of the folder's own, a text begins with its first token.
         tokenizer = self.tok.tokenizer
+        assert self.causal or tokenizer.mask_token_id is not None, (
+            f"the tokenizer of {folder} has no mask token, which stands for a blank")
         bos = tokenizer.bos_token_id if self.causal else tokenizer.cls_token_id
         self.has_bos = bos is not None
         folder_ids = torch.arange(self.tok.vocab_size + 3)
         folder_ids[-3:] = torch.tensor([tokenizer.mask_token_id or 0, bos or 0, 0])
         self.folder_ids = nn.Buffer(folder_ids, persistent=False)
+        self.check()
+
+    @torch.no_grad()
+    def check(self):
+        """Put a Head in the place of the output layer. Refuse a network that does not do what the
+        rest of this file takes for granted: it makes its logits by the output layer alone, without
+        a cap on them, say; and a causal one sees nothing that comes later, and goes on from a
+        cache. Nine ids, whichever, tell."""
+        ids = torch.arange(9)[None]
+        with torch.autocast('cpu', enabled=False):
+            expected = self.network(ids).logits
+            self.network.set_output_embeddings(Head(self.network.get_output_embeddings()))
+            if self.causal:
+                cache = self.new_cache()
+                first = self.trunk(ids[:, :4], cache)
+                cache.batch_select_indices(torch.tensor([0]))
+                x = torch.cat((first, self.trunk(ids[:, 4:], cache)), 1)
+            else:
+                x = self.network(ids).logits
+            logits = self.head(x)
+        assert torch.allclose(logits, expected, atol=1e-4), (
+            f"{self.args['folder']} cannot be used: its logits are not what its output layer makes "
+            "of features from left to right (if causal) with a cache, or are not finite")
 
     def new_cache(self):
         return transformers.DynamicCache()

@@ -94,7 +94,7 @@ if __name__ == "__main__":
         print()
     if not prompt:
         for label, network in networks.items():
-            means, _, _ = grpo.evaluate(network, run)
+            means, *_ = grpo.evaluate(network, run)
             names = [f'eval/{run.goal}', f'greedy/{run.goal}',
                      *[f'eval/{name}' for name in grpo.rewards], 'eval/verify', 'eval/pass@4',
                      'eval/tokens', 'eval/passes']

@@ -20,3 +20,5 @@ if __name__ == "__main__":
     network.save_pretrained(folder)
     tok.tokenizer.save_pretrained(folder)
     print(f"wrote {folder}")
+    if hasattr(policy, 'order'):
+        print("without the order that it learned, for which transformers has no place")

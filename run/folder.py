@@ -43,14 +43,20 @@ class Signals:
     finish_step = False
 
     def __init__(self):
+        self.pid = os.getpid()
         self.handle_all(self.handle)
 
     def handle_all(self, handler):
         for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
-            if hasattr(signal, name):           # Windows has no SIGHUP
-                signal.signal(getattr(signal, name), handler)
+            number = getattr(signal, name, None)                # Windows has no SIGHUP
+            if number and signal.getsignal(number) != signal.SIG_IGN:       # as nohup wants it
+                signal.signal(number, handler)
 
     def handle(self, number, frame):
+        if os.getpid() != self.pid:             # a process that a reward has forked, in a pool
+            if number == signal.SIGTERM:        # the pool ends it; Ctrl-C is for us
+                os._exit(128 + number)
+            return
         self.code = 128 + number
         if not self.finish_step:
             say("stopped")

@@ -20,11 +20,13 @@ class Progress:
     notes: list = field(default_factory=list)       # what the first step says of the run's chances
     line: list | None = None    # (P,) the line to beat: the goal at the start, of greedy decoding
                                 # or of samples, whichever is better
+    prompts: list | None = None     # (P,) a number for each prompt, which equal prompts share
 
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""
-        means, sampled, greedy = evaluation
-        self.means[step] = means
+        self.means[step], sampled, greedy, self.prompts = evaluation
+        assert max(self.prompts) > 0, (
+            "one held-out prompt has no standard error: expected two or more that differ")
         self.samples[step] = sampled
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
@@ -33,8 +35,8 @@ class Progress:
 
     def expect(self, scores, dead_share, data, more):
         """Say what can be expected. scores {name: (P, k)}: of the first training prompts;
-        dead_share: of groups with equal rewards; data: the Dataset; more(): how to make a generator
-        that has been pretrained for longer."""
+        dead_share: of groups with equal rewards; data: the Dataset; more: how to make a generator that
+        has been pretrained for longer."""
         trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
         right = np.mean(trained)
         start = np.mean(self.samples[0])
@@ -45,7 +47,7 @@ class Progress:
         if dead_share > 0.9 and not (is_rewarded and right > 0.5):
             self.notes.append(f"{dead_share:.0%} of the first groups teach nothing, because their "
                               f"rewards are equal; if nothing right is sampled, pretrain more (or "
-                              f"less, if the held-out loss rose): {more()}")
+                              f"less, if the held-out loss rose): {more}")
         # (where blanks are marked, held-out prompts need not be like those to train on)
         is_alike = data.blank_kind != 'marked'
         if is_rewarded and is_alike and right - start > max(0.25, 2 * error):
@@ -67,7 +69,7 @@ class Progress:
         """Return pairs (name, number) of the last evaluation, for the console."""
         last = max(self.means)
         means = self.means[last]
-        above, error = difference(self.samples[last], self.line)        # taken prompt by prompt
+        above, error = self.difference(self.samples[last], self.line)
         numbers = [
             (self.goal, np.mean(self.samples[last])),
             ('greedy', means[f'greedy/{self.goal}']),
@@ -89,8 +91,8 @@ class Progress:
         start = values[0]
         before = values[-2:][0]                 # the evaluation before the last, if there is one
         now = values[-1]
-        gain, error = difference(now, start)
-        above, error_above = difference(now, self.line)
+        gain, error = self.difference(now, start)
+        above, error_above = self.difference(now, self.line)
         if above > 2 * error_above:
             words = f"above the line to beat by {above:.3f} +- {2 * error_above:.3f}"
         elif gain > 2 * error:
@@ -99,20 +101,24 @@ class Progress:
             words = f"it fell from {np.mean(start):.3f}, {gain:.3f} +- {2 * error:.3f}"
         else:
             words = f"no different from the start, {gain:+.3f} +- {2 * error:.3f}"
-        rise, error = difference(now, before)
+        rise, error = self.difference(now, before)
         is_full = self.goal == 'verify' and np.mean(now) > 0.99
         if rise > 2 * error and gain >= 0 and not is_full:
             words += "; still rising, so try a larger --max_iters"
         mean = np.mean(now)
         return '\n'.join([f"{self.goal} {mean:.3f}: {words}", *self.notes])
 
-
-def difference(a, b):
-    """Return the mean of a - b, lists (P,) of the same prompts, and its standard error."""
-    gaps = np.subtract(a, b)
-    # With the same prompts in both, the noise that they share is gone from the gaps.
-    error = gaps.std(ddof=1) / len(gaps) ** 0.5
-    return gaps.mean(), error
+    def difference(self, a, b):
+        """Return the mean of a - b, lists (P,), and its standard error."""
+        # With the same prompts in both, the noise that they share is gone from the gaps.
+        gaps = np.subtract(a, b)
+        # A prompt that is held out several times is one observation, not several: what its gaps
+        # have in common must not look as if it had been found again and again. So they are added
+        # before they are squared. (If all prompts differ, this is std / sqrt(P).)
+        sums = np.bincount(self.prompts, gaps - gaps.mean())
+        n = len(sums)
+        error = (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
+        return gaps.mean(), error
 
 
 def first_group(micro_step, scores, names, advantages):

@@ -22,7 +22,7 @@ from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, o
                         save_checkpoint)
 from run.machine import as_numbers, init_device
 from run.networks import load_network, open_networks
-from run.progress import Progress, difference
+from run.progress import Progress
 from test_grpo import TOK, tiny
 
 
@@ -303,15 +303,15 @@ def test_numbers_that_are_not_finite_are_refused(value):
         as_numbers({'kl': 1.0, 'reward': torch.tensor(value)})
 
 
-def after(*evaluations, goal='verify', rewards=('judge',), greedy=None):
+def after(*evaluations, goal='verify', rewards=('judge',), greedy=None, prompts=None):
     """Return the Progress of a run by the goal of each held-out prompt: at the start, and so on.
-    greedy: of greedy decoding at the start."""
+    greedy: of greedy decoding at the start. prompts: their numbers; None: all differ."""
     progress = Progress(goal, list(rewards))
     for step, values in enumerate(evaluations):
         line = greedy if step == 0 and greedy else [0.0] * len(values)
         means = {f'eval/{goal}': np.mean(values), f'greedy/{goal}': np.mean(line),
                  'eval/judge': -step}
-        progress.add(10 * step, (means, values, line))
+        progress.add(10 * step, (means, values, line, prompts or list(range(len(values)))))
     return progress
 
 
@@ -369,15 +369,29 @@ def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_agai
     data = types.SimpleNamespace(rows_of={'train': range(n_texts)},
                                  blank_kind='answer' if n_texts else 'marked')
     goal = torch.tensor(trained)[:, None]
-    progress.expect({'verify': goal, 'reward': 0 * goal}, dead, data, lambda: 'python x')
+    progress.expect({'verify': goal, 'reward': 0 * goal}, dead, data, 'python x')
     assert capsys.readouterr().out == (note and note + '\n')
     assert progress.verdict().partition('\n')[2] == note
 
 
 def test_evaluations_are_compared_prompt_by_prompt():
     """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
-    mean, error = difference([0.2, 0.4, 1.0], [0.0, 0.3, 0.9])
+    then, now = [0.0, 0.3, 0.9], [0.2, 0.4, 1.0]
+    mean, error = after(then).difference(now, then)
     assert mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
+
+
+def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():
+    """Of equal prompts with equal gaps there is one observation; and the average of what they have
+    by themselves is one."""
+    then, now = [0.0, 0.3, 0.9], [0.2, 0.4, 1.0]
+    once = after(then).difference(now, then)
+    thrice = after(3 * then, prompts=3 * [0, 1, 2]).difference(3 * now, 3 * then)
+    assert thrice == pytest.approx(once)
+    spread = after(2 * then, prompts=2 * [0, 1, 2]).difference(
+        [0.1, 0.3, 0.9] + [0.3, 0.5, 1.1], 2 * then)
+    assert spread == pytest.approx(once)
+    refused('two or more that differ', after, then, prompts=[0, 0, 0])
 
 
 def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():

@@ -485,6 +485,31 @@ def test_a_resumed_run_says_that_its_rewards_have_changed():
             *flags, '--resume=True', f'--max_iters={steps}')
 
 
+POOL = """
+import multiprocessing, os
+rewards = {'mine': 1.0}
+max_iters = 1
+def mine(completions):
+    with multiprocessing.get_context('fork').Pool(1) as pool:
+        pool.map(len, completions)
+    os.chdir('/')
+    return [0.5] * len(completions)
+"""
+
+
+def test_a_reward_may_use_a_pool_and_leave_the_folder_and_nohup_is_heard():
+    """A pool ends its processes by SIGTERM. They are forks, with our handler, which would wait for
+    the end of the step. In another folder the note on dead groups still knows the generator, whose
+    recipe has a relative path."""
+    def before():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)            # as nohup does
+        at_step(0, signal.SIGHUP)()
+
+    path = write('mine.py', POOL)
+    text = train(path, '--generator=config/networks/generator_arithmetic.py', before=before)
+    assert 'pretrain more' in text and 'stopp' not in text
+
+
 def test_a_reward_that_exits_before_the_first_step_is_an_error():
     path = write('mine.py', 'rewards = {"mine": 1.0}\ndef mine(completions):\n    exit()\n')
     fails("reward 'mine': it calls sys.exit()", *command(path))
