@@ -104,7 +104,7 @@ class Scorer:
     verify: Callable | None = None      # one completion, by names such as `text` and `answer` ->
                                 # 1.0 if it is right, or less
     functions: dict = field(default_factory=dict)       # name: (prompts, completions, texts, ...)
-                                # -> a number for each; they ask for columns by name, see call()
+                                # -> a number for each; they ask for columns by name, see asks_for()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
 
     @torch.no_grad()
@@ -142,13 +142,16 @@ class Scorer:
         """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
         if name in BUILT_IN:
             return BUILT_IN[name](self, r)
-        # a list for each column; copied, because a function may change what it gets
-        columns = {column: [copy.deepcopy(case[column]) for case in cases()]
-                   for column in cases()[0]}
-        if name == 'verify':                    # one completion at a time
-            return [call(self.verify, dict(zip(columns, case))) for case in zip(*columns.values())]
-        columns = {PLURAL.get(column, column): values for column, values in columns.items()}
-        values = call(self.functions[name], columns)
+        is_verify = name == 'verify'            # which gets one completion at a time
+        function = self.verify if is_verify else self.functions[name]
+        columns = {}                            # a list for each that the function asks for
+        for column in cases()[0]:
+            named = column if is_verify else PLURAL.get(column, column)
+            if asks_for(function, named):       # copied, because a function may change what it gets
+                columns[named] = [copy.deepcopy(case[column]) for case in cases()]
+        if is_verify:
+            return [function(**dict(zip(columns, case))) for case in zip(*columns.values())]
+        values = function(**columns)
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]
         return values
@@ -159,13 +162,7 @@ class Scorer:
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
 
-signature = functools.cache(inspect.signature)  # verify() is called for each completion
-
-
-def call(function, known):
-    """Call a function as TRL does: with those of its parameters that are known {name: value}, or
-    with all that is known if it has **kwargs."""
-    parameters = signature(function).parameters
-    if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
-        known = {name: known[name] for name in known if name in parameters}
-    return function(**known)
+def asks_for(function, name):
+    """Return whether a function has a parameter of this name, or **kwargs. (So does TRL call it.)"""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,8 +1,9 @@
 """Refusals of commands that could not work. Rules about one file are where it is read; here are
 those about several knobs together, and about rewards."""
+import inspect
 import math
 
-from judge import BUILT_IN, PLURAL, signature
+from judge import BUILT_IN, PLURAL
 from run.machine import n_ranks
 
 
@@ -45,7 +46,7 @@ def check_rewards(rewards, verify, functions):
         assert name != 'kl' or weight <= 0, (
             f"rewards: expected a weight of 0 or less for 'kl', not {weight}")
         if name in functions:
-            singular = PLURAL.keys() & signature(functions[name]).parameters.keys()
+            singular = PLURAL.keys() & inspect.signature(functions[name]).parameters.keys()
             assert not singular, (
                 f"reward '{name}' asks for {singular}: expected the plural, which are lists")
 

@@ -16,11 +16,11 @@ from run.command import fail
 
 
 def rank():
-    return int(os.environ.get('RANK', 0))
+    return int(os.environ.get('RANK') or 0)
 
 
 def n_ranks():
-    return int(os.environ.get('WORLD_SIZE', 1))
+    return int(os.environ.get('WORLD_SIZE') or 1)
 
 
 def print0(*words):
@@ -56,7 +56,7 @@ def init_device(device, dtype):
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
     if device == 'cuda':                        # torchrun gives each rank a GPU
         torch.cuda.init()                       # says so if there is no GPU
-        torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
+        torch.cuda.set_device(int(os.environ.get('LOCAL_RANK') or 0))
         torch.set_float32_matmul_precision('high')          # TF32
     try:
         device = torch.empty(0, device=device).device   # 'cuda' becomes cuda:3

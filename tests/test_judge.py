@@ -1,4 +1,5 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; printed groups."""
+import dataclasses
 import math
 import sys
 
@@ -207,6 +208,21 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
     assert type(error.value.__cause__).__name__ in str(error.value)
     with pytest.raises(AssertionError, match="^reward 'verify': .*got nan"):
         Scorer(verify=lambda completion: math.nan).score(['verify'], rollout_of_records)
+
+
+@dataclasses.dataclass
+class Weighted:
+    """A callable that has no hash."""
+    weight: float
+
+    def __call__(self, texts, **kwargs):
+        return [self.weight * len(text) for text in kwargs['completions']]
+
+
+def test_a_reward_can_be_any_callable(rollout_of_records):
+    scores = Scorer(functions={'mine': Weighted(2.0)}).score(['mine'], rollout_of_records)['mine']
+    lengths = [len(case['completion']) for case in rollout_of_records.cases()]
+    assert scores.flatten().tolist() == [2.0 * length for length in lengths]
 
 
 def test_a_verifier_may_change_what_it_gets(rollout_of_records):
