@@ -55,9 +55,7 @@ class PretrainedTokenizer(Tokenizer):
 
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        assert self.tokenizer.unk_token_id not in ids, (        # (None never is)
-            f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
+        ids = self.ids_of(text, split_special_tokens=True)
         # one that writes small letters, say, would make right answers wrong
         assert self.decode(ids) == text, (
             f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
@@ -74,7 +72,13 @@ class PretrainedTokenizer(Tokenizer):
             f"the chat template of {self.vocabulary} leaves out the prompt {prompt!r:.80}")
         # Network puts a bos before every sequence; that of the template would be a second.
         text = text.removeprefix(self.tokenizer.bos_token or '')
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.ids_of(text)
+
+    def ids_of(self, text, **more):
+        ids = self.tokenizer.encode(text, add_special_tokens=False, **more)
+        assert self.tokenizer.unk_token_id not in ids, (        # (None never is)
+            f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
+        return ids
 
     def decode(self, ids):
         """Return text. eos is shown as a line feed, a blank as BLANK, bos and pad not at all."""

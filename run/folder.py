@@ -143,13 +143,16 @@ class RunFolder:
         self.began = time.time()
         self.cpu_began = time.process_time()
         if config['wandb_project']:             # also log to Weights & Biases
-            import wandb
             # a resumed run goes on in the same run there
             known = self.path / 'wandb_id'
             if not known.exists():
                 known.write_text(secrets.token_hex(8))
-            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
-                                    config=config, id=known.read_text(), resume='allow')
+            try:
+                import wandb
+                self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+                                        config=config, id=known.read_text(), resume='allow')
+            except Exception as e:              # no key, or no network
+                fail(f"wandb: {e} (the environment WANDB_MODE=offline needs no key)")
 
     def acquire(self):
         """Return the lock of the folder, which ends with the process. Exit if another has it."""

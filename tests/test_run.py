@@ -279,6 +279,8 @@ def test_numbers_go_to_wandb_and_a_resumed_run_goes_on_there(monkeypatch):
         folder.lock.release()
         folder = open_folder('mine', resume, wandb_project='theirs')
         assert (wandb.init.call_args[1]['id'] == number) == resume
+    wandb.init.side_effect = ValueError('no key')
+    refused('wandb: no key', open_folder, 'new', wandb_project='theirs')
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
