@@ -115,6 +115,19 @@ def test_a_tokenizer_that_changes_texts_is_refused():
         tok.encode('saSA')
 
 
+def test_a_tokenizer_of_words_loses_the_spaces_around_blanks():
+    words = '[PAD] [UNK] [CLS] [SEP] [MASK] The food was and good .'.split()
+    transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)},
+                                   do_lower_case=False).save_pretrained('words')
+    tok = pretrained.PretrainedTokenizer('words')
+    record = {'prompt': 'The food was _ and _.', 'answer': ''}
+    prompts = Dataset([record], [record], tok, False, blank_kind='marked').prompts('val', 1, 1, 0)
+    filled = prompts.tokens.masked_fill(prompts.blank, words.index('good'))
+    case, = prompts.cases(filled)
+    assert case['prompt'] == record['prompt']
+    assert case['text'].replace(' .', '.') == 'The food was good and good.'
+
+
 def test_a_tokenizer_that_has_more_ids_than_its_network_is_refused():
     def add(folder):
         tok = transformers.AutoTokenizer.from_pretrained(folder)
