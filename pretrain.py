@@ -22,12 +22,12 @@ from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
 from run.command import knobs_of
-from run.folder import Signals, load_checkpoint, save_checkpoint
+from run.folder import Signals, save_checkpoint
 from run.machine import as_numbers, init_device, print_line, use_threads
 from run.networks import open_networks, read_recipe
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
-out = ''                    # checkpoint to write; '': out/NAME-NUMBER.pt, see read_recipe()
+out = ''                    # new checkpoint to write; '': out/NAME-NUMBER.pt, see read_recipe()
 dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
@@ -137,9 +137,6 @@ def open_data(tok, filler):
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
-    if os.path.exists(path):
-        assert 'kind' in load_checkpoint(path)['config'], (
-            f"{path} was not made by this script; choose another --out=FILE")
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
@@ -152,6 +149,8 @@ if __name__ == "__main__":
         lock.acquire()
         if os.path.exists(path) and not out:    # its name says that it is the same network
             sys.exit()
+    assert not out or not os.path.exists(path), (       # a run may have begun with it
+        f"{path} is there already; delete it, or choose another --out=FILE")
     filler = None
     if against:
         _, filler_tok, (filler,) = open_networks([against], config, torch_device)

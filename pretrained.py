@@ -119,7 +119,7 @@ class Pretrained(Network):
         self.args = {'folder': folder}
         self.tok = PretrainedTokenizer(folder)
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
-        name = config.architectures[0]
+        name = (config.architectures or ['network without a name'])[0]
         assert name.endswith(('CausalLM', 'LMHeadModel', 'MaskedLM')), (
             f"{folder} has a {name}: expected a ...ForCausalLM or a ...ForMaskedLM")
         self.causal = not name.endswith('MaskedLM')
@@ -163,11 +163,13 @@ class Pretrained(Network):
     def check(self):
         """Put a Head in the place of the output layer. Refuse a network that does not do what the
         rest of this file takes for granted: it makes its logits by the output layer alone, without
-        a cap on them, say; and a causal one sees nothing that comes later, and goes on from a
-        cache. Nine ids, whichever, tell."""
+        a cap on them, say; a causal one sees nothing that comes later, and goes on from a cache;
+        another one does not see padding. Nine ids, whichever, tell."""
         ids = torch.arange(9)[None]
+        n_more = int(self.has_bos and not self.causal)          # see trunk()
+        given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
         with torch.autocast('cpu', enabled=False):
-            expected = self.network(ids).logits
+            expected = self.network(given).logits[:, n_more:]
             self.network.set_output_embeddings(Head(self.network.get_output_embeddings()))
             if self.causal:
                 cache = self.new_cache()
@@ -175,12 +177,12 @@ class Pretrained(Network):
                 cache.batch_select_indices(torch.tensor([0]))
                 x = torch.cat((first, self.trunk(ids[:, 4:], cache)), 1)
             else:
-                x = self.network(ids).logits
+                x = self.trunk(F.pad(ids, (0, 2), value=self.pad_id))[:, :9]
             logits = self.head(x)
         # (on some machines products are bfloat16, which is off by less than a hundredth)
         assert (logits - expected).abs().max() <= 0.03 * expected.abs().max(), (
-            f"{self.args['folder']} cannot be used: its logits are not what its output layer makes "
-            "of features from left to right (if causal) with a cache, or are not finite")
+            f"{self.args['folder']} cannot be used: expected logits that its output layer makes of "
+            "features without padding, if it is causal from left to right with a cache, and finite")
 
     def new_cache(self):
         return transformers.DynamicCache()

@@ -119,6 +119,8 @@ class RunFolder:
         # first second.
         if self.is_old() and not Path(self.path, 'log.jsonl').exists():
             fail(f"{path} is no folder of a run; choose another --out_dir")
+        writable = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        assert os.access(writable, os.W_OK), f"{path} cannot be written; choose another --out_dir"
         for folder in self.path.parents:        # which the next run there would move aside
             assert not Path(folder, 'log.jsonl').exists(), (
                 f"{self.path} is in {folder}, the folder of a run; choose another --out_dir")

@@ -287,7 +287,7 @@ def test_the_output_layer_works_in_float32_under_bfloat16():
 
 def test_a_network_that_does_not_compute_as_expected_is_refused():
     """Its logits may have a factor, because the features have it, too, but no cap; it must not see
-    what comes later, nor leave a cache unread."""
+    what comes later, nor padding, nor leave a cache unread."""
     sizes = {'hidden_size': 8, 'intermediate_size': 8, 'num_hidden_layers': 1, 'vocab_size': 45,
              'num_attention_heads': 1, 'num_key_value_heads': 1, 'initializer_range': 0.4}
     shutil.copytree(folder_of('llama'), 'other')
@@ -303,6 +303,9 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     transformers.BertLMHeadModel(transformers.BertConfig(               # it is not causal
         is_decoder=False, **sizes)).save_pretrained('other')
     refused('other cannot be used', pretrained.Pretrained, 'other')
+    shutil.copytree(folder_of('bert'), 'mixes')                         # it mixes all positions
+    transformers.FNetForMaskedLM(transformers.FNetConfig(**sizes)).save_pretrained('mixes')
+    refused('mixes cannot be used', pretrained.Pretrained, 'mixes')
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
         pretrained.Pretrained('other')

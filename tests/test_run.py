@@ -409,6 +409,11 @@ def test_of_equal_evaluations_the_last_is_the_best():
     assert after(HALF, NONE, HALF, SOME, NONE).best_step() == 30
 
 
+def test_a_folder_that_cannot_be_written_is_refused_at_once(monkeypatch):
+    monkeypatch.setattr(os, 'access', lambda path, mode: path != pathlib.Path.cwd())
+    refused('new/run cannot be written', RunFolder, 'new/run', False)
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 

@@ -254,7 +254,7 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     sizes = [len(weights(path)) for path in pathlib.Path('out').glob('generator_new-*.pt')]
     assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
-    fails('was not made by', 'pretrain.py', '--out=run/ckpt.pt')
+    fails('is there already; delete it', 'pretrain.py', '--out=run/ckpt.pt')
 
 
 @pytest.mark.parametrize('first_ends_well', [True, False])
