@@ -63,7 +63,7 @@ class Tokenizer:
 
     def encode(self, text):
         """Return a list of ids."""
-        unknown = set(text) - set(self.ids)
+        unknown = set(text).difference(self.ids)
         assert not unknown, (
             f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}; "
             f"{BLANK!r} is a blank where prompts have marked ones, and no character elsewhere")
@@ -299,8 +299,8 @@ class Dataset:
         assert tok.blank_id in shown, (
             f"{record.get('line', record)}: expected a blank, {BLANK!r}, for each token to fill")
         assert len(text) == len(shown) and all(fits), (
-            f"{record.get('line', record)}: the prompt has {len(shown)} tokens, the answer "
-            f"{len(text)}: expected the whole text as answer, with a token for each blank")
+            f"{record.get('line', record)}: the answer is not the prompt with its blanks filled: "
+            f"expected the whole text ({len(shown)} tokens, found {len(text)})")
         if record['answer']:
             record = record | {'answer': tok.decode(text)}
         return text, [tok.eos], shown + [tok.eos], record

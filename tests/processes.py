@@ -20,13 +20,18 @@ import pytest
 import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
+import data.arithmetic
 import data.cups
 import data.docstrings
 from run.folder import RunFolder, load_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
-data.cups.N_TEXTS = 1000    # a fork has it, too
+# Each run reads its texts anew, so they are few; a fork has these, too.
+data.cups.N_TEXTS = 1000
+ALL_EQUATIONS = data.arithmetic.texts()
+FEW_EQUATIONS = [pairs[::8] for pairs in ALL_EQUATIONS]
+data.arithmetic.texts = lambda: FEW_EQUATIONS
 FORK = multiprocessing.get_context('fork')
 RECIPE = """
 n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 10, 16, 'float32'

@@ -246,8 +246,10 @@ def test_a_classifier_against_itself_is_refused():
 def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
     for is_made in (True, False):
-        text = train(f'--generator={recipe}', '--max_iters=0', '--rewards={"verify": 1.0}')
-        assert ('pretrain.py --dataset=arithmetic generator_new.py' in text) == is_made
+        text = train(f'--generator={recipe}', '--dataset=marked.jsonl', '--blank_kind=marked',
+                     '--max_iters=0', '--rewards={"verify": 1.0}')
+        words = 'pretrain.py --dataset=marked.jsonl --blank_kind=marked generator_new.py'
+        assert (words in text) == is_made
     made, = pathlib.Path('out').glob('generator_new-*.pt')
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
     succeeds('pretrain.py', recipe, '--n_embd=16')
