@@ -88,7 +88,7 @@ BUILT_IN = {
     'distinct': distinct,
     'kl': kl,
     'tokens': lambda scorer, r: r.lengths,      # number of sampled tokens
-    # used to fill the blanks; weight < 0
+    # that filled the blanks (from left to right each token is one); weight < 0
     'passes': lambda scorer, r: r.lengths if r.prompts.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
@@ -163,6 +163,6 @@ class Scorer:
 
 
 def asks_for(function, name):
-    """Return whether a function has a parameter of this name, or **kwargs. (So does TRL call it.)"""
+    """Return whether a function has a parameter of this name, or **kwargs, as for TRL."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -139,10 +139,10 @@ class Network(nn.Module):
 
     def decide_order(self, n_passes):
         """Add one more output, if there is none yet: a score for each position. In each of n_passes
-        a blank is filled with probability sigmoid(score). At first the scores are a constant, with
-        which a blank is left for the last pass in 3 of 100 cases. They are 16 times what the linear
-        layer gives, so they learn 16 times as fast as what the network knows: at the same speed the
-        order came too slowly, or knowledge was lost."""
+        but the last, which fills the rest, a blank is filled with probability sigmoid(score). At
+        first the scores are a constant, with which a blank is left for the last pass in 3 of 100
+        cases. They are 16 times what the linear layer gives, so they learn 16 times as fast as what
+        the network knows: at the same speed the order came too slowly, or knowledge was lost."""
         if not hasattr(self, 'order'):
             self.order = nn.Linear(self.head.in_features, 1, device=self.device, dtype=self.dtype)
             nn.init.zeros_(self.order.weight)

@@ -9,8 +9,8 @@ at a generator alone.
 The knobs are those of the run; config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
-means over all held-out prompts, as in the run's log, which has more of them (docs/manual.md). A
-generator alone is shown as `before`; it has no reward, so its reward is `distinct`."""
+means over all held-out prompts; the run's log has more numbers (docs/manual.md). A generator alone
+is shown as `before`; it has no reward, so its reward is `distinct`."""
 import shlex
 import sys
 

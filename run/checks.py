@@ -1,5 +1,5 @@
-"""Refusals of commands that could not work. Rules about one file are where it is read; here are
-those about several knobs together, and about rewards."""
+"""Refusals of commands that could not work: knobs that do not go together, and rewards. (What is
+wrong with a file is said where the file is read.)"""
 import inspect
 import math
 

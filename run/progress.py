@@ -35,8 +35,8 @@ class Progress:
 
     def expect(self, scores, dead_share, data, more):
         """Say what can be expected. scores {name: (P, k)}: of the first training prompts;
-        dead_share: of groups with equal rewards; data: the Dataset; more: how to make a generator that
-        has been pretrained for longer."""
+        dead_share: of groups with equal rewards; data: the Dataset; more: how to make a generator
+        that has been pretrained for longer."""
         trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
         right = np.mean(trained)
         start = np.mean(self.samples[0])

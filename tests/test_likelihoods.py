@@ -215,7 +215,7 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
 
 def slow_states(r, model, n, t):
     """Return the states in which a likelihood sees token t of sequence n, as (weight, state)."""
-    drawn, share = [values[n] for values in r.masks()] if r.likelihood in ESTIMATES else (0, 0)
+    drawn, share = [values[n] for values in r.mask_uniforms()] if r.likelihood in ESTIMATES else (0, 0)
     sampled = r.pass_of[n] >= 0
 
     def with_blanks(blanks):
@@ -287,7 +287,7 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
             numbers.append(stats.logp_full)
     assert numbers[0].equal(numbers[1]) == (kind not in ESTIMATES)
     if kind == 'one_pass':
-        hidden = (r.masks()[0] < 0.15) & ~r.is_sampled
+        hidden = (r.mask_uniforms()[0] < 0.15) & ~r.is_sampled
         assert (hidden & (r.sequences == TOK.pad)).any()        # and yet it stays
         assert (hidden & (r.sequences != TOK.pad)).any()
 
