@@ -56,7 +56,7 @@ class PretrainedTokenizer(Tokenizer):
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
         ids = self.ids_of(text, split_special_tokens=True)
-        # One that writes small letters, say, would make right answers wrong. (BERT's knows words and
+        # One that writes small letters, say, would make right answers wrong. (BERT's has words and
         # no spaces, so it drops the one before a blank.)
         assert self.decode(ids).strip() == text.strip(), (
             f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "

@@ -215,7 +215,9 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
 
 def slow_states(r, model, n, t):
     """Return the states in which a likelihood sees token t of sequence n, as (weight, state)."""
-    drawn, share = [values[n] for values in r.mask_uniforms()] if r.likelihood in ESTIMATES else (0, 0)
+    drawn, share = 0, 0
+    if r.likelihood in ESTIMATES:
+        drawn, share = [values[n] for values in r.mask_uniforms()]
     sampled = r.pass_of[n] >= 0
 
     def with_blanks(blanks):
