@@ -137,6 +137,7 @@ def open_data(tok, filler):
 if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
+    assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"

@@ -161,16 +161,21 @@ class Pretrained(Network):
 
     @torch.no_grad()
     def check(self):
-        """Put a Head in the place of the output layer. Refuse a network that does not do what the
-        rest of this file takes for granted: it makes its logits by the output layer alone, without
-        a cap on them, say; a causal one sees nothing that comes later, and goes on from a cache;
-        another one does not see padding. Nine ids, whichever, tell."""
+        """Put a Head in the place of the output layer. Refuse a network that does not do what this
+        file takes for granted. Nine ids, whichever, tell."""
         ids = torch.arange(9)[None]
         n_more = int(self.has_bos and not self.causal)          # see trunk()
         given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
         with torch.autocast('cpu', enabled=False):
-            expected = self.network(given).logits[:, n_more:]
+            logits = self.network(given).logits
             self.network.set_output_embeddings(Head(self.network.get_output_embeddings()))
+            features = self.network(given).logits
+            # nothing follows the output layer, such as a cap on logits
+            assert torch.allclose(self.head(features), logits, atol=1e-4), (
+                f"{self.args['folder']} changes its logits after the output layer, which is not "
+                "supported, or has weights that are not finite")
+            # A causal network sees nothing that comes later, and goes on from a cache. Another one
+            # does not see padding.
             if self.causal:
                 cache = self.new_cache()
                 first = self.trunk(ids[:, :4], cache)
@@ -178,11 +183,10 @@ class Pretrained(Network):
                 x = torch.cat((first, self.trunk(ids[:, 4:], cache)), 1)
             else:
                 x = self.trunk(F.pad(ids, (0, 2), value=self.pad_id))[:, :9]
-            logits = self.head(x)
         # (on some machines products are bfloat16, which is off by less than a hundredth)
-        assert (logits - expected).abs().max() <= 0.03 * expected.abs().max(), (
-            f"{self.args['folder']} cannot be used: expected logits that its output layer makes of "
-            "features without padding, if it is causal from left to right with a cache, and finite")
+        assert (x - features[:, n_more:]).abs().max() <= 0.03 * features.abs().max(), (
+            f"{self.args['folder']} sees padding, or, as a ...ForCausalLM, what comes later or "
+            "nothing of its cache, so it cannot be used")
 
     def new_cache(self):
         return transformers.DynamicCache()

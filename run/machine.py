@@ -50,7 +50,9 @@ def init_device(device, dtype):
     """
     if rank() >= n_ranks() or n_ranks() > 1 and 'MASTER_ADDR' not in os.environ:
         fail(f"RANK = {rank()}, WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
-    torch.set_float32_matmul_precision('highest')           # an earlier call may have changed it
+    # an earlier call, or a config file, may have changed these
+    torch.set_float32_matmul_precision('highest')
+    torch.set_grad_enabled(True)
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
     if device == 'auto':
         device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')

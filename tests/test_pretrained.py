@@ -296,16 +296,16 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     pretrained.Pretrained('other')
     transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
         head_dim=8, final_logit_softcapping=1.0, **sizes)).save_pretrained('other')
-    refused('other cannot be used', pretrained.Pretrained, 'other')
+    refused('other changes its logits', pretrained.Pretrained, 'other')
     transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(     # it has no cache
         n_embd=8, n_layer=1, n_head=1, vocab_size=45, n_positions=64)).save_pretrained('other')
-    refused('other cannot be used', pretrained.Pretrained, 'other')
+    refused('other sees', pretrained.Pretrained, 'other')
     transformers.BertLMHeadModel(transformers.BertConfig(               # it is not causal
         is_decoder=False, **sizes)).save_pretrained('other')
-    refused('other cannot be used', pretrained.Pretrained, 'other')
+    refused('other sees', pretrained.Pretrained, 'other')
     shutil.copytree(folder_of('bert'), 'mixes')                         # it mixes all positions
     transformers.FNetForMaskedLM(transformers.FNetConfig(**sizes)).save_pretrained('mixes')
-    refused('mixes cannot be used', pretrained.Pretrained, 'mixes')
+    refused('mixes sees', pretrained.Pretrained, 'mixes')
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
         pretrained.Pretrained('other')

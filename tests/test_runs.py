@@ -488,7 +488,8 @@ def test_a_resumed_run_says_that_its_rewards_have_changed():
 
 
 POOL = """
-import multiprocessing, os
+import multiprocessing, os, torch
+torch.set_grad_enabled(False)
 rewards = {'mine': 1.0}
 max_iters = 1
 def mine(completions):
@@ -499,7 +500,7 @@ def mine(completions):
 """
 
 
-def test_a_reward_may_use_a_pool_and_leave_the_folder_and_nohup_is_heard():
+def test_a_config_may_use_a_pool_leave_the_folder_and_forbid_gradients_and_nohup_is_heard():
     """A pool ends its processes by SIGTERM. They are forks, with our handler, which would wait for
     the end of the step. In another folder the note on dead groups still knows the generator, whose
     recipe has a relative path."""
