@@ -133,6 +133,8 @@ class RunFolder:
         """Begin to write. config: all knobs."""
         if rank() > 0:
             return
+        if config['wandb_project']:             # also log to Weights & Biases
+            self.open_wandb(config)             # without a key nothing has been moved yet
         if self.is_old() and not self.resume:   # perhaps since a minute ago
             self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
         os.makedirs(self.path, exist_ok=True)
@@ -144,17 +146,21 @@ class RunFolder:
         Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
         self.began = time.time()
         self.cpu_began = time.process_time()
-        if config['wandb_project']:             # also log to Weights & Biases
-            # a resumed run goes on in the same run there
-            known = self.path / 'wandb_id'
-            if not known.exists():
-                known.write_text(secrets.token_hex(8))
-            try:
-                import wandb
-                self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
-                                        config=config, id=known.read_text(), resume='allow')
-            except Exception as e:              # no key, or no network
-                fail(f"wandb: {e} (the environment WANDB_MODE=offline needs no key)")
+        if self.wandb:
+            Path(self.path, 'wandb_id').write_text(self.wandb_id)
+
+    def open_wandb(self, config):
+        """Begin a run there. A resumed run goes on in the same one."""
+        known = self.path / 'wandb_id'
+        self.wandb_id = secrets.token_hex(8)
+        if self.resume and known.exists():
+            self.wandb_id = known.read_text()
+        try:
+            import wandb
+            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+                                    config=config, id=self.wandb_id, resume='allow')
+        except Exception as e:                  # no key, or no network
+            fail(f"wandb: {e} (the environment WANDB_MODE=offline needs no key)")
 
     def acquire(self):
         """Return the lock of the folder, which ends with the process. Exit if another has it."""
@@ -258,10 +264,12 @@ def checksums(config, texts, functions, networks):
     the networks. Exit if the ranks differ in them, or in their config: they would learn different
     things."""
     numbers = {'contents of dataset': zlib.crc32(repr(texts).encode())}
-    functions = [getattr(f, 'func', f) for f in functions]              # of functools.partial
-    # of the whole file, which has what they use
-    sources = [linecache.getlines(f.__code__.co_filename) for f in functions
-               if inspect.isfunction(f)]
+    sources = []
+    for f in functions:
+        f = inspect.unwrap(getattr(f, 'func', f))           # of functools.partial, or a decorator
+        f = f if hasattr(f, '__code__') else type(f).__call__           # of an object
+        if hasattr(f, '__code__'):              # the whole file, which has what they use
+            sources.append(linecache.getlines(f.__code__.co_filename))
     numbers['source of rewards'] = zlib.crc32(repr(sources).encode())
     for name, network in zip(('generator', 'judge'), networks):
         numbers[f'contents of {name}'] = checksum(network)

@@ -13,7 +13,7 @@ import torch
 from data.dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
 from model import GPT
 from run.command import configure, find, reading
-from run.folder import check_exists, load_checkpoint
+from run.folder import check_exists, checksum, load_checkpoint
 from run.machine import barrier, print0, rank, use_threads
 
 PRETRAIN = Path(__file__).parent.parent / 'pretrain.py'
@@ -55,6 +55,8 @@ def read_recipe(namespace, words):
         assert config['against'] not in words, f"{config['against']} is against itself"
         flags = flags_for(config['dataset'], config['blank_kind'])
         depends_on['against'], *_ = read_recipe(default_knobs(), [*flags, config['against']])
+    elif config['against']:
+        depends_on['against'] = checksum(load_network(find(config['against']))[0])
     number = zlib.crc32(repr(depends_on).encode())
     return config['out'] or f'out/{name}-{number:08x}.pt', tok, config
 

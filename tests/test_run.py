@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import runpy
 import sys
 import types
 import unittest.mock
@@ -280,7 +281,9 @@ def test_numbers_go_to_wandb_and_a_resumed_run_goes_on_there(monkeypatch):
         folder = open_folder('mine', resume, wandb_project='theirs')
         assert (wandb.init.call_args[1]['id'] == number) == resume
     wandb.init.side_effect = ValueError('no key')
-    refused('wandb: no key', open_folder, 'new', wandb_project='theirs')
+    folder.lock.release()
+    refused('wandb: no key', open_folder, 'mine', wandb_project='theirs')
+    assert not os.path.exists('mine-2')         # nothing was moved
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
@@ -407,6 +410,19 @@ def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
 
 def test_of_equal_evaluations_the_last_is_the_best():
     assert after(HALF, NONE, HALF, SOME, NONE).best_step() == 30
+
+
+@pytest.mark.parametrize('reward', ['{}', 'torch.no_grad()({})', 'functools.partial({})',
+                                    'functools.cache({})', 'type("A", (), {{"__call__": {}}})()'])
+def test_the_file_of_a_reward_is_found_whatever_wraps_it(reward):
+    """So that a resumed run notices that it has changed."""
+    numbers = []
+    for constant in 'ab':
+        path = write(f'{constant}.py', 'import functools, torch\nmine = '
+                     + reward.format(f'lambda *texts: {constant!r}'))
+        mine = runpy.run_path(path)['mine']
+        numbers.append(checksums({}, [], [mine], [])['source of rewards'])
+    assert numbers[0] != numbers[1]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(monkeypatch):

@@ -236,6 +236,13 @@ def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     assert read()[0] == path
     write('filler.py', 'n_layer = 2\n')
     assert read()[0] != path and read()[2] == config
+    # a checkpoint, by what is in it
+    words.append('--against=filler.pt')
+    paths = set()
+    for network in ('out/generator_arithmetic.pt', make_network('generator_arithmetic', '--seed=2')):
+        shutil.copy(network, 'filler.pt')
+        paths |= {read()[0], read()[0]}
+    assert len(paths) == 2
 
 
 def test_a_classifier_against_itself_is_refused():
