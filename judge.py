@@ -150,7 +150,8 @@ class Scorer:
             if asks_for(function, named):       # copied, because a function may change what it gets
                 columns[named] = [copy.deepcopy(case[column]) for case in cases()]
         if is_verify:
-            return [function(**dict(zip(columns, case))) for case in zip(*columns.values())]
+            return [function(**{named: values[i] for named, values in columns.items()})
+                    for i in range(len(cases()))]
         values = function(**columns)
         if type(values) is list:                # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]

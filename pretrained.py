@@ -163,6 +163,8 @@ class Pretrained(Network):
     def check(self):
         """Put a Head in the place of the output layer. Refuse a network that does not do what this
         file takes for granted. Nine ids, whichever, tell."""
+        assert all(weight.isfinite().all() for weight in self.network.parameters()), (
+            f"{self.args['folder']} has weights that are not finite")
         ids = torch.arange(9)[None]
         n_more = int(self.has_bos and not self.causal)          # see trunk()
         given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
@@ -173,7 +175,7 @@ class Pretrained(Network):
             # nothing follows the output layer, such as a cap on logits
             assert torch.allclose(self.head(features), logits, atol=1e-4), (
                 f"{self.args['folder']} changes its logits after the output layer, which is not "
-                "supported, or has weights that are not finite")
+                "supported")
             # A causal network sees nothing that comes later, and goes on from a cache. Another one
             # does not see padding.
             if self.causal:

@@ -51,7 +51,10 @@ def open_run(path='out-grpo', *words):
     run = grpo.set_up([knobs, *words])
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
-        networks['after'], _ = load_network(path, run.policy.device)
+        networks['after'], tok = load_network(path, run.policy.device)
+        fits = (tok.vocabulary == run.data.tok.vocabulary
+                and networks['after'].causal == run.data.causal)
+        assert fits, f"{grpo.generator} is no network with which {path} can have begun"
         if grpo.fill_order == 'learned':
             networks['after'].decide_order(grpo.n_fill_steps)
         for name in run.checksums:

@@ -83,6 +83,7 @@ if __name__ == "__main__":
         last = {}                               # value of each number of the log
         for line in read_log(folder):
             last |= line
+        assert 'eval/free' in last, f"{folder} is no run of config/grpo_antibodies.py"
         print_line(folder, [(name, last[name]) for name in (
             'eval/free', 'greedy/free', 'eval/distinct', 'kl', 'entropy')])
         measured = measure(folder, names)

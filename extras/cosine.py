@@ -24,7 +24,8 @@ def gradient(policy, micro_steps, advantages, likelihood):
         stats = grpo.token_stats(r, policy, None, grpo.temperature)
         terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
         terms['pg_loss'].backward()
-    return nn.utils.parameters_to_vector([p.grad for p in policy.parameters()])
+    return nn.utils.parameters_to_vector([p.grad for p in policy.parameters()
+                                            if p.grad is not None])
 
 
 if __name__ == "__main__":

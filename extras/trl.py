@@ -89,7 +89,7 @@ POSSIBLE = {
 }
 
 SCRIPT = string.Template('''\
-"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has written this:
+r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has written this:
 
     python -m extras.trl $words
     pip install trl==1.16.0$packages && accelerate launch THIS_FILE

@@ -252,8 +252,13 @@ def open_log(path):
 
 
 def checksum(network):
-    """Return a number that tells the weights of networks apart."""
+    """Return a number that tells networks apart: their weights and, of a folder of transformers,
+    its settings, its tokenizer and its chat template."""
     crc = 0
+    if 'folder' in network.args:
+        for path in sorted(Path(network.args['folder']).iterdir()):
+            if path.suffix in ('.json', '.jinja', '.txt', '.model'):
+                crc = zlib.crc32(path.read_bytes(), crc)
     for name, weight in sorted(network.state_dict().items()):
         crc = zlib.crc32(weight.cpu().contiguous().numpy(), zlib.crc32(name.encode(), crc))
     return crc
@@ -317,7 +322,7 @@ def load_checkpoint(path):
     elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
         return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
     if os.path.isdir(path):
-        fail(f"{path} has no ckpt.pt")
+        fail(f"{path} has no ckpt.pt, and no config.json of transformers")
     check_exists(path)
     try:
         # torch does not compare checksums: it would take any weights

@@ -23,7 +23,7 @@ from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
-from run.folder import save_checkpoint
+from run.folder import checksum, save_checkpoint
 from run.networks import load_network
 
 close = torch.testing.assert_close
@@ -165,6 +165,17 @@ def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template
     tok = pretrained.PretrainedTokenizer(folder_of('llama'))
     tok.tokenizer.chat_template = template
     refused(words, tok.encode_chat, '1+2=')
+
+
+def test_a_folder_with_another_tokenizer_or_template_is_another_network():
+    """A resumed run compares this number."""
+    folder = changed('llama', 'edited', lambda folder: None)
+    numbers = [checksum(load_network(folder)[0]) for _ in range(2)]
+    for name in ('tokenizer_config.json', 'chat_template.jinja'):
+        with open(f'{folder}/{name}', 'a') as file:
+            file.write(' ')
+        numbers.append(checksum(load_network(folder)[0]))
+    assert numbers[0] == numbers[1] and len(set(numbers)) == 3
 
 
 def test_an_import_that_fails_is_named(monkeypatch):
@@ -309,6 +320,10 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
         pretrained.Pretrained('other')
+    bad = transformers.AutoModelForCausalLM.from_pretrained(folder_of('llama'))
+    bad.get_input_embeddings().weight.data[-1, 0] = torch.nan
+    bad.save_pretrained('other')
+    refused('weights that are not finite', pretrained.Pretrained, 'other')
 
 
 def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monkeypatch):

@@ -239,7 +239,8 @@ def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     # a checkpoint, by what is in it
     words.append('--against=filler.pt')
     paths = set()
-    for network in ('out/generator_arithmetic.pt', make_network('generator_arithmetic', '--seed=2')):
+    other = make_network('generator_arithmetic', '--seed=2')
+    for network in ('out/generator_arithmetic.pt', other):
         shutil.copy(network, 'filler.pt')
         paths |= {read()[0], read()[0]}
     assert len(paths) == 2
@@ -713,6 +714,12 @@ def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew(
         assert ('made anew since this run' in text) == is_anew == ('before' not in text)
         saved['model']['embed.weight'] += 1.0
         torch.save(saved, path)
+    # one of another kind, or with other characters, cannot tell what the policy says
+    saved['vocabulary']['chars'] = saved['vocabulary']['chars'][::-1]
+    torch.save(saved, path)
+    fails('can have begun', 'sample.py', 'run')
+    fails('can have begun', 'sample.py', 'run', f'--generator={EQUATIONS}', '--dataset=arithmetic',
+          '--blank_kind=answer', '--n_fill_steps=1', '--fill_order=random')
 
 
 @pytest.mark.parametrize('knob', ['generator', 'judge'])
