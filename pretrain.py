@@ -138,6 +138,7 @@ if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
+    assert beta2 < 1, f"beta2 = {beta2}: expected less than 1"
     torch_device = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"

@@ -11,7 +11,8 @@ OMP_NUM_THREADS, with one thread each. All variants of a seed see the same promp
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
 seeds. A run begins anew if it was stopped, or if something else than an earlier run has made it:
-its words, a script or a config file of this folder, its data or networks have other contents.
+its words, a script or a config file of this folder, its data or networks have other contents. (What
+a config file imports from elsewhere is not looked at.)
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for

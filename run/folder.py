@@ -264,18 +264,24 @@ def checksum(network):
     return crc
 
 
-def checksums(config, texts, functions, networks):
-    """Return {name: number} of the dataset's texts, of the files with rewards and checker, and of
-    the networks. Exit if the ranks differ in them, or in their config: they would learn different
-    things."""
-    numbers = {'contents of dataset': zlib.crc32(repr(texts).encode())}
+def sources_of(functions):
+    """Return the texts of the files in which functions are, each a list of lines. A file can be
+    edited while networks are made, so this is called before."""
     sources = []
     for f in functions:
         f = inspect.unwrap(getattr(f, 'func', f))           # of functools.partial, or a decorator
         f = f if hasattr(f, '__code__') else type(f).__call__           # of an object
         if hasattr(f, '__code__'):              # the whole file, which has what they use
             sources.append(linecache.getlines(f.__code__.co_filename))
-    numbers['source of rewards'] = zlib.crc32(repr(sources).encode())
+    return sources
+
+
+def checksums(config, texts, sources, networks):
+    """Return {name: number} of the dataset's texts, of the files with rewards and checker, and of
+    the networks. Exit if the ranks differ in them, or in their config: they would learn different
+    things."""
+    numbers = {'contents of dataset': zlib.crc32(repr(texts).encode()),
+               'source of rewards': zlib.crc32(repr(sources).encode())}
     for name, network in zip(('generator', 'judge'), networks):
         numbers[f'contents of {name}'] = checksum(network)
     if n_ranks() > 1:

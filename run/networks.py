@@ -3,6 +3,7 @@ file of pretrain.py, which describes a network. If the network does not exist ye
 import atexit
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 import zlib
@@ -153,8 +154,8 @@ def more_pretraining(recipe, config):
         return f"what made {recipe}, with more --max_iters, or with texts that are nearer to right"
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
     n = load_checkpoint(config['generator'])['config']['max_iters']
-    return (f"python pretrain.py {' '.join(words)} --max_iters={2 * n} --stop_at=0 "
-            "--out=out/more.pt, and then --generator=out/more.pt")
+    return (f"python {shlex.join([os.path.relpath(PRETRAIN), *words])} --max_iters={2 * n} "
+            "--stop_at=0 --out=out/more.pt, and then --generator=out/more.pt")
 
 
 def wait_for(running):

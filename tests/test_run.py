@@ -20,7 +20,7 @@ from data.dataset import Dataset
 from processes import ROOT, refused, succeeds, write
 from run.command import configure, find, knobs_of, show_error
 from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, open_log,
-                        save_checkpoint)
+                        save_checkpoint, sources_of)
 from run.machine import as_numbers, init_device
 from run.networks import load_network, open_networks
 from run.progress import Progress
@@ -421,7 +421,7 @@ def test_the_file_of_a_reward_is_found_whatever_wraps_it(reward):
         path = write(f'{constant}.py', 'import functools, torch\nmine = '
                      + reward.format(f'lambda *texts: {constant!r}'))
         mine = runpy.run_path(path)['mine']
-        numbers.append(checksums({}, [], [mine], [])['source of rewards'])
+        numbers.append(sources_of([mine]))
     assert numbers[0] != numbers[1]
 
 

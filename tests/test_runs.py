@@ -25,6 +25,7 @@ from pretrain import DEFAULTS
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
                        weights, write)
 from rollout import complete
+from run import networks
 from run.command import configure
 from run.folder import load_checkpoint
 from run.machine import init_device
@@ -494,6 +495,16 @@ def test_a_resumed_run_says_that_its_rewards_have_changed():
         assert 'rewards or checker have changed since this run began' in train(
             *flags, '--resume=True', f'--max_iters={steps}')
 
+    def edit_later():                           # while networks are made
+        opens = networks.open_networks
+
+        def open_networks(*args):
+            write('mine.py', open('mine.py').read() + '#')
+            return opens(*args)
+        networks.open_networks = open_networks
+    train(*flags, '--max_iters=2', out='edited', before=edit_later)
+    assert 'have changed' in train(*flags, '--resume=True', '--max_iters=3', out='edited')
+
 
 POOL = """
 import multiprocessing, os, torch
@@ -587,7 +598,7 @@ MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
     '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
     '--seed=99999999999999999999': 'seed = 99999999999999999999',
-    '--kind=classifier': 'labels',              # sums are no labels
+    '--beta2=1': 'beta2 = 1.0', '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
     '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
 }
