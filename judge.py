@@ -146,11 +146,11 @@ class Scorer:
         function = self.verify if is_verify else self.functions[name]
         columns = {}                            # a list for each that the function asks for
         for column in cases()[0]:
-            named = column if is_verify else PLURAL.get(column, column)
-            if asks_for(function, named):       # copied, because a function may change what it gets
-                columns[named] = [copy.deepcopy(case[column]) for case in cases()]
+            argument = column if is_verify else PLURAL.get(column, column)
+            if asks_for(function, argument):    # copied, because a function may change what it gets
+                columns[argument] = [copy.deepcopy(case[column]) for case in cases()]
         if is_verify:
-            return [function(**{named: values[i] for named, values in columns.items()})
+            return [function(**{argument: values[i] for argument, values in columns.items()})
                     for i in range(len(cases()))]
         values = function(**columns)
         if type(values) is list:                # TRL's functions may return None: does not apply

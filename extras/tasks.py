@@ -51,8 +51,8 @@ def day_steps(rng):
     of 98, divided by seven."""
     prompt, day = days(rng)
     number = prompt[4:-1]
-    left = ''.join(str(int(number[:i]) % 7) for i in range(1, len(number) + 1))
-    return prompt, f'{left} {day}'
+    remainders = [str(int(number[:i]) % 7) for i in range(1, len(number) + 1)]
+    return prompt, f"{''.join(remainders)} {day}"
 
 
 def sort(rng):

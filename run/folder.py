@@ -306,8 +306,8 @@ def save_checkpoint(path, model, vocabulary, config, **more):
                     'vocabulary': vocabulary, **more}, temporary)
         temporary.replace(path)
     except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
-        left = shutil.disk_usage(temporary.parent).free >> 20
-        fail(f"{path} cannot be written (its disk has {left:,} MB left): {e}")
+        megabytes = shutil.disk_usage(temporary.parent).free >> 20
+        fail(f"{path} cannot be written (its disk has {megabytes:,} MB left): {e}")
     finally:
         temporary.unlink(missing_ok=True)       # it is still there if something went wrong
 

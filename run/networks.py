@@ -120,7 +120,7 @@ def open_networks(names, config, device):
             f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
     if 'folder' in networks[0].args and config.get('out_dir'):      # else nothing is trained
-        from pretrained import warn_of_memory
+        from pretrained import warn_of_memory                       # which needs transformers
         warn_of_memory(networks[0], train, config)
     return paths, tokenizers[0], networks
 

@@ -110,7 +110,6 @@ class Progress:
 
     def difference(self, a, b):
         """Return the mean of a - b, lists (P,), and its standard error."""
-        # With the same prompts in both, the noise that they share is gone from the gaps.
         gaps = np.subtract(a, b)
         # A prompt that is held out several times is one observation, not several: what its gaps
         # have in common must not look as if it had been found again and again. So they are added
