@@ -118,9 +118,10 @@ class Scorer:
             try:
                 values = self.score_one(name, r, cases)
                 assert values is not None, "it returns None; expected a list of numbers"
-                # detach: scores are constants for the loss, whatever made them
+                # detach: scores are constants for the loss, whatever made them. clone: functions
+                # may return the same array each time.
                 values = torch.as_tensor(values, device=r.sequences.device,
-                                         dtype=torch.get_default_dtype()).detach()
+                                         dtype=torch.get_default_dtype()).detach().clone()
                 expected = len(r.sequences)
                 assert values.shape == (expected,), (
                     f"expected a list of {expected} numbers, one for each completion, not "

@@ -9,6 +9,9 @@ Weights are float32, whatever they were stored as, because bfloat16 would round 
 away. Dropout is off, as everywhere here."""
 import inspect
 import itertools
+import os
+import zlib
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +38,8 @@ transformers.utils.logging.disable_progress_bar()       # of loading weights
 
 # A folder brings data: code of its own is not run, and nothing is downloaded.
 DATA = {'trust_remote_code': False, 'local_files_only': True}
+# A chat template may say what day it is. A run that is resumed on another day has the same prompts.
+DAY = "{% macro strftime_now(format) %}01 Jan 2025{% endmacro %}"
 
 
 class PretrainedTokenizer(Tokenizer):
@@ -67,8 +72,12 @@ class PretrainedTokenizer(Tokenizer):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
         with reading(f"the chat template of {self.vocabulary}"):
-            text = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
-                                                      tokenize=False, add_generation_prompt=True)
+            template = self.tokenizer.get_chat_template()
+            if 'strftime_now' in template:
+                template = DAY + template
+            text = self.tokenizer.apply_chat_template(
+                [{'role': 'user', 'content': prompt}], chat_template=template, tokenize=False,
+                add_generation_prompt=True)
         assert prompt.strip() in text, (
             f"the chat template of {self.vocabulary} leaves out the prompt {prompt!r:.80}")
         # Network puts a bos before every sequence; that of the template would be a second.
@@ -77,7 +86,9 @@ class PretrainedTokenizer(Tokenizer):
 
     def ids_of(self, text, **more):
         ids = self.tokenizer.encode(text, add_special_tokens=False, **more)
-        assert self.tokenizer.unk_token_id not in ids, (        # (None never is)
+        # (of some, a GPT-2 for one, it is the eos, too, which a chat may contain)
+        unk = self.tokenizer.unk_token
+        assert not unk or ids.count(self.tokenizer.unk_token_id) <= text.count(unk), (
             f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
         return ids
 
@@ -93,6 +104,15 @@ class PretrainedTokenizer(Tokenizer):
             else:
                 text += sign * len(run)
         return text
+
+
+def file_checksum(folder):
+    """Return a number that tells settings, tokenizer and chat template of a folder from others."""
+    crc = 0
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix in ('.json', '.jinja', '.txt', '.model'):
+            crc = zlib.crc32(path.read_bytes(), crc)
+    return crc
 
 
 class Head(nn.Module):
@@ -114,9 +134,14 @@ class Pretrained(Network):
     """A network of transformers in the place of a GPT."""
     is_classifier = False
 
-    def __init__(self, folder):
+    def __init__(self, folder, files=None):
+        """files: what file_checksum() was when a run began from the folder, if one did."""
         super().__init__()
-        self.args = {'folder': folder}
+        self.args = {'folder': folder, 'files': file_checksum(folder)}
+        assert files in (None, self.args['files']), (
+            f"settings or tokenizer of {folder} have changed since the run that began from it")
+        assert not os.path.exists(f'{folder}/adapter_config.json'), (       # it would be put on top
+            f"{folder} has an adapter of peft: merge_and_unload() it, and save the network by itself")
         self.tok = PretrainedTokenizer(folder)
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         name = (config.architectures or ['network without a name'])[0]
@@ -140,9 +165,13 @@ class Pretrained(Network):
         assert not wrong, (
             f"the weights of {folder} are not those of a {name}: {wrong!s:.300}. If only those of "
             "another output layer are unexpected, open it there and write it with save_pretrained")
-        # One place is for bos. RoBERTa has fewer places than positions, and its tokenizer knows.
-        self.block_size = min(config.max_position_embeddings,
-                              self.tok.tokenizer.model_max_length) - 1
+        # RoBERTa has fewer places than positions, and its tokenizer knows.
+        n_places = [config.max_position_embeddings, self.tok.tokenizer.model_max_length]
+        rope = getattr(config, 'rope_parameters', None) or getattr(config, 'rope_scaling', None)
+        if 'longrope' in str(rope):     # Phi-3, Phi-4: a longer text has other keys from the start
+            n_places.append(rope.get('original_max_position_embeddings')
+                            or config.original_max_position_embeddings)
+        self.block_size = min(n_places) - 1     # one place is for bos
         self.blank_id = self.tok.blank_id
         self.bos_id = self.tok.bos
         self.pad_id = self.tok.pad
@@ -162,10 +191,11 @@ class Pretrained(Network):
     @torch.no_grad()
     def check(self):
         """Put a Head in the place of the output layer. Refuse a network that does not do what this
-        file takes for granted. Nine ids, whichever, tell."""
+        file takes for granted. Nine ids tell: no matter which, but not the first, because RoBERTa
+        counts its padding out of the positions."""
         assert all(weight.isfinite().all() for weight in self.network.parameters()), (
             f"{self.args['folder']} has weights that are not finite")
-        ids = torch.arange(9)[None]
+        ids = (5 + torch.arange(9))[None] % self.tok.vocab_size
         n_more = int(self.has_bos and not self.causal)          # see trunk()
         given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
         with torch.autocast('cpu', enabled=False):

@@ -25,16 +25,25 @@ TITLES = {'eval/reward': 'reward, held-out prompts',
 
 
 def read_log(folder):
-    """Return a run's log in the order of steps: the last training line and the last evaluation line
-    of each step. A resumed run repeats the steps after its last checkpoint."""
-    lines = {}
+    """Return a run's log in the order of steps. A resumed run begins again after its last
+    checkpoint, so a line takes the place of those that it finds of the same step or of later ones.
+    """
+    lines = []
     with open(f'{folder}/log.jsonl', encoding='utf-8', errors='replace') as file:
         for text in file:
             # a line that is damaged, such as the last one of a run that was killed
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 line = json.loads(text)
-                lines[line['step'], 'loss' in line] = line      # only a training line has a loss
-    return [lines[key] for key in sorted(lines)]
+                key = order(line)
+                while lines and order(lines[-1]) >= key:
+                    lines.pop()
+                lines.append(line)
+    return lines
+
+
+def order(line):
+    """The evaluation of a step comes before its training line, which alone has a loss."""
+    return line['step'], 'loss' in line
 
 
 def read_json(folder, name):

@@ -106,8 +106,8 @@ class RunFolder:
     object a line. Of several ranks only the first writes.
 
     A new run moves an older one out of its way. A resumed run appends, and may repeat the steps
-    after the last checkpoint. So a reader takes the last training line and the last evaluation line
-    of each step."""
+    after the last checkpoint. So a line takes the place of all lines above it that are of the same
+    step or of later ones."""
 
     wandb = None
 
@@ -254,11 +254,7 @@ def open_log(path):
 def checksum(network):
     """Return a number that tells networks apart: their weights and, of a folder of transformers,
     its settings, its tokenizer and its chat template."""
-    crc = 0
-    if 'folder' in network.args:
-        for path in sorted(Path(network.args['folder']).iterdir()):
-            if path.suffix in ('.json', '.jinja', '.txt', '.model'):
-                crc = zlib.crc32(path.read_bytes(), crc)
+    crc = network.args.get('files', 0)
     for name, weight in sorted(network.state_dict().items()):
         crc = zlib.crc32(weight.cpu().contiguous().numpy(), zlib.crc32(name.encode(), crc))
     return crc

@@ -69,6 +69,13 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     with open('run/log.jsonl', 'a') as log:
         log.write('{"step": 1, "loss": 2, "kl": 3, "entropy": 4}\n' * 2 + '{"s')
     assert [line['step'] for line in read_log('run')] == [0, 0, 1, 1]
+    os.mkdir('again')
+    lines = [(0, False), (0, True), (1, True), (2, True), (1, True), (2, False), (2, True),
+             (1, False)]
+    write('again/log.jsonl', '\n'.join(json.dumps(
+        {'step': step} | ({'loss': 0} if is_training else {}) | {'number': i})
+        for i, (step, is_training) in enumerate(lines)) + '\n{"loss": 0}\n[1]\n3')
+    assert [line['number'] for line in read_log('again')] == [0, 1, 7]
     for words, path in (('curves.py run', 'run/curves.png'),
                         ('curves.py run ./run', 'run/compare.png'),
                         ('figures.py passes run', 'docs/assets/passes.png')):

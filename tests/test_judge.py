@@ -225,6 +225,20 @@ def test_a_reward_can_be_any_callable(rollout_of_records):
     assert scores.flatten().tolist() == [2.0 * length for length in lengths]
 
 
+@pytest.mark.parametrize('buffer', [torch.zeros(6), torch.zeros(6).numpy()])
+def test_rewards_may_return_the_same_array_each_time(buffer, rollout_of_records):
+
+    def fill(number):
+        def reward(completions):
+            buffer[:] = number
+            return buffer
+        return reward
+
+    scorer = Scorer(functions={'ones': fill(1), 'twos': fill(2)})
+    scores = scorer.score(['ones', 'twos'], rollout_of_records)
+    assert (scores['ones'] == 1).all() and (scores['twos'] == 2).all()
+
+
 def test_a_verifier_may_change_what_it_gets(rollout_of_records):
     def verify(completion, tags):
         return float(tags.pop())

@@ -91,9 +91,12 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     assert tok.decode([tok.blank_id] * 2 + [tok.eos] * 2) == '__\n\n'
     chat = tok.tokenizer.convert_ids_to_tokens(tok.encode_chat('1+2='))
     assert chat == ['<u>', *'1+2=', '</s>', '<a>']
-    tok.tokenizer.unk_token = '7'
+    # of some it is the eos, which a chat may contain
+    tok.tokenizer.unk_token = tok.tokenizer.backend_tokenizer.model.unk_token = '</s>'
+    assert len(tok.encode_chat('1+2=')) == 7
     for encode in (tok.encode, tok.encode_chat):
-        refused('lacks a character', encode, '12+7')
+        refused('lacks a character', encode, '12x7')
+
 
 def changed(kind, name, change):
     """Copy the folder of a model, apply change() to a file of it, and return its path."""
@@ -167,15 +170,24 @@ def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template
     refused(words, tok.encode_chat, '1+2=')
 
 
+def test_a_chat_is_the_same_on_every_day():
+    tok = pretrained.PretrainedTokenizer(folder_of('llama'))
+    tok.tokenizer.chat_template = "{{ strftime_now('%d') }} {{ messages[0].content }}"
+    assert tok.decode(tok.encode_chat('1+2=')) == '01a20251+2='     # 01 Jan 2025, in its letters
+
+
 def test_a_folder_with_another_tokenizer_or_template_is_another_network():
     """A resumed run compares this number."""
     folder = changed('llama', 'edited', lambda folder: None)
     numbers = [checksum(load_network(folder)[0]) for _ in range(2)]
+    save_checkpoint('run.pt', load_network(folder)[0], folder, {})
+    load_network('run.pt')
     for name in ('tokenizer_config.json', 'chat_template.jinja'):
         with open(f'{folder}/{name}', 'a') as file:
             file.write(' ')
         numbers.append(checksum(load_network(folder)[0]))
     assert numbers[0] == numbers[1] and len(set(numbers)) == 3
+    refused('settings or tokenizer of edited have changed', load_network, 'run.pt')
 
 
 def test_an_import_that_fails_is_named(monkeypatch):
@@ -248,6 +260,25 @@ def test_the_longest_sequence_leaves_a_place_for_bos(kind):
     assert features.size(1) == model.block_size == 63
 
 
+def test_a_network_whose_keys_change_in_long_texts_gets_none():
+    """Beyond 16 places a Phi-3 turns all keys by other angles, those of a cache excepted."""
+    shutil.copytree(folder_of('llama'), 'phi')
+    rope = {'rope_type': 'longrope', 'rope_theta': 1e4, 'original_max_position_embeddings': 16,
+            'short_factor': [1.0] * 4, 'long_factor': [4.0] * 4}
+    transformers.Phi3ForCausalLM(transformers.Phi3Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=45, max_position_embeddings=64, pad_token_id=0,
+        initializer_range=0.4, original_max_position_embeddings=16, rope_scaling=rope,
+    )).save_pretrained('phi')
+    model = pretrained.Pretrained('phi')
+    assert model.block_size == 15
+    tokens = 7 + torch.arange(30).view(2, 15)
+    cache = model.new_cache()
+    inputs = nn.functional.pad(tokens, (1, 0), value=model.bos_id)
+    steps = [model.trunk(inputs[:, i:i + 1], cache) for i in range(16)]
+    close(torch.cat(steps, 1)[:, :-1], model(tokens), atol=1e-5, rtol=1e-5)
+
+
 def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
     judge = pretrained.Pretrained(folder_of('gpt2'))
     r = complete(judge, toy_prompts(judge))
@@ -305,6 +336,9 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     transformers.GraniteForCausalLM(transformers.GraniteConfig(
         logits_scaling=2.0, **sizes)).save_pretrained('other')
     pretrained.Pretrained('other')
+    transformers.RobertaForCausalLM(transformers.RobertaConfig(     # its pad has no position
+        is_decoder=True, pad_token_id=1, **sizes)).save_pretrained('other')
+    pretrained.Pretrained('other')
     transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
         head_dim=8, final_logit_softcapping=1.0, **sizes)).save_pretrained('other')
     refused('other changes its logits', pretrained.Pretrained, 'other')
@@ -320,6 +354,9 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
         pretrained.Pretrained('other')
+    write('other/adapter_config.json', '{}')
+    refused('has an adapter', pretrained.Pretrained, 'other')
+    os.remove('other/adapter_config.json')
     bad = transformers.AutoModelForCausalLM.from_pretrained(folder_of('llama'))
     bad.get_input_embeddings().weight.data[-1, 0] = torch.nan
     bad.save_pretrained('other')
