@@ -154,7 +154,7 @@ class Scorer:
             return [function(**{argument: values[i] for argument, values in columns.items()})
                     for i in range(len(cases()))]
         values = function(**columns)
-        if type(values) is list:                # TRL's functions may return None: does not apply
+        if type(values) in (list, tuple):       # TRL's functions may return None: does not apply
             values = [0.0 if value is None else float(value) for value in values]
         return values
 

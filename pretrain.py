@@ -139,7 +139,7 @@ if __name__ == "__main__":
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
     assert beta2 < 1, f"beta2 = {beta2}: expected less than 1"
-    torch_device = init_device(device, dtype)
+    torch_device, _ = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
     # Runs that start together need the same network. The first one makes it, the others wait.
@@ -149,9 +149,10 @@ if __name__ == "__main__":
     except filelock.Timeout:
         print(f"{path} is being made by another process: waiting for it", flush=True)
         lock.acquire()
-        if os.path.exists(path) and not out:    # its name says that it is the same network
-            sys.exit()
-    assert not out or not os.path.exists(path), (       # a run may have begun with it
+    if os.path.exists(path) and not out:        # its name says that it is the same network
+        print(f"{path} is there already")
+        sys.exit()
+    assert not os.path.exists(path), (          # a run may have begun with it
         f"{path} is there already; delete it, or choose another --out=FILE")
     filler = None
     if against:

@@ -81,8 +81,11 @@ class PretrainedTokenizer(Tokenizer):
         assert prompt.strip() in text, (
             f"the chat template of {self.vocabulary} leaves out the prompt {prompt!r:.80}")
         # Network puts a bos before every sequence; that of the template would be a second.
-        text = text.removeprefix(self.tokenizer.bos_token or '')
-        return self.ids_of(text)
+        bos = self.tokenizer.bos_token or ''
+        assert text.startswith(bos), (
+            f"the chat template of {self.vocabulary} begins without {bos!r}, the bos that all texts "
+            'get here; expected "bos_token": null in its tokenizer_config.json')
+        return self.ids_of(text.removeprefix(bos))
 
     def ids_of(self, text, **more):
         ids = self.tokenizer.encode(text, add_special_tokens=False, **more)
@@ -115,19 +118,8 @@ def file_checksum(folder):
     return crc
 
 
-class Head(nn.Module):
-    """In the place of the output layer, which has V columns and is the most expensive one: it
-    returns the features. transformers would make logits at every position, and few of them are
-    needed. So what its network calls logits are features, and Pretrained.logits() calls the layer.
-    """
-
-    def __init__(self, linear):
-        super().__init__()
-        self.linear = linear
-        self.bias = linear.bias                 # the code of BERT reads it
-
-    def forward(self, x):
-        return x
+def identity(x):
+    return x
 
 
 class Pretrained(Network):
@@ -190,9 +182,9 @@ class Pretrained(Network):
 
     @torch.no_grad()
     def check(self):
-        """Put a Head in the place of the output layer. Refuse a network that does not do what this
-        file takes for granted. Nine ids tell: no matter which, but not the first, because RoBERTa
-        counts its padding out of the positions."""
+        """Let the network return features, and refuse one that does not do what this file takes for
+        granted. Nine ids tell: no matter which, but not the first, because RoBERTa counts its
+        padding out of the positions."""
         assert all(weight.isfinite().all() for weight in self.network.parameters()), (
             f"{self.args['folder']} has weights that are not finite")
         ids = (5 + torch.arange(9))[None] % self.tok.vocab_size
@@ -200,10 +192,14 @@ class Pretrained(Network):
         given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
         with torch.autocast('cpu', enabled=False):
             logits = self.network(given).logits
-            self.network.set_output_embeddings(Head(self.network.get_output_embeddings()))
+            # The output layer has V columns and is the most expensive one. transformers would make
+            # logits at every position, and few of them are needed. So what its network calls logits
+            # are features from here on, and logits() below calls the layer.
+            self.head.forward = identity
             features = self.network(given).logits
             # nothing follows the output layer, such as a cap on logits
-            assert torch.allclose(self.head(features), logits, atol=1e-4), (
+            logits = logits[..., :self.tok.vocab_size]
+            assert torch.allclose(self.logits(features), logits, atol=1e-4), (
                 f"{self.args['folder']} changes its logits after the output layer, which is not "
                 "supported")
             # A causal network sees nothing that comes later, and goes on from a cache. Another one
@@ -225,13 +221,14 @@ class Pretrained(Network):
 
     @property
     def head(self):
-        return self.network.get_output_embeddings().linear
+        return self.network.get_output_embeddings()
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 even under autocast: bfloat16
         logits would be off by up to 0.2."""
         with torch.autocast(x.device.type, enabled=False):
-            return self.head(x.to(self.head.weight.dtype))[..., :self.tok.vocab_size]
+            x = x.to(self.head.weight.dtype)
+            return type(self.head).forward(self.head, x)[..., :self.tok.vocab_size]
 
     def forward(self, tokens, copies=1):
         """Return features (N, T, C), see Network.
@@ -272,7 +269,7 @@ class Pretrained(Network):
         more = {self.cache_name: cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
-        x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see Head
+        x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see check()
         return F.pad(x, (0, 0, -n_more, 0))
 
 

@@ -6,7 +6,7 @@ at a generator alone.
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
     python sample.py out/generator_think-d32fcbc3.pt        # a generator alone
 
-The knobs are those of the run; config files and flags change them. Functions are not in the
+The knobs are those of the run; other config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
 means over all held-out prompts; the run's log has more numbers (docs/manual.md). A generator alone
@@ -29,7 +29,8 @@ num_samples = 10            # held-out prompts to show
 def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
     policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
-    files and flags, which change knobs of the run."""
+    files and flags. Those of the run's own command only bring its functions; others change knobs.
+    """
     checkpoint = load_checkpoint(path)
     # a generator alone has no reward
     knobs = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
@@ -48,7 +49,9 @@ def open_run(path='out-grpo', *words):
         fail("its rewards are functions, and no file that a checkpoint names is run by itself: "
              f"python sample.py {shlex.join([str(path), *of_run])}")
     knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
-    run = grpo.set_up([knobs, *words])
+    # A file can change what a knob is so far, so those of the run must not be read after its knobs.
+    again = [word for word in words if word in of_run]
+    run = grpo.set_up([*again, knobs, *[word for word in words if word not in of_run]])
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
         networks['after'], tok = load_network(path, run.policy.device)

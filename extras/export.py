@@ -14,10 +14,7 @@ if __name__ == "__main__":
     policy, tok = load_network(run)
     if 'folder' not in policy.args:
         fail(f"{run} did not start from a folder of transformers")
-    # pretrained.py has put a Head in the place of the output layer
-    network = policy.network
-    network.set_output_embeddings(network.get_output_embeddings().linear)
-    network.save_pretrained(folder)
+    policy.network.save_pretrained(folder)
     tok.tokenizer.save_pretrained(folder)
     print(f"wrote {folder}")
     if hasattr(policy, 'order'):

@@ -34,7 +34,7 @@ STYLES = {'left': ('left to right, one blank a pass', '--'),
 
 
 def draw(folder, others):
-    """Draw the run of a folder, and curves of it and of others {label: folder}."""
+    """Draw the run of a folder, and curves of it and of others, pairs (label, folder)."""
     run, networks = open_run(folder)
     assert grpo.n_fill_steps > 1, f"{folder} fills in one pass; an order needs several"
     figure = Figure(figsize=(11, 3.6))
@@ -48,7 +48,7 @@ def draw(folder, others):
         axis.set_yticks(torch.arange(len(shares)) + 0.5, range(1, len(shares) + 1))
         axis.set(title=f'{label} GRPO', xlabel='blank, from left to right', ylabel='filled in pass')
     figure.colorbar(image, ax=axes[1], label='share of the completions')
-    for label, other in {grpo.fill_order: folder, **others}.items():
+    for label, other in [(grpo.fill_order, folder), *others]:
         steps, values = points_of(other, 'step', f'eval/{run.goal}')
         name, style = STYLES.get(label, (label, '-'))
         axes[2].plot(steps, [100 * value for value in values], style, linewidth=2, label=name)
@@ -61,4 +61,4 @@ if __name__ == "__main__":
     folder, *others = words_of(__doc__, 1)
     assert all(re.match('[^-].*=', word) for word in others), (
         f"{others}: expected LABEL=FOLDER of each")
-    draw(folder, dict(word.split('=', 1) for word in others))
+    draw(folder, [word.split('=', 1) for word in others])

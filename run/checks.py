@@ -51,8 +51,9 @@ def check_rewards(rewards, verify, functions):
                 f"reward '{name}' asks for {singular}: expected the plural, which are lists")
 
 
-def check_generator(k, policy, data):
-    """Refuse knobs that could not work with this policy and its Dataset."""
+def check_generator(k, policy, data, functions):
+    """Refuse knobs and functions {name: function} that could not work with this policy and its
+    Dataset."""
     fills = k['n_fill_steps'] > 1 or k['blank_kind'] == 'marked' or k['likelihood'] != 'trajectory'
     assert not (policy.causal and fills), (
         "a causal generator has no passes (n_fill_steps = 1), no marked blanks, and no estimate "
@@ -63,3 +64,7 @@ def check_generator(k, policy, data):
     has_answers = any(example.get('answer', True) for example in data.examples)
     assert has_answers or k['max_new_tokens'] > 0 or not policy.causal, (
         "no prompt has an answer: expected --max_new_tokens=N, the length of completions")
+    for name in k['rewards'].keys() & functions.keys():
+        answer = inspect.signature(functions[name]).parameters.get('answer')
+        assert has_answers or not answer or answer.default is not answer.empty, (
+            f"reward '{name}' asks for `answer`, but no prompt has one")

@@ -1,6 +1,7 @@
 """The command line: config files and flags change the knobs of a script; a mistake is one line."""
 import ast
 import contextlib
+import copy
 import difflib
 import glob
 import inspect
@@ -36,6 +37,13 @@ def show_error(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
 
 
+def set_console():
+    """Let a script show its mistakes in one line, and any sign that the console lacks as `?`."""
+    sys.excepthook = show_error
+    with contextlib.suppress(AttributeError):   # a notebook's console has any sign
+        sys.stdout.reconfigure(errors='replace')
+
+
 @contextlib.contextmanager
 def reading(path):
     """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
@@ -65,7 +73,7 @@ def find(path):
 def words_of(doc, at_least=0, at_most=math.inf):
     """Return the words of the command line of a script without knobs. If there are fewer or more,
     or to --help, print its docstring and exit."""
-    sys.excepthook = show_error
+    set_console()
     words = sys.argv[1:]
     is_help = bool({'-h', '--help'} & set(words))
     if is_help or not at_least <= len(words) <= at_most:
@@ -95,11 +103,9 @@ def configure(namespace, words):
     script's CHOICES {name: values}."""
     # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
     # unlike there, a typo in a config file is an error.
-    sys.excepthook = show_error
+    set_console()
     defaults = knobs_of(namespace)
     functions = {}
-    with contextlib.suppress(AttributeError):   # a notebook's console has any sign
-        sys.stdout.reconfigure(errors='replace')
     for word in words:
         if word in ('-h', '--help'):
             print_help(namespace)
@@ -133,7 +139,7 @@ def configure(namespace, words):
 def values_of(word, knobs):
     """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs."""
     if type(word) is dict:
-        return word
+        return copy.deepcopy(word)              # a file may change a dict in place
     if word.startswith('-') and '=' in word:
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}

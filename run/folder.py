@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from run.command import fail, fail_unknown
-from run.machine import all_reduce, n_ranks, print0, rank
+from run.machine import all_reduce, barrier, n_ranks, print0, rank
 
 # What a resumed run may change; anything else makes another experiment.
 FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 'eval_interval',
@@ -110,10 +110,11 @@ class RunFolder:
     step or of later ones."""
 
     wandb = None
+    lock = None
 
     def __init__(self, path, resume):
         """Exit if path holds something else than a run."""
-        self.path = Path(path).absolute()       # a reward may change the working directory
+        self.path = Path(os.path.abspath(path))  # a reward may change the working directory
         self.resume = resume
         # Before networks are made and the start is evaluated: a wrong folder is refused in the
         # first second.
@@ -129,17 +130,17 @@ class RunFolder:
         """Return whether there is something in the folder."""
         return self.path.exists() and any(self.path.iterdir())
 
-    def open(self, config):
-        """Begin to write. config: all knobs."""
+    def open(self, config, needed=()):
+        """Begin to write. config: all knobs. needed: paths that must stay where they are."""
         if rank() > 0:
             return
         if config['wandb_project']:             # also log to Weights & Biases
             self.open_wandb(config)             # without a key nothing has been moved yet
         if self.is_old() and not self.resume:   # perhaps since a minute ago
-            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
+            self.move_aside(needed)
         os.makedirs(self.path, exist_ok=True)
         # Held from here on, so that no other run can write here or move this folder aside.
-        self.lock = self.acquire()
+        self.lock = self.lock or self.acquire()
         self.file = open_log(self.path / 'log.jsonl')
         self.samples = open_log(self.path / 'samples.jsonl')
         # the knobs of the last command, if the run was resumed with others
@@ -218,6 +219,10 @@ class RunFolder:
     def restore(self, config, checksums, model, optimizers):
         """Load the weights of a run and the state of its optimizers. Return its checkpoint. Refuse
         other knobs, texts or networks."""
+        # Held before it reads: the run may still be ending.
+        if rank() == 0 and Path(self.path, 'ckpt.pt').exists():
+            self.lock = self.lock or self.acquire()
+        barrier()
         checkpoint = load_checkpoint(os.path.relpath(self.path))
         # Other knobs would make another experiment under the same name, and its evaluations could
         # not be compared with the start.
@@ -264,6 +269,7 @@ def sources_of(functions):
     """Return the texts of the files in which functions are, each a list of lines. A file can be
     edited while networks are made, so this is called before."""
     sources = []
+    linecache.checkcache()                      # in a notebook they may have changed
     for f in functions:
         f = inspect.unwrap(getattr(f, 'func', f))           # of functools.partial, or a decorator
         f = f if hasattr(f, '__code__') else type(f).__call__           # of an object

@@ -46,8 +46,8 @@ def barrier():
 
 
 def init_device(device, dtype):
-    """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device.
-    """
+    """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device,
+    and what 'auto' means as the dtype."""
     if rank() >= n_ranks() or n_ranks() > 1 and 'MASTER_ADDR' not in os.environ:
         fail(f"RANK = {rank()}, WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
     # an earlier call, or a config file, may have changed these
@@ -86,7 +86,7 @@ def init_device(device, dtype):
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
                                 timeout=datetime.timedelta(hours=9))
         atexit.register(dist.destroy_process_group)
-    return device
+    return device, dtype
 
 
 def free_memory(device):

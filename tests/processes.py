@@ -71,10 +71,10 @@ def toy_repository():
 
 @functools.cache
 def make_network(recipe, *flags):
-    """Return the path of the network of a recipe, which the first call makes."""
+    """Return the path of the network of a recipe, which is made if it is not there."""
     words = [*flags, f'config/networks/{recipe}.py']
     text = succeeds('pretrain.py', *words)
-    return re.search(r'(?m)^(\S+\.pt) step 1 ', text)[1]
+    return re.search(r"(?m)^(\S+\.pt) (?:step 1 |is there already)", text)[1]
 
 
 class Run:

@@ -163,7 +163,7 @@ def test_ids_with_holes_are_all_known_and_blanks_need_a_mask_token():
 
 @pytest.mark.parametrize('template, words', [
     ('{% for', 'TemplateSyntaxError'), ("{{ raise_exception('no system') }}", 'no system'),
-    ('Answer!', 'leaves out the prompt')])
+    ('Answer!', 'leaves out the prompt'), ('{{ messages[0].content }}', "begins without '<s>'")])
 def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template, words):
     tok = pretrained.PretrainedTokenizer(folder_of('llama'))
     tok.tokenizer.chat_template = template
@@ -172,7 +172,7 @@ def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template
 
 def test_a_chat_is_the_same_on_every_day():
     tok = pretrained.PretrainedTokenizer(folder_of('llama'))
-    tok.tokenizer.chat_template = "{{ strftime_now('%d') }} {{ messages[0].content }}"
+    tok.tokenizer.chat_template = "<s>{{ strftime_now('%d') }} {{ messages[0].content }}"
     assert tok.decode(tok.encode_chat('1+2=')) == '01a20251+2='     # 01 Jan 2025, in its letters
 
 
@@ -363,6 +363,20 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     refused('weights that are not finite', pretrained.Pretrained, 'other')
 
 
+def test_a_folder_whose_output_layer_has_a_bias_of_its_own_leaves_as_it_came():
+    def untie(folder):
+        network = transformers.BertForMaskedLM.from_pretrained(folder, tie_word_embeddings=False)
+        network.cls.predictions.decoder.bias.data.normal_()
+        network.save_pretrained(folder)
+
+    folder = changed('bert', 'untied', untie)
+    pretrained.Pretrained(folder).network.save_pretrained('exported')
+    one, two = [transformers.BertForMaskedLM.from_pretrained(path).state_dict()
+                for path in (folder, 'exported')]
+    close(one, two, atol=0, rtol=0)
+    assert one['cls.predictions.decoder.bias'].any()
+
+
 def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monkeypatch):
     model = pretrained.Pretrained(folder_of('llama'))
     n = sum(p.numel() for p in model.parameters())
@@ -433,6 +447,10 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
         for path in (folder, 'exported', 'whole')]
     assert again.equal(policy) and not again.equal(start)
     fails('exported is there already', 'extras/export.py', 'whole', 'exported')
+    shutil.copy('whole/log.jsonl', folder)      # as if it were in the folder of another run
+    fails('which would be moved aside', *words, '--generator=whole/ckpt.pt',
+          f'--out_dir={folder}')
+    os.remove(f'{folder}/log.jsonl')
     os.rename(folder, f'{folder}-elsewhere')
     fails(f'{folder}, the model from which whole started, is not there',
           'extras/export.py', 'whole', 'again')

@@ -157,16 +157,23 @@ def test_a_file_of_rewards_may_begin_with_an_import_from_the_future():
     assert knobs == {'rate': 2} and list(functions) == ['charm']
 
 
+def test_knobs_in_a_dict_are_not_changed_by_a_file():
+    mine = {'rewards': {'ended': 1.0}}
+    path = write('more.py', "rewards['tokens'] = 0.5")
+    knobs, _ = configure({'rewards': {}}, [mine, path])
+    assert knobs['rewards'] == {'ended': 1.0, 'tokens': 0.5} and mine == {'rewards': {'ended': 1.0}}
+
+
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
-CONFIG = {'generator': 'mine.pt', 'judge': '', 'dataset': 'arithmetic', 'wandb_project': ''}
+CONFIG = {'wandb_project': ''}
 
 
-def open_folder(path, resume=False, **knobs):
+def open_folder(path, resume=False, config=CONFIG, needed=()):
     """Return the RunFolder of a run that begins to write."""
     folder = RunFolder(path, resume)
-    folder.open(CONFIG | knobs)
+    folder.open(config, needed)
     return folder
 
 
@@ -177,6 +184,9 @@ def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
         folder.log_samples(step, [{'n': np.int64(3)}])
         for resume in (False, True):
             refused('another run', open_folder, 'mine', resume)
+        # before it reads a checkpoint: that run may be ending
+        write('mine/ckpt.pt', '')
+        refused('another run', RunFolder('mine', True).restore, {}, {}, None, [])
         folder.lock.release()                   # as the end of its process does
     steps = {name: [json.loads(line)['step'] for line in open(f'{name}/log.jsonl')]
              for name in ('mine-1', 'mine-2', 'mine')}
@@ -201,8 +211,7 @@ def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
     write('mine/best.pt', '')
     os.symlink('mine/best.pt', 'link.pt')
     for name in ('mine/best.pt', 'link.pt'):
-        for knob in ('judge', 'dataset'):
-            refused(f'{name} is in mine', open_folder, os.path.abspath('mine'), **{knob: name})
+        refused(f'{name} is in mine', open_folder, os.path.abspath('mine'), needed=['', name])
 
 
 def test_a_folder_that_was_renamed_or_replaced_while_its_run_lives_is_not_written_to():
@@ -269,7 +278,7 @@ def test_numbers_go_to_wandb_and_a_resumed_run_goes_on_there(monkeypatch):
     wandb = unittest.mock.MagicMock()
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
     config = CONFIG | {'wandb_project': 'theirs'}
-    folder = open_folder('mine', wandb_project='theirs')
+    folder = open_folder('mine', config=config)
     folder.log(3, {'a': 1.5})
     words = {'project': 'theirs', 'name': 'mine', 'config': config, 'resume': 'allow'}
     number = wandb.init.call_args[1]['id']
@@ -278,11 +287,11 @@ def test_numbers_go_to_wandb_and_a_resumed_run_goes_on_there(monkeypatch):
     assert numbers['a'] == 1.5 and step == {'step': 3}
     for resume in (True, False):                # a new run is another one
         folder.lock.release()
-        folder = open_folder('mine', resume, wandb_project='theirs')
+        folder = open_folder('mine', resume, config)
         assert (wandb.init.call_args[1]['id'] == number) == resume
     wandb.init.side_effect = ValueError('no key')
     folder.lock.release()
-    refused('wandb: no key', open_folder, 'mine', wandb_project='theirs')
+    refused('wandb: no key', open_folder, 'mine', config=config)
     assert not os.path.exists('mine-2')         # nothing was moved
 
 
@@ -423,6 +432,8 @@ def test_the_file_of_a_reward_is_found_whatever_wraps_it(reward):
         mine = runpy.run_path(path)['mine']
         numbers.append(sources_of([mine]))
     assert numbers[0] != numbers[1]
+    write('b.py', '# another one of this name, as in a notebook')
+    assert sources_of([mine]) != numbers[1]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(monkeypatch):

@@ -266,6 +266,9 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
     fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
     fails('is there already; delete it', 'pretrain.py', '--out=run/ckpt.pt')
+    before = made.stat().st_mtime_ns            # another CPU would round otherwise
+    assert f'{made} is there already' in succeeds(*words.split())
+    assert made.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize('first_ends_well', [True, False])
@@ -661,6 +664,9 @@ def test_prompts_without_an_answer_need_the_length_of_completions():
     fails('has room for', *command(*flags, '--max_new_tokens=99'))
     train(*flags, '--max_new_tokens=3', '--max_iters=1')
     assert read_log('run')[0]['eval/tokens'] > 1
+    write('mine.py', 'def same(completions, answer): return [1.0] * len(answer)')
+    flags[-1] = '--rewards={"same": 1.0}'
+    fails('`answer`, but no prompt has one', *command('mine.py', *flags, '--max_new_tokens=3'))
 
 
 @pytest.mark.parametrize('flags', MISTAKES_IN_RECIPES)
@@ -669,6 +675,15 @@ def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
     fails(MISTAKES_IN_RECIPES[flags], 'pretrain.py', 'config/networks/generator_arithmetic.py',
           *flags.split(), '--out=new/a.pt')
     assert not os.path.exists('new/a.pt')
+
+
+def test_a_run_keeps_the_type_that_auto_means_where_it_began():
+    for dtype in ('bfloat16', 'float32'):
+        def before():
+            torch.cpu._is_avx512_bf16_supported = lambda: dtype == 'bfloat16'
+        words = command('--dtype=auto', '--device=cpu', '--rewards={"ended": 1.0}', '--max_iters=0')
+        assert run(*words, before=before)[0] == 0
+        assert json.loads(pathlib.Path('run/config.json').read_text())['dtype'] == dtype
 
 
 # ---- sample.py -----------------------------------------------------------------------------------
@@ -755,9 +770,12 @@ def test_sample_looks_at_the_run_of_another_machine():
 
 def test_sample_asks_for_the_file_of_a_reward():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
-          "def charm(prompts, completions): return [3.0] * len(prompts)\n")
+          "temperature *= 0.5\n"                # and not once more in sample.py
+          "def charm(prompts, completions): return [temperature] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
     fails('python sample.py run ', 'sample.py', 'run', '--num_samples=1')      # all to type
     assert pathlib.Path('was-here').read_text() == 'x'
     text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
-    assert len(re.findall(r'(?m)^(?:before|after) .*\| eval/charm 3.000', text)) == 2
+    assert len(re.findall(r'(?m)^(?:before|after) .*\| eval/charm 0.500', text)) == 2
+    verify = read_log('run')[-1]['eval/verify']
+    assert f'| eval/verify {verify:.3f}' in text

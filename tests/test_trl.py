@@ -184,7 +184,7 @@ def steps(words, change=1.0):
         loss.backward()
         theirs += loss.item()
     logged = trainer._metrics['train']
-    gradients = [{name.replace('.linear', ''): p.grad for name, p in network.named_parameters()}
+    gradients = [{name: p.grad for name, p in network.named_parameters()}
                  for network in (policy.network, trainer.model)]
     means = [{name: scores[name].mean().item() for name in grpo.rewards},
              {name: logged[f'rewards/{name}/mean'][0] for name in grpo.rewards}]
