@@ -130,14 +130,16 @@ class RunFolder:
         """Return whether there is something in the folder."""
         return self.path.exists() and any(self.path.iterdir())
 
-    def open(self, config, needed=()):
-        """Begin to write. config: all knobs. needed: paths that must stay where they are."""
+    def open(self, config, networks=()):
+        """Begin to write. config: all knobs. networks: the policy, and the judge or None."""
         if rank() > 0:
             return
         if config['wandb_project']:             # also log to Weights & Biases
             self.open_wandb(config)             # without a key nothing has been moved yet
         if self.is_old() and not self.resume:   # perhaps since a minute ago
-            self.move_aside(needed)
+            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')]
+                            + sys.argv[1:]      # config files
+                            + [network.args.get('folder', '') for network in networks if network])
         os.makedirs(self.path, exist_ok=True)
         # Held from here on, so that no other run can write here or move this folder aside.
         self.lock = self.lock or self.acquire()

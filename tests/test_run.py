@@ -167,13 +167,13 @@ def test_knobs_in_a_dict_are_not_changed_by_a_file():
 # ---- numbers and files ---------------------------------------------------------------------------
 
 
-CONFIG = {'wandb_project': ''}
+CONFIG = {'generator': 'mine.pt', 'judge': '', 'dataset': 'arithmetic', 'wandb_project': ''}
 
 
-def open_folder(path, resume=False, config=CONFIG, needed=()):
+def open_folder(path, resume=False, config=CONFIG):
     """Return the RunFolder of a run that begins to write."""
     folder = RunFolder(path, resume)
-    folder.open(config, needed)
+    folder.open(config)
     return folder
 
 
@@ -206,12 +206,16 @@ def test_a_run_that_has_ended_in_the_meantime_is_moved_aside_too():
     assert os.path.exists('mine-1/log.jsonl')
 
 
-def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
+def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs(monkeypatch):
     open_folder('mine').lock.release()
     write('mine/best.pt', '')
     os.symlink('mine/best.pt', 'link.pt')
     for name in ('mine/best.pt', 'link.pt'):
-        refused(f'{name} is in mine', open_folder, os.path.abspath('mine'), needed=['', name])
+        for knob in ('judge', 'dataset'):
+            refused(f'{name} is in mine', open_folder, os.path.abspath('mine'),
+                    config=CONFIG | {knob: name})
+    monkeypatch.setattr(sys, 'argv', ['train_grpo.py', 'mine/best.pt'])
+    refused('best.pt is in mine', open_folder, 'mine')
 
 
 def test_a_folder_that_was_renamed_or_replaced_while_its_run_lives_is_not_written_to():
