@@ -219,6 +219,7 @@ class GPT(Network):
         with torch.autocast(x.device.type, enabled=False):
             return self.head(x)
 
+
 # ---- optimizers ----------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
 from run.command import knobs_of
 from run.folder import Signals, save_checkpoint
-from run.machine import as_numbers, init_device, print_line, use_threads
+from run.machine import as_numbers, init_device, n_ranks, print_line, use_threads
 from run.networks import open_networks, read_recipe
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -139,6 +139,7 @@ if __name__ == "__main__":
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
     assert beta2 < 1, f"beta2 = {beta2}: expected less than 1"
+    assert n_ranks() == 1, "pretrain.py is one process: expected no torchrun"
     torch_device, _ = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
@@ -164,7 +165,7 @@ if __name__ == "__main__":
         "pretrained on other texts, or stop_at = 0 in this recipe")
 
     torch.manual_seed(seed)
-    network = GPT(tok.vocab_size, data.block_size, n_layer, n_head, n_embd, kind == 'causal',
+    network = GPT(tok.vocab_size, block_size or data.block_size, n_layer, n_head, n_embd, kind == 'causal',
                   positions, is_classifier=kind == 'classifier').to(torch_device)
     use_threads(network)
     if compile:

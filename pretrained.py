@@ -60,13 +60,16 @@ class PretrainedTokenizer(Tokenizer):
 
     def encode(self, text):
         """Return a list of ids. The name of a special token is encoded as plain text."""
-        ids = self.ids_of(text, split_special_tokens=True)
-        # One that writes small letters, say, would make right answers wrong. (BERT's has words and
-        # no spaces, so it drops the one before a blank.)
-        assert self.decode(ids).strip() == text.strip(), (
-            f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
-            f"{self.decode(ids)!r:.80}")
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        # (BERT's tokenizer has words and no spaces, so it drops the one before a blank.)
+        self.expect(self.decode(ids).strip() == text.strip(), text, ids)
         return ids
+
+    def expect(self, is_same, text, ids):
+        """Refuse a tokenizer that changes texts. One that writes small letters, say, would make
+        right answers wrong; another lacks a character."""
+        assert is_same, (f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
+                         f"{self.decode(ids)!r:.80}")
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
@@ -85,14 +88,8 @@ class PretrainedTokenizer(Tokenizer):
         assert text.startswith(bos), (
             f"the chat template of {self.vocabulary} begins without {bos!r}, the bos that all texts "
             'get here; expected "bos_token": null in its tokenizer_config.json')
-        return self.ids_of(text.removeprefix(bos))
-
-    def ids_of(self, text, **more):
-        ids = self.tokenizer.encode(text, add_special_tokens=False, **more)
-        # (of some, a GPT-2 for one, it is the eos, too, which a chat may contain)
-        unk = self.tokenizer.unk_token
-        assert not unk or ids.count(self.tokenizer.unk_token_id) <= text.count(unk), (
-            f"the vocabulary of {self.vocabulary} lacks a character of {text!r:.80}")
+        ids = self.tokenizer.encode(text.removeprefix(bos), add_special_tokens=False)
+        self.expect(prompt.strip() in self.decode(ids), prompt, ids)
         return ids
 
     def decode(self, ids):

@@ -11,6 +11,7 @@ checkpoint: name their file again. A typed prompt has no answer, so rewards that
 shown. It should look like those of the dataset: no reward says that it does not. The last lines are
 means over all held-out prompts; the run's log has more numbers (docs/manual.md). A generator alone
 is shown as `before`; it has no reward, so its reward is `distinct`."""
+import os
 import shlex
 import sys
 
@@ -50,8 +51,9 @@ def open_run(path='out-grpo', *words):
              f"python sample.py {shlex.join([str(path), *of_run])}")
     knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
     # A file can change what a knob is so far, so those of the run must not be read after its knobs.
-    again = [word for word in words if word in of_run]
-    run = grpo.set_up([*again, knobs, *[word for word in words if word not in of_run]])
+    # (From another folder they have other paths.)
+    again = [word for word in words if os.path.basename(word) in map(os.path.basename, of_run)]
+    run = grpo.set_up([*again, knobs, *[word for word in words if word not in again]])
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
         networks['after'], tok = load_network(path, run.policy.device)

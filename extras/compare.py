@@ -32,7 +32,7 @@ import train_grpo as grpo
 from extras.curves import check_goal, report
 from model import make_optimizers
 from run.command import configure, fail
-from run.folder import Signals
+from run.folder import Signals, load_checkpoint
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
@@ -46,9 +46,10 @@ STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
 def checksum(words):
     """Return a number that changes with the scripts and config files of this folder, and with the
-    config files among words."""
+    files that words name."""
     crc = 0
-    paths = [Path(word) for word in words if os.path.isfile(word)]
+    paths = [word.rpartition('=')[2] for word in words]
+    paths = [Path(path) for path in paths if os.path.isfile(path)]
     for pattern in ('*.py', 'data/*.py', 'run/*.py', 'config/**/*.py'):
         paths += sorted(Path().glob(pattern))
     for path in paths:
@@ -60,25 +61,36 @@ def is_finished(folder, made_from):
     """Return whether an earlier call has made this run, from the same words and files."""
     done = Path(folder, 'done')
     has_log = Path(folder, 'log.jsonl').exists()
-    return has_log and done.exists() and done.read_text() == made_from
+    return has_log and done.exists() and done.read_text() == end_of(folder, made_from)
+
+
+def end_of(folder, made_from):
+    """Return the text of the file `done`. A run that is resumed later has a longer log."""
+    return f"{made_from} {os.path.getsize(f'{folder}/log.jsonl')}"
 
 
 def train(run):
     """Make a run (folder, words, what it is made from, seconds). It moves an older one aside."""
     folder, words, made_from, _ = run
+    number, made, _ = made_from
     command = [sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}']
     with open(f'{folder}.txt', 'w') as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     processes.append(process)
     code = process.wait()
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
-    Path(folder, 'done').write_text(made_from)
+    saved = load_checkpoint(folder)
+    saved = saved['config'] | saved['checksums']
+    assert checksum(words) == number and all(saved[name] == made[name] for name in made), (
+        "scripts, config files or data have changed while the runs were made; the same command "
+        "again makes those that are missing")
+    Path(folder, 'done').write_text(end_of(folder, made_from))
     check_goal(folder, goal)                    # of the first run that ends, not after the last
 
 
 def seconds_of(words):
-    """Return what a run is made from, data and networks (missing ones are made), and about how many
-    seconds it takes: steps and evaluations as long as the first ones. (Later steps can be faster,
+    """Return what a run is made from: knobs, data and networks (missing ones are made); and about
+    how many seconds it takes: steps and evaluations as long as the first ones. (Later steps can be faster,
     if groups become equal, or slower, if completions become longer.)"""
     grpo.set_up(words)                          # makes networks, which is not part of a run's time
     began = time.time()
@@ -92,7 +104,9 @@ def seconds_of(words):
     n_evaluations = 2 + (grpo.max_iters - 1) // grpo.eval_interval
     seconds = (5 + before - began + n_evaluations * (after - before)      # 5: imports
                + grpo.max_iters * (time.time() - after))
-    return run.checksums, seconds
+    made = run.config | run.checksums
+    del made['seed'], made['out_dir']           # which each run has for itself
+    return made, seconds
 
 
 if __name__ == "__main__":
@@ -126,16 +140,16 @@ if __name__ == "__main__":
     seconds = {}
     for name, own in variants.items():
         run_words = shared + own
-        contents[name] = [checksum(run_words)]  # before the runs: a later change counts as one
-        checksums, seconds[name] = seconds_of([*run_words, '--out_dir='])
-        contents[name] += checksums.values()
+        number = checksum(run_words)            # before the runs: a later change counts as one
+        made, seconds[name] = seconds_of([*run_words, '--out_dir='])
+        contents[name] = (number, made)
     runs = []
     groups = {name: [] for name in variants}
     for seed in seeds.split(','):               # seed by seed: all see the same load of the machine
         for name, own in variants.items():
             path = f'{folder}/{name}-{seed}'
             run_words = shared + own + [f'--seed={seed}']
-            runs.append((path, run_words, f'{contents[name]} {run_words}', seconds[name]))
+            runs.append((path, run_words, (*contents[name], run_words), seconds[name]))
             groups[name].append(path)
     unmade = [run for run in runs if not is_finished(run[0], run[2])]
     os.makedirs(folder, exist_ok=True)

@@ -5,6 +5,7 @@ same completions of a run, before and after GRPO.
     python -m extras.cosine out-passes --n_fill_steps=2     # with other knobs
 """
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
     """Return the gradient of the policy loss, one vector."""
     policy = copy.deepcopy(policy)
     for index, r in micro_steps:
-        r.likelihood = likelihood
+        r = replace(r, likelihood=likelihood, stats_old=None, x_ref=None)
         stats = grpo.token_stats(r, policy, None, grpo.temperature)
         terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
         terms['pg_loss'].backward()
@@ -31,6 +32,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
 if __name__ == "__main__":
     # with an estimate the prompts get the random numbers of its masks
     run, networks = open_run(*words_of(__doc__, 1), '--likelihood=coupled')
+    grpo.likelihood = 'trajectory'              # of the reward `kl`
     for label, network in networks.items():
         cosines = []
         for step in range(4):

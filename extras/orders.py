@@ -23,8 +23,8 @@ def shares_of_passes(network, run):
     n_blanks = int(r.lengths.max())
     pass_of = r.pass_of[r.lengths == n_blanks]
     pass_of = pass_of[pass_of >= 0].view(-1, n_blanks)
-    passes = torch.arange(grpo.n_fill_steps)[:, None, None]
-    return (pass_of == passes).float().mean(1)
+    passes = torch.arange(grpo.n_fill_steps, device=pass_of.device)[:, None, None]
+    return (pass_of == passes).float().mean(1).cpu()
 
 
 STYLES = {'left': ('left to right, one blank a pass', '--'),

@@ -97,16 +97,17 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has writ
 Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
 no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is still that of
 all tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step.
+A completion ends with any eos that the model names. A chat that has a date has today's. The name of
+a special token in a prompt is this token.
 """
-import runpy
-
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 $imports
 from data.dataset import read_texts, rng_for
 from judge import Scorer
+from run.command import configure
 from run.machine import n_ranks
 from train_grpo import DEFAULTS
 
@@ -118,9 +119,7 @@ data = Dataset.from_list([{'row': i, 'prompt': $prompt}
                           for i, record in enumerate(records)])
 chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_prompts]
 
-values = DEFAULTS
-for path in $paths:     # they define rewards
-    values = runpy.run_path(path, values)
+_, functions = configure(dict(DEFAULTS), $flags)        # rewards
 
 
 def reward_of(name):
@@ -128,13 +127,13 @@ def reward_of(name):
     def reward(completion_ids, row, **_):
         cases = [columns | records[i] for i in row]
         for case, ids in zip(cases, completion_ids):
-            ended = ids[-1] == tok.eos_token_id
+            ended = ids[-1] in trainer.eos_token_ids
             text = tok.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
-            case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended,
-                     'tokens': len(ids)}
-        if name in ('ended', 'tokens'):
-            return [float(case[name]) for case in cases]
-        return Scorer(None, verify, values).score_one(name, None, lambda: cases)
+            case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended}
+        own = {'tokens': map(len, completion_ids), 'ended': [case['ended'] for case in cases]}
+        if name in own:
+            return list(map(float, own[name]))
+        return Scorer(None, verify, functions).score_one(name, None, lambda: cases)
     reward.__name__ = name
     return reward
 
@@ -162,6 +161,7 @@ trainer = GRPOTrainer($generator, [reward_of(name) for name in $names], config,
                       data.select(range(len(train))), data.select(chosen), tok$lora)
 
 if __name__ == '__main__':
+    assert not trainer_utils.get_last_checkpoint($out_dir + '-trl'), "it holds another run"
     trainer.train()
     ${merge}trainer.save_model()        # it opens here: --generator=$folder''')
 
@@ -187,6 +187,13 @@ def check(k):
     config = Path(k['generator'], 'config.json')
     assert not config.exists() or 'MaskedLM' not in config.read_text(), (
         f"{k['generator']} fills blanks; TRL trains causal networks")
+    if config.exists() and not k['chat_template']:
+        from transformers import AutoTokenizer
+        ids, plain = [AutoTokenizer.from_pretrained(k['generator'])(
+            '1', add_special_tokens=special).input_ids for special in (True, False)]
+        assert ids[-1:] == plain[-1:], (
+            f"the tokenizer of {k['generator']} ends each prompt with {ids[-1:]} in TRL; expected "
+            "one that adds nothing, or only a bos")
     assert k['max_new_tokens'] > 0 and k['max_iters'] > 0 and k['out_dir'], (
         "expected --max_new_tokens=N (0 follows the longest answer), --max_iters=N and --out_dir")
     assert k['kl_beta'] == 0 or k['kl_type'] in ('k3', 'k3_ratio'), (
@@ -224,7 +231,8 @@ def script_of(k, functions, words):
         'bf16': k['dtype'] != 'float32',
         'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
         'report_to': 'wandb' if k['wandb_project'] else 'none',
-        'paths': [word for word in words if not word.startswith('-')],
+        'flags': [word for word in words
+                  if not word.lstrip('-').startswith(('lora', 'vllm', 'table'))],
     }
     code = {
         'words': shlex.join(words),

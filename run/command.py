@@ -139,7 +139,9 @@ def configure(namespace, words):
 def values_of(word, knobs):
     """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs."""
     if type(word) is dict:
-        return copy.deepcopy(word)              # a file may change a dict in place
+        # a file may change a dict in place; a function stays that of the user
+        return {name: value if callable(value) else copy.deepcopy(value)
+                for name, value in word.items()}
     if word.startswith('-') and '=' in word:
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}

@@ -114,7 +114,8 @@ class RunFolder:
 
     def __init__(self, path, resume):
         """Exit if path holds something else than a run."""
-        self.path = Path(os.path.abspath(path))  # a reward may change the working directory
+        self.began_in = os.getcwd()             # a reward may change the working directory
+        self.path = Path(os.path.abspath(path))
         self.resume = resume
         # Before networks are made and the start is evaluated: a wrong folder is refused in the
         # first second.
@@ -177,7 +178,7 @@ class RunFolder:
     def move_aside(self, needed):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
         for name in needed:                     # perhaps through a link
-            if Path(name).resolve().is_relative_to(self.path.resolve()):
+            if Path(self.began_in, name).resolve().is_relative_to(self.path.resolve()):
                 fail(f"{name} is in {self.path.name}, which would be moved aside; choose another "
                      "--out_dir")
         self.acquire().release()                # exits if a run still writes there
@@ -271,12 +272,14 @@ def sources_of(functions):
     """Return the texts of the files in which functions are, each a list of lines. A file can be
     edited while networks are made, so this is called before."""
     sources = []
-    linecache.checkcache()                      # in a notebook they may have changed
     for f in functions:
         f = inspect.unwrap(getattr(f, 'func', f))           # of functools.partial, or a decorator
         f = f if hasattr(f, '__code__') else type(f).__call__           # of an object
         if hasattr(f, '__code__'):              # the whole file, which has what they use
-            sources.append(linecache.getlines(f.__code__.co_filename))
+            path = f.__code__.co_filename
+            if f.__module__ not in sys.modules:     # in a notebook a config file may have changed
+                linecache.checkcache(path)
+            sources.append(linecache.getlines(path))
     return sources
 
 

@@ -130,6 +130,9 @@ def make_network(recipe, config, running):
     it, and add that to the list of running ones."""
     words = flags_for(config['dataset'], config['blank_kind']) + [recipe]
     path, _, knobs = read_recipe(default_knobs(), words)
+    assert not knobs['out'], (                  # it would stay after an edit
+        f"{recipe} sets `out`, which a recipe of a run cannot do: expected the network itself, "
+        f"{path}, or a recipe without it")
     command = [sys.executable, os.path.relpath(PRETRAIN)] + words
     # (generator and judge may be one recipe)
     if os.path.exists(path) or command in [process.args for process in running]:

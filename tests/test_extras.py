@@ -1,5 +1,6 @@
 """What stands beside the scripts: tiny.py learns, the numbers of explain.py add up, the benchmark
 and the pictures run."""
+import collections
 import datetime
 import itertools
 import json
@@ -10,6 +11,7 @@ import re
 import runpy
 import shutil
 import types
+import unittest.mock
 
 import pytest
 import torch
@@ -168,6 +170,8 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100,
              'greedy/verify': 1.0}) for step in (0, 100)))
+        if '--group_size=14' in words:              # somebody edits meanwhile
+            write('x.py', toy + 'seed = 2')
         code = int('--group_size=13' in words)      # this one fails
         return types.SimpleNamespace(wait=lambda: code, terminate=lambda: None)
 
@@ -180,6 +184,9 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
 
     monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
     monkeypatch.setattr('run.folder.Signals', lambda: None)
+    expected = collections.defaultdict(lambda: unittest.mock.ANY)       # knobs, data, networks
+    monkeypatch.setattr('run.folder.load_checkpoint',
+                        lambda path: {'config': expected, 'checksums': {}})
     monkeypatch.setattr('subprocess.Popen', run_of)
     toy = "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\n"
     write('x.py', toy)
@@ -198,6 +205,16 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert re.findall(r'\S+ \+- \S+', gap)[::2] == [
             '0.0000 +- 0.0000', '0.1000 +- 0.0500', '0.2000 +- 0.1000']
     assert compare('x.py', 'a=--group_size=2', 'b=')[1] == []
+    with open('study/a-2/log.jsonl', 'a') as log:           # it was resumed
+        log.write('\n')
+    assert compare('x.py', 'a=--group_size=2', 'b=')[1] == ['a-2']
+    with pytest.raises(AssertionError, match='have changed while'):
+        compare('x.py', 'c=--group_size=14')
+    expected['temperature'] = 0.5               # a file was edited and mended again
+    with pytest.raises(AssertionError, match='have changed while'):
+        compare('x.py', 'c=--group_size=4')
+    del expected['temperature']
+    write('x.py', toy)
     # other words, more variants, more seeds; a config file, or a network, that has changed
     assert compare('x.py', 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
     assert compare('x.py', 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']

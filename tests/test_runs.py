@@ -261,6 +261,10 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
         assert (words in text) == is_made
     made, = pathlib.Path('out').glob('generator_new-*.pt')
     fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
+    succeeds('pretrain.py', recipe, '--n_embd=16', '--block_size=40', '--out=small.pt')
+    assert load_checkpoint('small.pt')['model_args']['block_size'] == 40      # more than it needs
+    write('generator_out.py', 'out = "small.pt"')
+    fails('generator_out.py sets `out`', *command('--generator=generator_out.py'))
     succeeds('pretrain.py', recipe, '--n_embd=16')
     sizes = [len(weights(path)) for path in pathlib.Path('out').glob('generator_new-*.pt')]
     assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
@@ -457,6 +461,10 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
     train(*mine, '--resume=True', '--max_iters=5')
     assert load_checkpoint('run')['step'] == 5
     assert read_log('run')[-2]['updates'] == 5
+    other = load_checkpoint('run')
+    other['config']['goal'] = 'reward'          # as if the dataset had no checker at first
+    torch.save(other, 'run/ckpt.pt')
+    fails("keeps its goal, 'reward', not 'verify'", *command(*mine, '--resume=True'))
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -775,7 +783,7 @@ def test_sample_asks_for_the_file_of_a_reward():
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
     fails('python sample.py run ', 'sample.py', 'run', '--num_samples=1')      # all to type
     assert pathlib.Path('was-here').read_text() == 'x'
-    text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
+    text = succeeds('sample.py', 'run', '--num_samples=1', './theirs.py')
     assert len(re.findall(r'(?m)^(?:before|after) .*\| eval/charm 0.500', text)) == 2
     verify = read_log('run')[-1]['eval/verify']
     assert f'| eval/verify {verify:.3f}' in text
