@@ -106,11 +106,16 @@ class PretrainedTokenizer(Tokenizer):
         return text
 
 
+# the files of a folder that say what its weights are for, by the beginnings of their names
+SETTINGS = ('config', 'tokenizer', 'vocab', 'merges', 'special_tokens', 'added_tokens',
+            'chat_template', 'spiece', 'sentencepiece')
+
+
 def file_checksum(folder):
     """Return a number that tells settings, tokenizer and chat template of a folder from others."""
     crc = 0
     for path in sorted(Path(folder).iterdir()):
-        if path.suffix in ('.json', '.jinja', '.txt', '.model'):
+        if path.is_file() and path.name.startswith(SETTINGS):
             crc = zlib.crc32(path.read_bytes(), crc)
     return crc
 

@@ -34,7 +34,7 @@ def open_run(path='out-grpo', *words):
     """
     checkpoint = load_checkpoint(path)
     # a generator alone has no reward
-    knobs = {'generator': path, 'rewards': {'distinct': 1.0}, **checkpoint['config'],
+    knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}, **checkpoint['config'],
              'compile': False, 'device': 'auto',        # it may have run on another machine
              'out_dir': '',                             # no folder, because nothing is written
              'resume': True}                            # no network is made
@@ -56,7 +56,7 @@ def open_run(path='out-grpo', *words):
     run = grpo.set_up([*again, knobs, *[word for word in words if word not in again]])
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
-        networks['after'], tok = load_network(path, run.policy.device)
+        networks['after'], tok = load_network(path, run.policy.device, checkpoint)
         fits = (tok.vocabulary == run.data.tok.vocabulary
                 and networks['after'].causal == run.data.causal)
         assert fits, f"{grpo.generator} is no network with which {path} can have begun"

@@ -27,6 +27,9 @@ def one_step(words):
     # These flags come last and win, so the command cannot ask for two prompts.
     run = grpo.set_up([*words, '--batch_size=1', '--gradient_accumulation_steps=1', '--epochs=1',
                        '--mini_batches=1'])
+    assert grpo.fill_order != 'learned' and grpo.likelihood == 'trajectory', (
+        "it shows probabilities of tokens, without the decisions of a learned order, and no "
+        "estimates: expected another fill_order, and likelihood = 'trajectory'")
     policy = run.policy
     start = copy.deepcopy(policy)
     optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)

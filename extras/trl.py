@@ -95,14 +95,14 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has writ
     pip install trl==1.16.0$packages && accelerate launch THIS_FILE
 
 Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
-no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is still that of
-all tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step.
-A completion ends with any eos that the model names. A chat that has a date has today's. The name of
-a special token in a prompt is this token.
+no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is that of all
+tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step. A
+completion ends with any eos of the model. Chats with a date have today's. Names of special tokens
+in prompts become these tokens.
 """
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, trainer_utils
+from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 $imports
 from data.dataset import read_texts, rng_for
@@ -118,7 +118,6 @@ tok = AutoTokenizer.from_pretrained($generator)$bos
 data = Dataset.from_list([{'row': i, 'prompt': $prompt}
                           for i, record in enumerate(records)])
 chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_prompts]
-
 _, functions = configure(dict(DEFAULTS), $flags)        # rewards
 
 
@@ -159,6 +158,7 @@ config = GRPOConfig(
     model_init_kwargs={'dtype': 'float32'}, gradient_checkpointing=False)
 trainer = GRPOTrainer($generator, [reward_of(name) for name in $names], config,
                       data.select(range(len(train))), data.select(chosen), tok$lora)
+trainer.model.generation_config = GenerationConfig(eos_token_id=trainer.eos_token_ids)      # only
 
 if __name__ == '__main__':
     assert not trainer_utils.get_last_checkpoint($out_dir + '-trl'), "it holds another run"

@@ -18,7 +18,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from run.command import fail, fail_unknown
+from run.command import fail, fail_unknown, find
 from run.machine import all_reduce, barrier, n_ranks, print0, rank
 
 # What a resumed run may change; anything else makes another experiment.
@@ -216,7 +216,8 @@ class RunFolder:
         ours = os.fstat(self.file.fileno())
         path = self.path / 'log.jsonl'
         assert path.exists() and os.path.samestat(os.stat(path), ours), (
-            f"{self.path} was moved, or holds another run now, so {name} was not saved")
+            f"{self.path} was moved, or holds another run now, or its log.jsonl was replaced, so "
+            f"{name} was not saved")
         save_checkpoint(self.path / name, model, vocabulary, config, **more)
 
     def restore(self, config, checksums, model, optimizers):
@@ -268,10 +269,12 @@ def checksum(network):
     return crc
 
 
-def sources_of(functions):
-    """Return the texts of the files in which functions are, each a list of lines. A file can be
-    edited while networks are made, so this is called before."""
-    sources = []
+def sources_of(functions, words=()):
+    """Return the contents of the files in which functions are, and of the config files among words,
+    which may have made them of others. A file can be edited while networks are made, so this is
+    called before."""
+    paths = [find(str(word)) for word in words]
+    sources = [Path(path).read_bytes() for path in paths if os.path.isfile(path)]
     for f in functions:
         f = inspect.unwrap(getattr(f, 'func', f))           # of functools.partial, or a decorator
         f = f if hasattr(f, '__code__') else type(f).__call__           # of an object

@@ -62,9 +62,10 @@ def read_recipe(namespace, words):
     return config['out'] or f'out/{name}-{number:08x}.pt', tok, config
 
 
-def load_network(path, device='cpu'):
-    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
-    checkpoint = load_checkpoint(path)
+def load_network(path, device='cpu', checkpoint=None):
+    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint().
+    checkpoint: what that has returned."""
+    checkpoint = checkpoint or load_checkpoint(path)
     args = checkpoint['model_args']
     with reading(path):
         if 'folder' in args:

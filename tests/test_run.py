@@ -438,6 +438,12 @@ def test_the_file_of_a_reward_is_found_whatever_wraps_it(reward):
     assert numbers[0] != numbers[1]
     write('b.py', '# another one of this name, as in a notebook')
     assert sources_of([mine]) != numbers[1]
+    # a config file can make a reward of a function of another file
+    numbers = []
+    for constant in '12':
+        words = [write('c.py', f'import a\nrate = {constant}'), '--rate=3', {}]
+        numbers.append(sources_of([mine], words))
+    assert numbers[0] != numbers[1] and len(numbers[0]) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(monkeypatch):
