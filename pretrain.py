@@ -138,7 +138,8 @@ if __name__ == "__main__":
     Signals()                                   # Ctrl-C and SIGTERM end without a traceback
     path, tok, config = read_recipe(globals(), sys.argv[1:])
     assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
-    assert beta2 < 1, f"beta2 = {beta2}: expected less than 1"
+    assert beta2 < 1 and stop_at <= 1, (
+        f"beta2 = {beta2}, stop_at = {stop_at}: expected beta2 < 1, and a share, stop_at <= 1")
     assert n_ranks() == 1, "pretrain.py is one process: expected no torchrun"
     torch_device, _ = init_device(device, dtype)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -165,8 +166,8 @@ if __name__ == "__main__":
         "pretrained on other texts, or stop_at = 0 in this recipe")
 
     torch.manual_seed(seed)
-    network = GPT(tok.vocab_size, block_size or data.block_size, n_layer, n_head, n_embd, kind == 'causal',
-                  positions, is_classifier=kind == 'classifier').to(torch_device)
+    network = GPT(tok.vocab_size, block_size or data.block_size, n_layer, n_head, n_embd,
+                  kind == 'causal', positions, is_classifier=kind == 'classifier').to(torch_device)
     use_threads(network)
     if compile:
         network.compile()

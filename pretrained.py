@@ -86,8 +86,8 @@ class PretrainedTokenizer(Tokenizer):
         # Network puts a bos before every sequence; that of the template would be a second.
         bos = self.tokenizer.bos_token or ''
         assert text.startswith(bos), (
-            f"the chat template of {self.vocabulary} begins without {bos!r}, the bos that all texts "
-            'get here; expected "bos_token": null in its tokenizer_config.json')
+            f"the chat template of {self.vocabulary} begins without {bos!r}, the bos that all "
+            'texts get here; expected "bos_token": null in its tokenizer_config.json')
         ids = self.tokenizer.encode(text.removeprefix(bos), add_special_tokens=False)
         self.expect(prompt.strip() in self.decode(ids), prompt, ids)
         return ids
@@ -135,7 +135,7 @@ class Pretrained(Network):
         assert files in (None, self.args['files']), (
             f"settings or tokenizer of {folder} have changed since the run that began from it")
         assert not os.path.exists(f'{folder}/adapter_config.json'), (       # it would be put on top
-            f"{folder} has an adapter of peft: merge_and_unload() it, and save the network by itself")
+            f"{folder} has an adapter of peft: merge_and_unload() it, and save the network alone")
         self.tok = PretrainedTokenizer(folder)
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         name = (config.architectures or ['network without a name'])[0]
@@ -271,7 +271,8 @@ class Pretrained(Network):
         more = {self.cache_name: cache, 'use_cache': cache is not None}
         if not self.causal:
             more = {'attention_mask': (inputs != self.pad_id).long()}
-        x = self.network(input_ids=self.folder_ids[inputs], **more).logits      # features, see check()
+        # (features and not logits: see check())
+        x = self.network(input_ids=self.folder_ids[inputs], **more).logits
         return F.pad(x, (0, 0, -n_more, 0))
 
 

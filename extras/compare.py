@@ -90,8 +90,8 @@ def train(run):
 
 def seconds_of(words):
     """Return what a run is made from: knobs, data and networks (missing ones are made); and about
-    how many seconds it takes: steps and evaluations as long as the first ones. (Later steps can be faster,
-    if groups become equal, or slower, if completions become longer.)"""
+    how many seconds it takes: steps and evaluations as long as the first ones. (Later steps can be
+    faster, if groups become equal, or slower, if completions become longer.)"""
     grpo.set_up(words)                          # makes networks, which is not part of a run's time
     began = time.time()
     run = grpo.set_up(words)

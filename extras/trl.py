@@ -161,7 +161,7 @@ trainer = GRPOTrainer($generator, [reward_of(name) for name in $names], config,
 trainer.model.generation_config = GenerationConfig(eos_token_id=trainer.eos_token_ids)      # only
 
 if __name__ == '__main__':
-    assert not trainer_utils.get_last_checkpoint($out_dir + '-trl'), "it holds another run"
+    assert not trainer_utils.get_last_checkpoint($out_dir + '-trl'), "an older run is there"
     trainer.train()
     ${merge}trainer.save_model()        # it opens here: --generator=$folder''')
 

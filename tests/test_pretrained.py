@@ -91,7 +91,7 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters
     assert tok.decode([tok.blank_id] * 2 + [tok.eos] * 2) == '__\n\n'
     chat = tok.tokenizer.convert_ids_to_tokens(tok.encode_chat('1+2='))
     assert chat == ['<u>', *'1+2=', '</s>', '<a>']
-    # the sign of an unknown character is the eos of some, which a chat may contain; or there is none
+    # the sign of an unknown character is the eos of some, which a chat may have; or there is none
     for unk in ('', '</s>'):
         tok.tokenizer.backend_tokenizer.model.unk_token = unk or None
         assert len(tok.encode_chat('1+2=')) == 7

@@ -609,7 +609,8 @@ MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
     '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
     '--seed=99999999999999999999': 'seed = 99999999999999999999',
-    '--beta2=1': 'beta2 = 1.0', '--kind=classifier': 'labels',              # sums are no labels
+    '--beta2=1': 'beta2 = 1.0', '--stop_at=20': 'stop_at = 20.0',
+    '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
     '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
 }
