@@ -62,14 +62,14 @@ class PretrainedTokenizer(Tokenizer):
         """Return a list of ids. The name of a special token is encoded as plain text."""
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         # (BERT's tokenizer has words and no spaces, so it drops the one before a blank.)
-        self.expect(self.decode(ids).strip() == text.strip(), text, ids)
+        assert self.decode(ids).strip() == text.strip(), self.change_of(text, ids)
         return ids
 
-    def expect(self, is_same, text, ids):
-        """Refuse a tokenizer that changes texts. One that writes small letters, say, would make
+    def change_of(self, text, ids):
+        """Say that the tokenizer changes a text. One that writes small letters, say, would make
         right answers wrong; another lacks a character."""
-        assert is_same, (f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
-                         f"{self.decode(ids)!r:.80}")
+        return (f"the tokenizer of {self.vocabulary} changes texts: {text!r:.80} becomes "
+                f"{self.decode(ids)!r:.80}")
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
@@ -89,7 +89,7 @@ class PretrainedTokenizer(Tokenizer):
             f"the chat template of {self.vocabulary} begins without {bos!r}, the bos that all "
             'texts get here; expected "bos_token": null in its tokenizer_config.json')
         ids = self.tokenizer.encode(text.removeprefix(bos), add_special_tokens=False)
-        self.expect(prompt.strip() in self.decode(ids), prompt, ids)
+        assert prompt.strip() in self.decode(ids), self.change_of(prompt, ids)
         return ids
 
     def decode(self, ids):
@@ -189,7 +189,7 @@ class Pretrained(Network):
         padding out of the positions."""
         assert all(weight.isfinite().all() for weight in self.network.parameters()), (
             f"{self.args['folder']} has weights that are not finite")
-        ids = (5 + torch.arange(9))[None] % self.tok.vocab_size
+        ids = torch.arange(5, 14)[None] % self.tok.vocab_size
         n_more = int(self.has_bos and not self.causal)          # see trunk()
         given = self.folder_ids[F.pad(ids, (n_more, 0), value=self.bos_id)]
         with torch.autocast('cpu', enabled=False):

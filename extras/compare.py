@@ -79,8 +79,8 @@ def train(run):
     processes.append(process)
     code = process.wait()
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
-    saved = load_checkpoint(folder)
-    saved = saved['config'] | saved['checksums']
+    checkpoint = load_checkpoint(folder)
+    saved = checkpoint['config'] | checkpoint['checksums']
     assert checksum(words) == number and all(saved[name] == made[name] for name in made), (
         "scripts, config files or data have changed while the runs were made; the same command "
         "again makes those that are missing")

@@ -34,14 +34,14 @@ def read_log(folder):
             # a line that is damaged, such as the last one of a run that was killed
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 line = json.loads(text)
-                key = order(line)
-                while lines and order(lines[-1]) >= key:
+                place = place_of(line)
+                while lines and place_of(lines[-1]) >= place:
                     lines.pop()
                 lines.append(line)
     return lines
 
 
-def order(line):
+def place_of(line):
     """The evaluation of a step comes before its training line, which alone has a loss."""
     return line['step'], 'loss' in line
 

@@ -138,9 +138,9 @@ class RunFolder:
         if config['wandb_project']:             # also log to Weights & Biases
             self.open_wandb(config)             # without a key nothing has been moved yet
         if self.is_old() and not self.resume:   # perhaps since a minute ago
-            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')]
-                            + sys.argv[1:]      # config files
-                            + [network.args.get('folder', '') for network in networks if network])
+            needed = [config[name] for name in ('generator', 'judge', 'dataset')] + sys.argv[1:]
+            needed += [network.args.get('folder', '') for network in networks if network]
+            self.move_aside(needed)
         os.makedirs(self.path, exist_ok=True)
         # Held from here on, so that no other run can write here or move this folder aside.
         self.lock = self.lock or self.acquire()

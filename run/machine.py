@@ -47,7 +47,7 @@ def barrier():
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device,
-    and what 'auto' means as the dtype."""
+    and the dtype without 'auto'."""
     if rank() >= n_ranks() or n_ranks() > 1 and 'MASTER_ADDR' not in os.environ:
         fail(f"RANK = {rank()}, WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
     # an earlier call, or a config file, may have changed these
