@@ -231,8 +231,7 @@ def script_of(k, functions, words):
         'bf16': k['dtype'] != 'float32',
         'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
         'report_to': 'wandb' if k['wandb_project'] else 'none',
-        'flags': [word for word in words
-                  if not word.lstrip('-').startswith(('lora', 'vllm', 'table'))],
+        'flags': [word for word in words if not re.match('-+(lora|vllm|table)=', word)],
     }
     code = {
         'words': shlex.join(words),

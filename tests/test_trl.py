@@ -122,7 +122,9 @@ def test_what_trl_cannot_express_is_refused_with_what_is_nearest(word, flags, tm
 def test_the_commands_print_a_script_and_the_table_of_the_page():
     page = (ROOT / 'docs/other-engines.md').read_text('utf-8')
     assert succeeds('extras/trl.py', '--table').strip() in page
-    assert 'GRPOTrainer' in succeeds('extras/trl.py', *SUMS, '--vllm')
+    write('lora_sums.py', '')
+    script = succeeds('extras/trl.py', *SUMS, 'lora_sums.py', '--vllm', '--lora=4')
+    assert 'GRPOTrainer' in script and f"{[*SUMS, 'lora_sums.py']})" in script
     fails('the nearest is', 'extras/trl.py', 'config/grpo_think.py')
     # the table has all settings that the script makes from knobs, and all knobs
     table = export.table_of_knobs()
