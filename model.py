@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """What GRPO asks of a network. A GPT is one, and so is a Pretrained of pretrained.py. They have
+    """What GRPO asks of a network. A GPT is one, and so is a Pretrained of hf.py. They have
       trunk(inputs, cache)      features (N, L, C) of ids (N, L). A position of a causal network
                                 sees itself and what stands to its left; earlier tokens may be in
                                 the cache, to which new ones are added. bos is its first input

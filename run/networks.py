@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from data.dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
+from dataset import Tokenizer, check_blanks, make_tokenizer, read_texts
 from model import GPT
 from run.command import configure, find, reading
 from run.folder import check_exists, checksum, load_checkpoint
@@ -71,7 +71,7 @@ def load_network(path, device='cpu', checkpoint=None):
         if 'folder' in args:
             assert os.path.isdir(args['folder']), (
                 f"{args['folder']}, the model from which {path} started, is not there")
-            from pretrained import Pretrained
+            from hf import Pretrained
             network = Pretrained(**args)
             tok = network.tok
         else:
@@ -121,7 +121,7 @@ def open_networks(names, config, device):
             f"{path} has another vocabulary than {paths[0]}: see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
     if 'folder' in networks[0].args and config.get('out_dir'):      # else nothing is trained
-        from pretrained import warn_of_memory                       # which needs transformers
+        from hf import warn_of_memory                       # which needs transformers
         warn_of_memory(networks[0], train, config)
     return paths, tokenizers[0], networks
 

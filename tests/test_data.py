@@ -7,11 +7,10 @@ import re
 import pytest
 import torch
 
-from data import arithmetic, carries, cups, failure_labels, failures, problems, prose, sums
-from data.dataset import (Dataset, Prompts, Tokenizer, hold_out, make_tokenizer, random_blanks,
-                          read_texts, rng_for)
-from data.pairs import BLANK, as_record, is_answer, read_records
-from data.prose import paragraphs_of
+from data import arithmetic, carries, cups, failure_labels, failures, problems, sums
+from dataset import (BLANK, Dataset, Prompts, Tokenizer, as_record, checker, hold_out, is_answer,
+                     make_tokenizer, paragraphs_of, random_blanks, read_records, read_texts,
+                     rng_for)
 from processes import ALL_EQUATIONS, refused, write
 
 TOK = Tokenizer('char', 'ab=')
@@ -349,20 +348,20 @@ LOOKED_UP = {               # the share of known words, by prompt and whole text
 
 @pytest.mark.parametrize('prompt, text', LOOKED_UP)
 def test_words_touched_by_a_blank_are_looked_up(prompt, text):
-    verify = prose.checker(['the cat sat', '\u0434\u0430'])
+    verify = checker(['the cat sat', '\u0434\u0430'])
     assert verify(prompt, text, False) == pytest.approx(LOOKED_UP[prompt, text])
 
 
 def test_the_sign_of_a_blank_is_plain_text_in_a_prompt_that_is_continued():
     """Looked up are `case`, because a completion could go on with it, and all that follows. `snake`
     is unknown, but given."""
-    verify = prose.checker(['the case sat'])
+    verify = checker(['the case sat'])
     for completion, score in ((' sat', 1), (' sit', 1 / 2), ('s sat', 1 / 2), ('', 0)):
         assert verify('the snake_case', 'the snake_case' + completion, False) == score
 
 
 def test_a_text_that_ends_by_itself_is_not_cut_and_must_say_something():
-    verify = prose.checker(['the cat sat'])
+    verify = checker(['the cat sat'])
     for completion, ended, score in (('at sa', False, 1), ('at sa', True, 1 / 2), ('at', True, 1),
                                      ('', True, 0), (' ', False, 0), ('a', True, 0)):
         assert verify('the c', 'the c' + completion, ended) == score

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from data.dataset import Dataset, Tokenizer
-from data.pairs import is_answer
+from dataset import Dataset, Tokenizer
+from dataset import is_answer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete

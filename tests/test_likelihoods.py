@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import train_grpo
-from data.dataset import Prompts
+from dataset import Prompts
 from judge import Scorer
 from rollout import complete, token_stats
 from test_grpo import (TOK, close, gradient, knobs, letters, randn, slow_softmax,    # noqa: F401

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pretrain
-from data.dataset import Dataset, read_texts
+from dataset import Dataset, read_texts
 from model import GPT, Network, get_lr, make_optimizers, optimizer_step
 from processes import write
 from run.networks import read_recipe

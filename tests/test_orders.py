@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import rollout
-from data.dataset import Prompts
+from dataset import Prompts
 from judge import Scorer
 from model import make_optimizers
 from rollout import complete, token_stats

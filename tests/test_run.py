@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import train_grpo
-from data.dataset import Dataset
+from dataset import Dataset
 from processes import ROOT, refused, succeeds, write
 from run.command import configure, find, knobs_of, show_error
 from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, open_log,

@@ -19,7 +19,7 @@ import pretrain
 import train_grpo
 from data import thoughts
 from data.cups import follow
-from data.dataset import Dataset, read_texts
+from dataset import Dataset, read_texts
 from judge import judge_sequences
 from pretrain import DEFAULTS
 from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
@@ -184,7 +184,7 @@ AFTER = {'grpo_cups20': ['config/grpo_think.py'], 'grpo_repeats': ['config/grpo_
                                   if path.stem not in PRETRAINED])
 def test_every_config_file_runs_with_the_recipes_that_it_names(name):
     """The networks are made in this process first. The run must find them as it names them. For
-    those of transformers see test_pretrained.py."""
+    those of transformers see test_hf.py."""
     lines = [json.dumps({'prompt': f'{i}h{i}m=', 'answer': str(i % 3)}) for i in range(60)]
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
     paths = [*AFTER.get(name, []), f'config/{name}.py']

@@ -205,7 +205,7 @@ def steps(words, change=1.0):
 def test_a_step_of_trl_has_our_rewards_advantages_loss_and_gradient(flags):
     """On-policy, and in the second epoch, when ratios are clipped."""
     pytest.importorskip('trl')
-    from test_pretrained import folder_of
+    from test_hf import folder_of
     words = [*SUMS, f'--generator={folder_of("llama")}', '--batch_size=3', '--group_size=4',
              '--gradient_accumulation_steps=2', '--max_new_tokens=6', '--rewards={"short": 1.0}',
              write('short.py', "def short(completions, answer, ended):\n"

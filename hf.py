@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from data.dataset import Tokenizer, contents
-from data.pairs import BLANK
+from dataset import Tokenizer, contents
+from dataset import BLANK
 from model import NUMBERS_AT_ONCE, Network
 from run.command import reading
 from run.machine import free_memory, n_ranks, print0

@@ -1,6 +1,6 @@
 """Text as token ids: the tokenizer, datasets, blanks, prompts; and completions as text again.
 
-A dataset is a module of this folder, a file of JSON lines, or a text file. It has running text,
+A dataset is a module of data/, a file of JSON lines, or a text file. It has running text,
 from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
 import copy
 import functools
@@ -9,19 +9,20 @@ import itertools
 import json
 import os
 import pkgutil
+import re
 import zlib
-from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from data.pairs import BLANK, as_record, is_answer, read_records
-from data.prose import checker, paragraphs_of
+from rollout import Prompts
 from run.command import fail_unknown, reading
 
+BLANK = '_'                 # a blank, as people type it and see it
+WORD = r'[^\W\d_]+'         # letters of any alphabet
+
 # letters: n prompts or sequences | T tokens in a sequence | V base ids
-# B prompts, k completions of each: N = B * k sequences
 
 
 def rng_for(seed, purpose, step=0):
@@ -101,10 +102,10 @@ def make_tokenizer(kind, dataset):
 def read_texts(dataset):
     """Return (training texts, held-out texts, verify() or None) of a dataset.
 
-    dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see data/pairs.py | FILE.txt. A
+    dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see read_records() | FILE.txt. A
     text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
-    # the names of the modules beside this one
-    modules = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
+    folder = Path(__file__).with_name('data')
+    modules = {module.name for module in pkgutil.iter_modules([str(folder)])}
     verify = None
     if dataset in modules:
         with reading(f'data/{dataset}.py'):
@@ -365,9 +366,6 @@ class Dataset:
                        tok, self.causal)
 
 
-# ---- prompts: sequences with blanks --------------------------------------------------------------
-
-
 def random_blanks(may_be_blank, rng, suffix, low, high, span):
     """Return a mask (n, T) bool of blanks among the positions that may be blank (n, T): runs of
     `span` positions anywhere, or a suffix. A share of each sequence is blank, uniform in [low,
@@ -389,57 +387,123 @@ def random_blanks(may_be_blank, rng, suffix, low, high, span):
     return (place < count) & may_be_blank
 
 
-@dataclass
-class Prompts:
-    """n prompts, and the random numbers with which each of them is completed k times."""
-    tokens: Tensor      # (n, T) ids; in the blanks the original text, if there is one
-    blank: Tensor       # (n, T) bool: what is to be filled in
-    uniforms: Tensor    # (n, k, T) in [0, 1): completion j takes [:, j]
-    order: Tensor       # (n, T) random keys; several passes fill blanks with low keys first
-    more: Tensor        # (n, k, J, T) in [0, 1). In pass i a learned order decides with [:, :, i];
-                        # an estimate of the likelihood takes two for each epoch; else J = 0
-    row: Tensor         # (n,) numbers of their rows in the dataset
-    examples: list      # of all rows of the dataset
-    tok: Tokenizer
-    causal: bool        # prompts are continued from left to right; else blanks are filled
+# ---- records: prompts and answers of your own ----------------------------------------------------
 
-    def __len__(self):
-        return len(self.tokens)
 
-    @property
-    def k(self):
-        return self.uniforms.size(1)
+# A file with one JSON object a line:
+#
+#     {"prompt": "3h05m=", "answer": "185"}
+#
+# Objects without an answer, which then none may have, are prompts to be continued. Other names are
+# columns, which rewards can ask for, and so is `line`, such as 'mine.jsonl, line 3'.
 
-    def map(self, change):
-        """Return the same Prompts with each tensor changed."""
-        return replace(self, **{name: change(value) for name, value in vars(self).items()
-                                if isinstance(value, Tensor)})
 
-    def to(self, device):
-        return self.map(lambda tensor: tensor.to(device))
+def read_text(path):
+    """Return the text of a UTF-8 file."""
+    try:
+        return Path(path).read_text('utf-8-sig')
+    except UnicodeDecodeError as e:
+        line = 1 + e.object[:e.start].count(b'\n')
+        raise AssertionError(f"{path}, line {line}: expected UTF-8, not {e.object[e.start:][:9]} "
+                             f"({e.reason})") from e
 
-    def __getitem__(self, index):
-        return self.map(lambda tensor: tensor[index])
 
-    def cases(self, sequences):
-        """Return a list of N dicts, one for each of the completions (N, T) of these prompts: its
-        'prompt' and 'completion', the whole 'text', and the answer and other columns of its record.
+def read_records(path):
+    """Return the records of a file, dicts with 'prompt' and 'answer'. An error names the first line
+    that is no record."""
+    records = []
+    for number, line in enumerate(read_text(path).split('\n'), 1):
+        place = f'{Path(path).name}, line {number}'      # whichever folder it is in
+        try:
+            if line.strip():
+                records.append(as_record({'line': place} | json.loads(line)))
+        except Exception as e:
+            why = repr(e)[:100].replace('line 1 ', '')      # json sees one line
+            raise AssertionError(
+                f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both in '
+                f'quotes, or a prompt alone ({why})') from None
+    return records
 
-        causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
-        text, and its prompt has BLANK in the blanks."""
-        shown = self.tokens.masked_fill(self.blank, self.tok.blank_id).tolist()
-        groups = sequences.unflatten(0, (len(self), -1)).tolist()
-        cases = []
-        for ids, group, row in zip(shown, groups, self.row.tolist()):
-            start = 0
-            prompt = self.tok.text_of(ids)
-            if self.causal:                     # (an eos in it separates paragraphs)
-                start = ids.index(self.tok.blank_id)
-                prompt = self.tok.decode(ids[:start])
-            # The prompt of a record, if it has one, is the text itself, without a chat template.
-            case = {'prompt': prompt} | self.examples[row]
-            for ids in group:
-                completion = self.tok.text_of(ids[start:])
-                text = case['prompt'] + completion if self.causal else completion
-                cases.append(case | {'completion': completion, 'text': text})
-        return cases
+
+def as_record(text):
+    """Return the record of a pair (prompt, answer), or of a dict; a string stays as it is."""
+    if type(text) is str:
+        return text
+    if type(text) in (tuple, list):
+        text = dict(zip(('prompt', 'answer'), text, strict=True))
+    record = {'answer': ''} | text
+    reserved = record.keys() & {'prompts', 'completion', 'completions', 'text', 'texts', 'ended'}
+    assert not reserved, f"{reserved} cannot be columns: rewards get these from the run"
+    (record['prompt'] + record['answer']).encode()          # raises if they are no text
+    return record
+
+
+def is_answer(completion, answer):
+    """verify() of records: 1.0 if the completion is the answer, else 0.0."""
+    return float(completion.strip() == answer.strip())
+
+
+# ---- running text: the paragraphs of a file, and a check for unknown words ------------------------
+
+
+def paragraphs_of(path):
+    """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
+    return [part for part in re.split(r'\n\s*\n', read_text(path)) if part.strip()]
+
+
+def checker(texts):
+    """Return verify(prompt, text, ended): known_words() with the words of these texts."""
+    return functools.partial(known_words, words_of(texts))
+
+
+def words_of(texts):
+    """Return a set: the words of texts between spaces, such as ' so ', and the parts that remain if
+    the edge of a window cuts them, such as ' s', 'o ' and 'o'."""
+    # The edge of a window, or of a completion, can cut a word anywhere.
+    parts = set()
+    for letters in set(re.findall(WORD, '\n'.join(texts))):
+        word = f' {letters} '
+        for i in range(len(word)):
+            parts |= {word[:i + 1], word[i:], word[i:-1]}
+    return parts
+
+
+def known_words(words, prompt, text, ended):
+    """Return the share of known words among those with a blank in or beside them; 0.0 if there are
+    no such words.
+
+    A word that the edge of the window cuts must begin or end a known word. Two spaces in a row
+    count as an unknown word. Example: 'th_ c_t sat' -> 'the cqt sat' gives 0.5, because 'the' is
+    known and 'cqt' is not; 'sat' was given."""
+    if text.startswith(prompt):                 # it was continued
+        if not text[len(prompt):].strip():      # to say nothing is no prose
+            return 0.0
+        text += ' ' * ended     # no edge of a window has cut the last word of a text that has ended
+        spans = [(len(prompt), len(text))]
+    elif len(prompt) == len(text):
+        spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
+    else:                                       # a token can have several characters
+        spans = spans_between(re.split(f'{BLANK}+', prompt), text)
+    spaced = re.sub(r'[\W\d_]', ' ', text)
+    hits = []
+    for word in re.finditer(WORD + '|(?<= )(?= )', text):
+        left, right = word.span()
+        # in a blank, or beside it; looked up with the spaces around it, which the window may lack
+        if any(left <= stop and start <= right for start, stop in spans):
+            hits.append(spaced[max(0, left - 1):right + 1] in words)
+    return sum(hits) / max(1, len(hits))
+
+
+def spans_between(pieces, text):
+    """Return (start, stop) of what stands between the pieces of a text, each of which is as far to
+    the left as it can be, but the last at the end; the whole text if it has not these pieces."""
+    first, *others = pieces
+    start = len(first)
+    spans = []
+    for i, piece in enumerate(others, 1):
+        stop = text.rfind(piece) if i == len(others) else text.find(piece, start)
+        if stop < start:
+            return [(0, len(text))]
+        spans.append((start, stop))
+        start = stop + len(piece)
+    return spans

@@ -17,8 +17,8 @@ transformers = pytest.importorskip('transformers')
 import safetensors.torch
 import tokenizers
 
-import pretrained
-from data.dataset import Dataset, read_texts
+import hf
+from dataset import Dataset, read_texts
 from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
@@ -85,7 +85,7 @@ def toy_prompts(model):
 
 @KINDS
 def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_letters(kind):
-    tok = pretrained.PretrainedTokenizer(folder_of(kind))
+    tok = hf.PretrainedTokenizer(folder_of(kind))
     ids = tok.encode('<u>12+7=19</s>') + [tok.eos, tok.pad, tok.bos]
     assert tok.decode(ids) == '<u>12+7=19</s>\n' and ids.count(tok.eos) == 1
     assert tok.decode([tok.blank_id] * 2 + [tok.eos] * 2) == '__\n\n'
@@ -113,7 +113,7 @@ def test_a_tokenizer_that_changes_texts_is_refused():
         tok.normalizer = tokenizers.normalizers.Lowercase()
         tok.save(path)
 
-    tok = pretrained.PretrainedTokenizer(changed('llama', 'lower', add_lowercase))
+    tok = hf.PretrainedTokenizer(changed('llama', 'lower', add_lowercase))
     assert tok.decode(tok.encode('12+7')) == '12+7'
     with pytest.raises(AssertionError, match="changes texts: 'saSA' becomes 'sasa'"):
         tok.encode('saSA')
@@ -123,7 +123,7 @@ def test_a_tokenizer_of_words_loses_the_spaces_around_blanks():
     words = '[PAD] [UNK] [CLS] [SEP] [MASK] The food was and good .'.split()
     transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)},
                                    do_lower_case=False).save_pretrained('words')
-    tok = pretrained.PretrainedTokenizer('words')
+    tok = hf.PretrainedTokenizer('words')
     record = {'prompt': 'The food was _ and _.', 'answer': ''}
     prompts = Dataset([record], [record], tok, False, blank_kind='marked').prompts('val', 1, 1, 0)
     filled = prompts.tokens.masked_fill(prompts.blank, words.index('good'))
@@ -139,7 +139,7 @@ def test_a_tokenizer_that_has_more_ids_than_its_network_is_refused():
         tok.save_pretrained(folder)
 
     with pytest.raises(AssertionError, match='46 ids, but its network knows 45'):
-        pretrained.Pretrained(changed('llama', 'large', add))
+        hf.Pretrained(changed('llama', 'large', add))
 
 
 def test_ids_with_holes_are_all_known_and_blanks_need_a_mask_token():
@@ -151,7 +151,7 @@ def test_ids_with_holes_are_all_known_and_blanks_need_a_mask_token():
         text['added_tokens'][1]['id'] = 50
         path.write_text(json.dumps(text))
 
-    tok = pretrained.PretrainedTokenizer(changed('llama', 'holes', move_eos))
+    tok = hf.PretrainedTokenizer(changed('llama', 'holes', move_eos))
     assert tok.eos == 50 and tok.vocab_size == 51 and len(tok.tokenizer) < 51
 
     def drop_mask(folder):
@@ -159,20 +159,20 @@ def test_ids_with_holes_are_all_known_and_blanks_need_a_mask_token():
         tok.mask_token = None
         tok.save_pretrained(folder)
 
-    refused('has no mask token', pretrained.Pretrained, changed('bert', 'no_mask', drop_mask))
+    refused('has no mask token', hf.Pretrained, changed('bert', 'no_mask', drop_mask))
 
 
 @pytest.mark.parametrize('template, words', [
     ('{% for', 'TemplateSyntaxError'), ("{{ raise_exception('no system') }}", 'no system'),
     ('Answer!', 'leaves out the prompt'), ('{{ messages[0].content }}', "begins without '<s>'")])
 def test_a_chat_template_that_fails_or_leaves_out_the_prompt_is_refused(template, words):
-    tok = pretrained.PretrainedTokenizer(folder_of('llama'))
+    tok = hf.PretrainedTokenizer(folder_of('llama'))
     tok.tokenizer.chat_template = template
     refused(words, tok.encode_chat, '1+2=')
 
 
 def test_a_chat_is_the_same_on_every_day():
-    tok = pretrained.PretrainedTokenizer(folder_of('llama'))
+    tok = hf.PretrainedTokenizer(folder_of('llama'))
     tok.tokenizer.chat_template = "<s>{{ strftime_now('%d') }} {{ messages[0].content }}"
     assert tok.decode(tok.encode_chat('1+2=')) == '01a20251+2='     # 01 Jan 2025, in its letters
 
@@ -194,7 +194,7 @@ def test_a_folder_with_another_tokenizer_or_template_is_another_network():
 def test_an_import_that_fails_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, 'transformers', None)
     with pytest.raises(AssertionError, match='pip install transformers.*None in sys.modules'):
-        runpy.run_path('pretrained.py')
+        runpy.run_path('hf.py')
 
 
 @pytest.mark.parametrize('change', ['missing', 'unexpected'])
@@ -209,9 +209,9 @@ def test_a_folder_whose_weights_are_not_those_of_its_network_is_refused(change):
             del weights[name]
         safetensors.torch.save_file(weights, path, {'format': 'pt'})
 
-    pretrained.Pretrained(folder_of('llama'))
+    hf.Pretrained(folder_of('llama'))
     with pytest.raises(AssertionError, match=f'{change}_keys.*up_proj'):
-        pretrained.Pretrained(changed('llama', 'broken', change_weights))
+        hf.Pretrained(changed('llama', 'broken', change_weights))
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_folder_whose_weights_are_not_those_of_its_network_is_refused(change):
 def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_steps):
     """A shared prefix is computed once, with the gradient of whole sequences. A Llama norms in
     float32 even here."""
-    ours = pretrained.Pretrained(folder_of(kind)).double()
+    ours = hf.Pretrained(folder_of(kind)).double()
     theirs = getattr(transformers, MODELS[kind]).from_pretrained(
         folder_of(kind), attn_implementation='eager').double().eval()
     r = complete(ours, toy_prompts(ours), n_fill_steps, temperature=0.7, top_p=0.9)
@@ -256,7 +256,7 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
 @KINDS
 def test_the_longest_sequence_leaves_a_place_for_bos(kind):
     """A folder of ours has 64 places."""
-    model = pretrained.Pretrained(folder_of(kind))
+    model = hf.Pretrained(folder_of(kind))
     features = model(torch.full((1, model.block_size), 20))
     assert features.size(1) == model.block_size == 63
 
@@ -271,7 +271,7 @@ def test_a_network_whose_keys_change_in_long_texts_gets_none():
         num_key_value_heads=2, vocab_size=45, max_position_embeddings=64, pad_token_id=0,
         initializer_range=0.4, original_max_position_embeddings=16, rope_scaling=rope,
     )).save_pretrained('phi')
-    model = pretrained.Pretrained('phi')
+    model = hf.Pretrained('phi')
     assert model.block_size == 15
     tokens = 7 + torch.arange(30).view(2, 15)
     cache = model.new_cache()
@@ -281,7 +281,7 @@ def test_a_network_whose_keys_change_in_long_texts_gets_none():
 
 
 def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
-    judge = pretrained.Pretrained(folder_of('gpt2'))
+    judge = hf.Pretrained(folder_of('gpt2'))
     r = complete(judge, toy_prompts(judge))
     expected = token_stats(r, judge).logp.sum(1) / r.lengths
     close(judge_sequences(judge, r.sequences, r.is_sampled), expected)
@@ -298,7 +298,7 @@ def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
     llama_norm = transformers.models.llama.modeling_llama.LlamaRMSNorm      # works in float32
     monkeypatch.setattr(llama_norm, 'forward', lambda norm, x: nn.functional.rms_norm(
         x, x.shape[-1:], norm.weight, norm.variance_epsilon))
-    model = pretrained.Pretrained(folder_of(kind)).double()
+    model = hf.Pretrained(folder_of(kind)).double()
     r = complete(model, toy_prompts(model), temperature=0.7)
     sizes = []
     model.network.get_input_embeddings().register_forward_hook(
@@ -308,7 +308,7 @@ def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
     is_real = states != model.pad_id
     more = copies // 2 if model.causal else 0           # of a run, which has no part of its own
     for n_tokens in (10 ** 9, (n_sequences + more) * states.size(1)):
-        monkeypatch.setattr(pretrained, 'NUMBERS_AT_ONCE', 4096 * n_tokens)
+        monkeypatch.setattr(hf, 'NUMBERS_AT_ONCE', 4096 * n_tokens)
         sizes.clear()
         x = model(states, copies)[is_real]
         model.zero_grad()
@@ -321,7 +321,7 @@ def test_many_tokens_go_through_the_network_in_parts_with_the_same_gradient(
 
 def test_the_output_layer_works_in_float32_under_bfloat16():
     """Otherwise log-probabilities would be rounded to 8 bits."""
-    model = pretrained.Pretrained(folder_of('llama'))
+    model = hf.Pretrained(folder_of('llama'))
     prompts = toy_prompts(model)
     with torch.autocast('cpu', torch.bfloat16):
         logits = model.logits(model(prompts.tokens))
@@ -336,32 +336,32 @@ def test_a_network_that_does_not_compute_as_expected_is_refused():
     shutil.copytree(folder_of('llama'), 'other')
     transformers.GraniteForCausalLM(transformers.GraniteConfig(
         logits_scaling=2.0, **sizes)).save_pretrained('other')
-    pretrained.Pretrained('other')
+    hf.Pretrained('other')
     transformers.RobertaForCausalLM(transformers.RobertaConfig(     # its pad has no position
         is_decoder=True, pad_token_id=1, **sizes)).save_pretrained('other')
-    pretrained.Pretrained('other')
+    hf.Pretrained('other')
     transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
         head_dim=8, final_logit_softcapping=1.0, **sizes)).save_pretrained('other')
-    refused('other changes its logits', pretrained.Pretrained, 'other')
+    refused('other changes its logits', hf.Pretrained, 'other')
     transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(     # it has no cache
         n_embd=8, n_layer=1, n_head=1, vocab_size=45, n_positions=64)).save_pretrained('other')
-    refused('other sees', pretrained.Pretrained, 'other')
+    refused('other sees', hf.Pretrained, 'other')
     transformers.BertLMHeadModel(transformers.BertConfig(               # it is not causal
         is_decoder=False, **sizes)).save_pretrained('other')
-    refused('other sees', pretrained.Pretrained, 'other')
+    refused('other sees', hf.Pretrained, 'other')
     shutil.copytree(folder_of('bert'), 'mixes')                         # it mixes all positions
     transformers.FNetForMaskedLM(transformers.FNetConfig(**sizes)).save_pretrained('mixes')
-    refused('mixes sees', pretrained.Pretrained, 'mixes')
+    refused('mixes sees', hf.Pretrained, 'mixes')
     transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained('other')
     with pytest.raises(AssertionError, match='other has a LlamaModel'):
-        pretrained.Pretrained('other')
+        hf.Pretrained('other')
     write('other/adapter_config.json', '{}')
-    refused('has an adapter', pretrained.Pretrained, 'other')
+    refused('has an adapter', hf.Pretrained, 'other')
     os.remove('other/adapter_config.json')
     bad = transformers.AutoModelForCausalLM.from_pretrained(folder_of('llama'))
     bad.get_input_embeddings().weight.data[-1, 0] = torch.nan
     bad.save_pretrained('other')
-    refused('weights that are not finite', pretrained.Pretrained, 'other')
+    refused('weights that are not finite', hf.Pretrained, 'other')
 
 
 def test_a_folder_whose_output_layer_has_a_bias_of_its_own_leaves_as_it_came():
@@ -371,7 +371,7 @@ def test_a_folder_whose_output_layer_has_a_bias_of_its_own_leaves_as_it_came():
         network.save_pretrained(folder)
 
     folder = changed('bert', 'untied', untie)
-    pretrained.Pretrained(folder).network.save_pretrained('exported')
+    hf.Pretrained(folder).network.save_pretrained('exported')
     one, two = [transformers.BertForMaskedLM.from_pretrained(path).state_dict()
                 for path in (folder, 'exported')]
     close(one, two, atol=0, rtol=0)
@@ -379,7 +379,7 @@ def test_a_folder_whose_output_layer_has_a_bias_of_its_own_leaves_as_it_came():
 
 
 def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monkeypatch):
-    model = pretrained.Pretrained(folder_of('llama'))
+    model = hf.Pretrained(folder_of('llama'))
     n = sum(p.numel() for p in model.parameters())
     texts = [{'prompt': '1+2=', 'answer': ''}, {'prompt': '1=', 'answer': ''}]
     knobs = {'kl_beta': 0.0, 'rewards': {'verify': 1.0}, 'chat_template': False, 'batch_size': 2,
@@ -391,15 +391,15 @@ def test_memory_is_estimated_from_weights_and_the_tokens_of_a_part(capsys, monke
             (20, n_tokens, False, {'kl_beta': 0.1}), (16, 4096, False, {'batch_size': 9999}),
             (16, n_tokens + 2 * 3 * 3, False, {'chat_template': True})):
         with torch.autocast('cpu', torch.bfloat16, enabled=bfloat16):
-            size = pretrained.memory_of(model, texts, knobs | changes)
+            size = hf.memory_of(model, texts, knobs | changes)
         assert size == bytes_each * n + tokens * per_token
-    assert 1e8 < pretrained.free_memory(torch.device('cpu'))
-    monkeypatch.setattr(pretrained, 'free_memory', lambda device: 8e9)
-    monkeypatch.setattr(pretrained, 'memory_of', lambda *_: 3.9e9)
-    pretrained.warn_of_memory(model, texts, knobs)
+    assert 1e8 < hf.free_memory(torch.device('cpu'))
+    monkeypatch.setattr(hf, 'free_memory', lambda device: 8e9)
+    monkeypatch.setattr(hf, 'memory_of', lambda *_: 3.9e9)
+    hf.warn_of_memory(model, texts, knobs)
     assert capsys.readouterr().out == ''
     monkeypatch.setenv('WORLD_SIZE', '2')       # two ranks share the memory
-    pretrained.warn_of_memory(model, texts, knobs)
+    hf.warn_of_memory(model, texts, knobs)
     assert 'about 7.8 GB, and 8.0 GB are free' in capsys.readouterr().out
 
 
@@ -468,7 +468,7 @@ def test_two_ranks_fill_blanks_as_one_process_does(name):
 
 
 def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
-    model = pretrained.Pretrained(folder_of('bert'))
+    model = hf.Pretrained(folder_of('bert'))
     data = Dataset(*read_texts('blanks.jsonl')[:2], model.tok, False, blank_kind='marked')
     for shown in ('7+_=__', '12+_=_'):
         r = complete(model, data.typed_prompt(shown, 5, 1), 2)
@@ -478,7 +478,7 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
 
 
 def test_pseudo_likelihood_masks_one_blank_at_a_time():
-    model = pretrained.Pretrained(folder_of('bert'))
+    model = hf.Pretrained(folder_of('bert'))
     prompts = toy_prompts(model)
     sequences = complete(model, prompts).sequences[::4]
     expected = []
@@ -507,7 +507,7 @@ def test_two_rewards_of_antibodies_compose_and_the_loops_are_measured():
 
 def test_a_masked_network_learns_its_order_too():
     """And a checkpoint has it."""
-    model = pretrained.Pretrained(folder_of('bert')).double()
+    model = hf.Pretrained(folder_of('bert')).double()
     model.decide_order(3)
     nn.init.normal_(model.order.weight, std=0.01)
     nn.init.constant_(model.order.bias, -0.1)
