@@ -2,10 +2,8 @@
 
 A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
-import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -93,6 +91,7 @@ BUILT_IN = {
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
 }
+LARGEST = torch.finfo(torch.float32).max        # of finite numbers
 # functions of the user, which score many completions at once, call these columns by their plurals
 PLURAL = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
 
@@ -104,58 +103,47 @@ class Scorer:
     verify: Callable | None = None      # one completion, by names such as `text` and `answer` ->
                                 # 1.0 if it is right, or less
     functions: dict = field(default_factory=dict)       # name: (prompts, completions, texts, ...)
-                                # -> a number for each; they ask for columns by name, see asks_for()
+                                # -> a number for each; they ask for columns by name, see asked_for()
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
 
     @torch.no_grad()
     def score(self, names, r):
-        """Return {name: (B, k)} of the completions of a Rollout. An error names the reward that
-        failed."""
+        """Return {name: (B, k)} of the completions of a Rollout. An error names the reward and, if
+        it is known, the completion."""
         # Text is made when the first reward asks for it: built-in ones read ids.
         cases = functools.cache(r.cases)
         scores = {}
         for name in names:
+            numbers = None                      # of the completions so far; the next one can fail
             try:
                 values = self.score_one(name, r, cases)
-                assert values is not None, "it returns None; expected a list of numbers"
-                # detach: scores are constants for the loss, whatever made them. clone: functions
-                # may return the same array each time.
-                values = torch.as_tensor(values, device=r.sequences.device,
-                                         dtype=torch.get_default_dtype()).detach().clone()
-                expected = len(r.sequences)
-                assert values.shape == (expected,), (
-                    f"expected a list of {expected} numbers, one for each completion, not "
-                    f"{values.tolist()!r:.60}")
-                limit = 1.0 if name == 'verify' else math.inf
-                bad = (~values.isfinite() | (values > limit)).int()
-                assert not bad.any(), (
-                    f"{cases()[bad.argmax()]['completion']!r:.60} got {values[bad.argmax()]}; "
-                    "expected a finite number, of verify() 1.0 or less")
-            except SystemExit as e:             # of a signal, which has a code; or of a function
-                assert type(e.code) is int and e.code > 128, f"reward '{name}': it calls sys.exit()"
-                raise
-            except Exception as e:              # a function of yours can raise anything
-                raise AssertionError(f"reward '{name}': {type(e).__name__}: {e}") from e
-            scores[name] = values.view(-1, r.prompts.k)
+                numbers = []
+                for value in values:
+                    assert -LARGEST <= value <= LARGEST, f"expected a finite number, not {value}"
+                    numbers.append(float(value))
+            except (Exception, SystemExit) as e:        # a function of yours can raise anything
+                of = '' if numbers is None else f" of {cases()[len(numbers)]['completion']!r:.60}"
+                raise AssertionError(f"reward '{name}'{of}: {e!r}") from e
+            scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
 
     def score_one(self, name, r, cases):
-        """Return one reward of the N completions of a Rollout: N numbers, as a tensor or a list."""
+        """Return one reward of the N completions of a Rollout: N numbers."""
         if name in BUILT_IN:
-            return BUILT_IN[name](self, r)
-        is_verify = name == 'verify'            # which gets one completion at a time
-        function = self.verify if is_verify else self.functions[name]
-        columns = {}                            # a list for each that the function asks for
-        for column in cases()[0]:
-            argument = column if is_verify else PLURAL.get(column, column)
-            if asks_for(function, argument):    # copied, because a function may change what it gets
-                columns[argument] = [copy.deepcopy(case[column]) for case in cases()]
-        if is_verify:
-            return [function(**{argument: values[i] for argument, values in columns.items()})
-                    for i in range(len(cases()))]
-        values = function(**columns)
-        if type(values) in (list, tuple):       # TRL's functions may return None: does not apply
-            values = [0.0 if value is None else float(value) for value in values]
+            return BUILT_IN[name](self, r).tolist()
+        if name == 'verify':                    # it is asked about one completion at a time
+            columns = asked_for(self.verify, cases()[0])
+            return (self.verify(**{column: case[column] for column in columns}) for case in cases())
+        lists = {PLURAL.get(column, column): [case[column] for case in cases()]
+                 for column in cases()[0]}
+        function = self.functions[name]
+        values = function(**{column: lists[column] for column in asked_for(function, lists)})
+        if hasattr(values, 'tolist'):           # a tensor, or an array of numpy
+            values = values.tolist()
+        else:                                   # TRL's functions may return None: does not apply
+            values = [0.0 if value is None else value for value in values]
+        assert len(values) == len(cases()), (
+            f"expected {len(cases())} numbers, one for each completion, not {len(values)}")
         return values
 
     def goal(self, rewards):
@@ -164,7 +152,9 @@ class Scorer:
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
 
 
-def asks_for(function, name):
-    """Return whether a function has a parameter of this name, or **kwargs, as for TRL."""
+def asked_for(function, names):
+    """Return those of the names that a function has as parameters, or all if it has **kwargs, as
+    for TRL."""
     parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return [name for name in names if takes_all or name in parameters]

@@ -175,28 +175,14 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         assert values == [is_right, is_right, -len(completion), 2 / level, 0 in ids, is_right]
 
 
-def test_a_function_may_change_what_it_gets_without_changing_the_dataset():
-    records = [{'prompt': 'ab', 'answer': 'b', 'items': [1]}] * 2
-    data = Dataset(records, records, Tokenizer('char', 'abcd'), True, 6, blank_kind='answer')
-    r = complete(tiny(causal=True), data.prompts('val', 2, 3, 1))
-
-    def grows(items):
-        for one in items:
-            one.append(2)
-        return [len(one) for one in items]
-
-    scorer = Scorer(functions={'grows': grows})
-    scores = [scorer.score(['grows'], r)['grows'] for _ in range(2)]
-    assert scores[0].equal(scores[1]) and data.examples[0]['items'] == [1]
-
-
-FAILURES = {
+FAILURES = {                # of a function of a whole list, that can name no completion
     "missing 1 required positional argument: 'colour'": lambda completions, colour: [],
-    'it returns None': lambda prompts: None,
-    r'6 numbers, one for each completion, not': lambda prompts: [1.0] * 5,
-    'ValueError': lambda prompts: ['a'] * 6,
-    "'.*' got inf": lambda prompts: [0.0] * 5 + [1e999],
+    "'NoneType' object is not iterable": lambda prompts: None,
+    "'float' has no len": lambda prompts: torch.tensor(1.0),
+    'expected 6 numbers, one for each completion, not 5': lambda prompts: [1.0] * 5,
+    'not 7': lambda prompts: [1.0] * 6 + [math.nan],
     'ZeroDivisionError': lambda prompts: 1 / 0,
+    'SystemExit': lambda prompts: sys.exit(),
 }
 
 
@@ -206,8 +192,53 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
     with pytest.raises(AssertionError, match=f"^reward 'mine': .*{words}") as error:
         Scorer(functions={'mine': FAILURES[words]}).score(['mine'], rollout_of_records)
     assert type(error.value.__cause__).__name__ in str(error.value)
-    with pytest.raises(AssertionError, match="^reward 'verify': .*got nan"):
-        Scorer(verify=lambda completion: math.nan).score(['verify'], rollout_of_records)
+
+
+NO_NUMBERS = ['1', [1.0], math.nan, -math.inf, 1e39, 10 ** 400, 1j, torch.tensor(1j),
+              torch.ones(2), np.ma.masked, {}]
+
+
+@pytest.mark.parametrize('value', NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize('n', [0, 3])
+def test_a_value_that_is_no_finite_number_is_named_with_its_completion(
+        value, n, rollout_of_records):
+    """Whether a function of the list returns it for completion n, or a checker when it comes to n.
+    """
+    def mine(completions):
+        return [2.0] * n + [value] + [2.0] * (len(completions) - n - 1)
+
+    def verify(completion):
+        asked.append(completion)
+        return value if len(asked) > n else 1
+
+    asked = []
+    completion = rollout_of_records.cases()[n]['completion']
+    scorer = Scorer(verify=verify, functions={'mine': mine})
+    for name in ('mine', 'verify'):
+        refused(f"reward '{name}' of {completion!r}: ", scorer.score, [name], rollout_of_records)
+    assert len(asked) == n + 1
+
+
+@pytest.mark.parametrize('verify', [
+    lambda completion: 1 / completion.count('b'), lambda completion: sys.exit(),
+    lambda completion: None])
+def test_a_checker_that_fails_is_named_with_its_completion(verify, rollout_of_records):
+    for case in rollout_of_records.cases():
+        try:
+            assert verify(case['completion']) is not None
+        except (Exception, SystemExit):
+            break
+    refused(f"reward 'verify' of {case['completion']!r}: ", Scorer(verify=verify).score, ['verify'],
+            rollout_of_records)
+
+
+@pytest.mark.parametrize('values', [
+    np.ma.masked_array([2.0] * 6, mask=[0, 0, 1, 0, 0, 0]), np.array([1.0, 1, 1j, 1, 1, 1]),
+    torch.tensor([1.0, 1, math.nan, 1, 1, 1]), np.array([1.0, 1, '1', 1, 1, 1], object)],
+    ids=['masked', 'complex', 'nan', 'text'])
+def test_an_array_of_what_is_no_number_is_refused(values, rollout_of_records):
+    scorer = Scorer(functions={'mine': lambda prompts: values})
+    refused("reward 'mine' of ", scorer.score, ['mine'], rollout_of_records)
 
 
 @dataclasses.dataclass
@@ -237,30 +268,6 @@ def test_rewards_may_return_the_same_array_each_time(buffer, rollout_of_records)
     scorer = Scorer(functions={'ones': fill(1), 'twos': fill(2)})
     scores = scorer.score(['ones', 'twos'], rollout_of_records)
     assert (scores['ones'] == 1).all() and (scores['twos'] == 2).all()
-
-
-def test_a_verifier_may_change_what_it_gets(rollout_of_records):
-    def verify(completion, tags):
-        return float(tags.pop())
-
-    for case in rollout_of_records.prompts.examples:
-        case['tags'] = [0.5, 1.0]
-    for _ in range(3):
-        scores = Scorer(verify=verify).score(['verify'], rollout_of_records)['verify']
-        assert (scores == 1).all()
-
-
-def test_a_signal_is_no_failure_of_a_reward(rollout_of_records):
-    def stop(prompts):
-        sys.exit(130)                           # as a signal does
-    with pytest.raises(SystemExit):
-        Scorer(functions={'mine': stop}).score(['mine'], rollout_of_records)
-
-
-def test_a_checker_that_says_more_than_1_is_refused(rollout_of_records):
-    """pass@4 counts what is 1."""
-    refused('of verify() 1.0 or less', Scorer(verify=lambda text: 2.0).score, ['verify'],
-            rollout_of_records)
 
 
 def test_none_means_0_as_in_trl(rollout_of_records):
