@@ -1,14 +1,15 @@
 """Train a network from scratch on a dataset: a generator that fills blanks, a generator that writes
 from left to right (which is also a likelihood judge), or a classifier.
 
-    python pretrain.py config/networks/generator_arithmetic.py
-    python pretrain.py config/networks/judge_classifier.py --max_iters=600 --out=out/later.pt
+    python pretrain.py config/networks/generator_arithmetic.py --max_iters=1500 --out=out/longer.pt
+    python train_grpo.py --generator=out/longer.pt
 
 The config file of a network is its recipe. train_grpo.py calls open_networks() of run/networks.py,
 which runs this script for recipes whose network does not exist yet. This file reads downwards:
-knobs; loss and data; the run.
+knobs; the loss; the run.
 """
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,17 +18,17 @@ import filelock
 import torch
 import torch.nn.functional as F
 
-from dataset import Dataset, read_texts
+from dataset import Dataset, make_tokenizer, read_texts
 from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
-from run.command import knobs_of
-from run.folder import Signals, save_checkpoint
-from run.machine import as_numbers, init_device, n_ranks, print_line, use_threads
-from run.networks import open_networks, read_recipe
+from run.command import configure
+from run.folder import save_checkpoint
+from run.machine import as_numbers, init_device, print_line, use_threads
+from run.networks import open_networks
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
-out = ''                    # new checkpoint to write; '': out/NAME-NUMBER.pt, see read_recipe()
+out = 'out/network.pt'      # new checkpoint to write; a run names those of its recipes itself
 dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
@@ -51,22 +52,17 @@ max_iters = 1000            # optimizer steps
 eval_interval = 250         # steps between evaluations on held-out text
 stop_at = 0.0               # stop if an evaluation finds this share of right samples; 0: never.
                             # It looks at held-out prompts, so GRPO's start is a little too high
-optimizer = 'muon'          # 'muon': for hidden matrices, AdamW for the rest | 'adamw': for all
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50           # steps of linear warm-up
 weight_decay = 0.01         # of all weights
-beta2 = 0.95                # AdamW; beta1 is 0.9
-grad_clip = 1.0             # clip gradients at this norm; 0: off
 device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # matrix products: 'float32' | 'bfloat16' | 'float64' (checks) | 'auto'
-compile = False             # torch.compile the network
 seed = 1                    # of weights, batches and blanks
 
 CHOICES = {
     'kind': ('fill', 'causal', 'classifier'),
     'positions': ('rotary', 'learned'),
     'blank_kind': ('random', 'suffix', 'answer', 'marked'),
-    'optimizer': ('muon', 'adamw'),
     'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('auto', 'float32', 'bfloat16', 'float64'),
     'batch_size': range(2, 100_000),            # half of a classifier's batch is real
@@ -74,11 +70,9 @@ CHOICES = {
     **dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'blank_span', 'max_iters', 'eval_interval'),
                     range(1, 1_000_000_000)),
 }
-# A recipe is read into these, as if into the globals of a fresh process: see default_knobs().
-DEFAULTS = knobs_of(globals()) | {'CHOICES': CHOICES, '__file__': __file__}
 
 
-# ---- the loss, and the data ----------------------------------------------------------------------
+# ---- the loss ------------------------------------------------------------------------------------
 
 
 def loss_of(network, data, filler, split, n, step):
@@ -109,58 +103,43 @@ def loss_of(network, data, filler, split, n, step):
     return F.cross_entropy(network.logits(network(inputs)[where]), tokens[where])
 
 
-def open_data(tok, filler):
-    """Return the Dataset that the network learns from, and the verify() that checks its samples, or
-    None if it completes nothing that could be right. filler: the network `against`, or None."""
-    train, held_out, verify = read_texts(dataset)
-    # A classifier is never causal itself. It takes the rows of its filler, or, if it learns labels,
-    # those of a causal network: prompt, answer, eos.
-    causal_rows = filler.causal if filler else kind != 'fill'
-    if kind == 'classifier' or (causal_rows and blank_kind == 'marked'):
-        verify = None
-    data = Dataset(train, held_out, tok, causal_rows, **knobs_of(globals()))
-    for example in data.examples:               # those of running text are empty
-        assert blank_kind != 'marked' or example['answer'], (
-            f"{dataset} has prompts without an answer to learn from: give a trained network "
-            "(--generator=FILE, --judge=FILE)")
-        if kind == 'classifier' and not against:
-            label = example.get('label')
-            assert type(label) in (int, float) and 0 <= label <= 1, (
-                f"{example.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
-                "network `against` it")
-    return data, verify
-
-
 # ---- the run -------------------------------------------------------------------------------------
 
 
 if __name__ == "__main__":
-    Signals()                                   # Ctrl-C and SIGTERM end without a traceback
-    path, tok, config = read_recipe(globals(), sys.argv[1:])
-    assert path.endswith('.pt'), f"--out={path}: expected FILE.pt"
-    assert beta2 < 1 and stop_at <= 1, (
-        f"beta2 = {beta2}, stop_at = {stop_at}: expected beta2 < 1, and a share, stop_at <= 1")
-    assert n_ranks() == 1, "pretrain.py is one process: expected no torchrun"
+    signal.signal(signal.SIGINT, signal.SIG_DFL)        # Ctrl-C ends it at once, without a word
+    config, _ = configure(globals(), sys.argv[1:])
+    assert stop_at <= 1, f"stop_at = {stop_at}: expected a share, 1 at most"
     torch_device, _ = init_device(device, dtype)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    assert os.access(Path(path).parent, os.W_OK), f"{path} cannot be written"
-    # Runs that start together need the same network. The first one makes it, the others wait.
-    lock = filelock.FileLock(f'{path}.lock')
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        print(f"{path} is being made by another process: waiting for it", flush=True)
-        lock.acquire()
-    if os.path.exists(path) and not out:        # its name says that it is the same network
-        print(f"{path} is there already")
-        sys.exit()
-    assert not os.path.exists(path), (          # a run may have begun with it
-        f"{path} is there already; delete it, or choose another --out=FILE")
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    # Runs that start together need the same network. The first one makes it, the others wait here.
+    lock = filelock.FileLock(f'{out}.lock')
+    lock.acquire()
+    if os.path.exists(out):                     # a run may have begun with it
+        sys.exit(f"{out} is there already; delete it, or choose another --out=FILE")
+
+    # the texts; and the filler, the network `against`
+    train, held_out, verify = read_texts(dataset)
+    tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:
         _, filler_tok, (filler,) = open_networks([against], config, torch_device)
         assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
-    data, verify = open_data(tok, filler)
+    # A classifier is never causal itself. It takes the rows of its filler, or, if it learns labels,
+    # those of a causal network: prompt, answer, eos.
+    causal_rows = filler.causal if filler else kind != 'fill'
+    data = Dataset(train, held_out, tok, causal_rows, **config)
+    for example in data.examples:               # those of running text are empty
+        label = example.get('label')
+        assert blank_kind != 'marked' or example['answer'], (
+            f"{dataset} has prompts without an answer to learn from: give a trained network "
+            "(--generator=FILE, --judge=FILE)")
+        assert kind != 'classifier' or against or type(label) in (int, float) and 0 <= label <= 1, (
+            f"{example.get('line', dataset)}: a classifier needs labels between 0 and 1, or a "
+            "network `against` it")
+    # Samples are checked, if they complete something that could be right.
+    if kind == 'classifier' or causal_rows and blank_kind == 'marked':
+        verify = None
     assert verify or stop_at == 0, (
         f"{dataset} has no answers to learn from: expected --generator=FILE, a network that was "
         "pretrained on other texts, or stop_at = 0 in this recipe")
@@ -169,17 +148,16 @@ if __name__ == "__main__":
     network = GPT(tok.vocab_size, block_size or data.block_size, n_layer, n_head, n_embd,
                   kind == 'causal', positions, is_classifier=kind == 'classifier').to(torch_device)
     use_threads(network)
-    if compile:
-        network.compile()
-    optimizers = make_optimizers(network, optimizer, weight_decay, beta2)
+    # Muon for hidden matrices, AdamW for the rest
+    optimizers = make_optimizers(network, 'muon', weight_decay, beta2=0.95)
 
     began = time.time()
-    shown = 0                                   # the step of the last line of the console
+    held_out_losses = {}                        # {step: loss}
     for step in range(1, max_iters + 1):
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
-        grad_norm = optimizer_step(network, optimizers, lr, grad_clip)     # also sets grads to 0
+        grad_norm = optimizer_step(network, optimizers, lr, grad_clip=1.0)  # also sets grads to 0
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
@@ -191,15 +169,18 @@ if __name__ == "__main__":
                 numbers['held-out verify'] = scores['verify'].mean()
             numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
-            stops = 0 < stop_at <= numbers.get('held-out verify', 0)
-            if stops or step in (1, max_iters) or step >= shown + max_iters / 10:
-                shown = step                    # about ten lines, however often it looks
-                print_line(f'{path} step {step}', as_numbers(numbers).items())
-            if stops:
+            numbers = as_numbers(numbers)
+            print_line(f'{out} step {step}', numbers.items())
+            held_out_losses[step] = numbers['held-out loss']
+            if 0 < stop_at <= numbers.get('held-out verify', 0):
                 print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break
     else:                                       # no break
         if stop_at > 0:
             print(f"held-out verify never reached stop_at = {stop_at}; if too little is right for "
                   "GRPO, too: docs/data.md, If it does not learn")
-    save_checkpoint(path, network, tok.vocabulary, config)
+    best = min(held_out_losses, key=held_out_losses.get)
+    if best < 0.8 * step:                       # since then it learns its texts by heart
+        print(f"the held-out loss was lowest after step {best}: pretrain.py --max_iters={best} "
+              "ends there")
+    save_checkpoint(out, network, tok.vocabulary, config)

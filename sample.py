@@ -4,7 +4,7 @@ at a generator alone.
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
     python sample.py out-mine mine.py                       # with the rewards that mine.py defines
-    python sample.py out/generator_think-d32fcbc3.pt        # a generator alone
+    python sample.py out/generator_think-*.pt               # a generator alone
 
 The knobs are those of the run; other config files and flags change them. Functions are not in the
 checkpoint: name their file again. A typed prompt has no answer, so rewards that ask for one are not
@@ -56,7 +56,7 @@ def open_run(path='out-grpo', *words):
     run = grpo.set_up([*again, knobs, *[word for word in words if word not in again]])
     networks = {'before': run.policy}
     if 'checksums' in checkpoint:               # of a run
-        networks['after'], tok = load_network(path, run.policy.device, checkpoint)
+        networks['after'], tok = load_network(path, run.policy.device)
         fits = (tok.vocabulary == run.data.tok.vocabulary
                 and networks['after'].causal == run.data.causal)
         assert fits, f"{grpo.generator} is no network with which {path} can have begun"

@@ -2,7 +2,7 @@
 prompt. A completion thinks if it is longer than one letter.
 
     python -m extras.cups out-think out-think-cost          # start and policy of each run
-    python -m extras.cups out/generator_think-d32fcbc3.pt   # a generator alone
+    python -m extras.cups out/generator_think-*.pt          # a generator alone
 
 none: groups of 8 without a right completion that thinks, so that GRPO cannot learn to think from
 them. thinks 1 to tokens 8: with so many swaps."""

@@ -33,10 +33,9 @@ class Progress:
         if self.line is None:
             self.line = max(sampled, greedy, key=np.mean)
 
-    def expect(self, scores, dead_share, data, more):
+    def expect(self, scores, dead_share, data):
         """Say what can be expected. scores {name: (P, k)}: of the first training prompts;
-        dead_share: of groups with equal rewards; data: the Dataset; more: how to make a generator
-        that has been pretrained for longer."""
+        dead_share: of groups with equal rewards; data: the Dataset."""
         trained = scores.get(self.goal, scores['reward']).mean(1).tolist()
         right = np.mean(trained)
         start = np.mean(self.samples[0])
@@ -46,8 +45,8 @@ class Progress:
         is_rewarded = is_checked and 'verify' in self.rewards
         if dead_share > 0.9 and not (is_rewarded and right > 0.5):
             self.notes.append(f"{dead_share:.0%} of the first groups teach nothing, because their "
-                              f"rewards are equal; if nothing right is sampled, pretrain more (or "
-                              f"less, if the held-out loss rose): {more}")
+                              "rewards are equal; if nothing right is sampled, pretrain more, or less "
+                              "if the held-out loss rose: pretrain.py --max_iters=N --out=FILE")
         # (where blanks are marked, held-out prompts need not be like those to train on)
         is_alike = data.blank_kind != 'marked'
         if is_rewarded and is_alike and right - start > max(0.25, 2 * error):

@@ -18,7 +18,7 @@ import torch
 
 from extras import gpu_check, tasks
 from extras.antiberty import make_prompts
-from processes import ROOT, TOY, fails, make_network, run, succeeds, write
+from processes import ROOT, TOY, fails, make_for_run, make_network, run, succeeds, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():
@@ -113,7 +113,7 @@ def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
 
 def test_how_often_a_network_thinks_is_printed_and_drawn():
     pytest.importorskip('matplotlib')
-    path = make_network('generator_think')
+    path = make_for_run('config/networks/generator_think.py', 'cups')
     succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
              '--batch_size=4', '--out_dir=run')
     text = succeeds('extras/cups.py', 'run', path)

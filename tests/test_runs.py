@@ -21,15 +21,14 @@ from data import thoughts
 from data.cups import follow
 from dataset import Dataset, read_texts
 from judge import judge_sequences
-from pretrain import DEFAULTS
-from processes import (ROOT, TOY, Run, at_step, fails, make_network, refused, run, succeeds,
-                       weights, write)
+from processes import (ROOT, TOY, Run, at_step, fails, make_for_run, make_network, refused, run,
+                       succeeds, weights, write)
 from rollout import complete
 from run import networks
 from run.command import configure
 from run.folder import load_checkpoint
 from run.machine import init_device
-from run.networks import flags_for, load_network, read_recipe
+from run.networks import load_network, read_recipe
 
 EQUATIONS = 'out/generator_equations.pt'
 KINDS = {
@@ -195,8 +194,7 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
         paths.append('--dataset=mine.jsonl')
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
-        make_network(pathlib.Path(config[knob]).stem,
-                     *flags_for(config['dataset'], config['blank_kind']))
+        make_for_run(config[knob], config['dataset'], config['blank_kind'])
     text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
                     '--device=cpu', '--compile=False', '--out_dir=run')
@@ -228,67 +226,52 @@ def test_the_settings_of_a_paper_go_with_any_experiment(path):
 def test_a_classifier_is_another_one_if_the_recipe_of_its_filler_changes():
     write('filler.py', 'n_layer = 1\n')
     classifier = write('classifier.py', "kind = 'classifier'\nagainst = 'filler.py'\n")
-    write('ab.jsonl', '{"prompt": "a_", "answer": "ab", "held_out": false}\n'
-          '{"prompt": "_a", "answer": "ba", "held_out": true}\n')
     # both get the dataset, and that its blanks are marked
-    words = [*flags_for('ab.jsonl', 'marked'), classifier]
-    read = lambda: read_recipe(dict(DEFAULTS), words)
-    path, _, config = read()
-    assert read()[0] == path
+    run = {'dataset': 'marked.jsonl', 'blank_kind': 'marked'}
+    path, words = read_recipe(classifier, run)
+    assert words == ['--dataset=marked.jsonl', '--blank_kind=marked', classifier, f'--out={path}']
+    assert read_recipe(classifier, run)[0] == path
     write('filler.py', 'n_layer = 2\n')
-    assert read()[0] != path and read()[2] == config
-    # a checkpoint, by what is in it
-    words.append('--against=filler.pt')
-    paths = set()
-    other = make_network('generator_arithmetic', '--seed=2')
-    for network in ('out/generator_arithmetic.pt', other):
-        shutil.copy(network, 'filler.pt')
-        paths |= {read()[0], read()[0]}
-    assert len(paths) == 2
-
-
-def test_a_classifier_against_itself_is_refused():
-    recipe = write('selfish.py', "kind = 'classifier'\nagainst = 'selfish.py'\n")
-    refused('selfish.py is against itself', read_recipe, dict(DEFAULTS), [recipe])
+    assert read_recipe(classifier, run)[0] != path
 
 
 def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
-    recipe = write('generator_new.py', 'max_iters = 1\nn_embd = 32\n')
-    for is_made in (True, False):
-        text = train(f'--generator={recipe}', '--dataset=marked.jsonl', '--blank_kind=marked',
-                     '--max_iters=0', '--rewards={"verify": 1.0}')
-        words = 'pretrain.py --dataset=marked.jsonl --blank_kind=marked generator_new.py'
-        assert (words in text) == is_made
-    made, = pathlib.Path('out').glob('generator_new-*.pt')
-    fails('n_embd = 30', 'pretrain.py', recipe, '--n_embd=30')
-    succeeds('pretrain.py', recipe, '--n_embd=16', '--block_size=40', '--out=small.pt')
-    assert load_checkpoint('small.pt')['model_args']['block_size'] == 40      # more than it needs
-    write('generator_out.py', 'out = "small.pt"')
-    fails('generator_out.py sets `out`', *command('--generator=generator_out.py'))
-    succeeds('pretrain.py', recipe, '--n_embd=16')
-    sizes = [len(weights(path)) for path in pathlib.Path('out').glob('generator_new-*.pt')]
-    assert len(sizes) == 2 and min(sizes) < len(weights(made)) == max(sizes)
-    fails('mine.md', 'pretrain.py', '--out=' + write('mine.md', 'mine'))
-    fails('is there already; delete it', 'pretrain.py', '--out=run/ckpt.pt')
-    before = made.stat().st_mtime_ns            # another CPU would round otherwise
-    assert f'{made} is there already' in succeeds(*words.split())
-    assert made.stat().st_mtime_ns == before
+    flags = ['--dataset=marked.jsonl', '--blank_kind=marked', '--rewards={"verify": 1.0}',
+             '--generator=generator_new.py', '--max_iters=0']
+    sizes = []
+    for n_embd, is_made in ((32, True), (32, False), (16, True)):
+        write('generator_new.py', f'max_iters = 1\nn_embd = {n_embd}\n')
+        text = train(*flags)
+        command = 'pretrain.py --dataset=marked.jsonl --blank_kind=marked generator_new.py --out='
+        assert (command in text) == is_made
+        sizes.append(len(weights('run')))
+    assert sizes[0] == sizes[1] > sizes[2]
+    succeeds('pretrain.py', *flags[:2], '--max_iters=1', '--n_embd=16', '--out=a.pt')
+    assert weights('run').equal(weights('a.pt'))
+    made = [str(path) for path in pathlib.Path('out').glob('generator_new-*.pt')]
+    assert len(made) == 2
+    fails(f'{made[0]} is there already; delete it', 'pretrain.py', f'--out={made[0]}')
+
+
+@pytest.mark.parametrize('text', ['', 'def good(completions):\n    return [1.0]\n'])
+def test_a_file_that_is_no_recipe_is_refused(text):
+    fails('rw.py sets no knob of pretrain.py', *command('--generator=' + write('rw.py', text)))
 
 
 @pytest.mark.parametrize('first_ends_well', [True, False])
 def test_runs_that_start_together_wait_for_the_one_that_makes_their_network(first_ends_well):
     recipe = write('generator_shared.py', f'max_iters = {1 + first_ends_well}\nn_embd = 32\n')
-    path = read_recipe(dict(DEFAULTS), [recipe])[0]
-    lock = filelock.FileLock(f'{path}.lock')
+    lock = filelock.FileLock('shared.pt.lock')
     lock.acquire()                              # we are the first one
-    second = Run('pretrain.py', recipe)
-    second.wait_for('being made by another process')
+    second = Run('pretrain.py', recipe, '--out=shared.pt')
+    time.sleep(1.0)
+    assert second.ranks[0].is_alive() and not second.text()
     if first_ends_well:
-        write(path, 'the network')
+        write('shared.pt', 'the network')
     lock.release()
     code, text = second.wait()
-    assert code == 0 and ('step 1' in text) != first_ends_well, text
-    assert (pathlib.Path(path).read_bytes() == b'the network') == first_ends_well
+    assert code == first_ends_well and ('step 1' in text) != first_ends_well, text
+    assert (pathlib.Path('shared.pt').read_bytes() == b'the network') == first_ends_well
 
 
 def test_pretraining_prints_which_share_of_the_samples_is_right():
@@ -303,10 +286,6 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
                     '--batch_size=64', '--out=b.pt', '--eval_interval=10', '--stop_at=0.2')
     *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
     assert max(before) < 0.2 <= last and 'step 40' not in text and 'stopped after' in text
-    # only an evaluation can stop it, so their number is a part of the recipe
-    paths = [read_recipe(dict(DEFAULTS), [f'--stop_at={share}', f'--eval_interval={n}'])[0]
-             for share in (0.0, 0.2) for n in (10, 20)]
-    assert paths[0] == paths[1] and paths[2] != paths[3]
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
@@ -338,21 +317,23 @@ def test_pretraining_learns(words):
 def test_the_first_step_of_pretraining_is_the_first_of_its_warm_up():
     """The first step of AdamW moves a weight by the learning rate, and the output layer is 0."""
     succeeds('pretrain.py', 'config/networks/generator_arithmetic.py', '--max_iters=1',
-             '--warmup_iters=3', '--learning_rate=0.004', '--optimizer=adamw', '--weight_decay=0',
-             '--out=a.pt')
+             '--warmup_iters=3', '--learning_rate=0.004', '--out=a.pt')
     head = load_checkpoint('a.pt')['model']['head.weight']
     assert head.abs().max().item() == pytest.approx(0.001, rel=1e-3)
 
 
-def test_the_held_out_loss_is_that_of_held_out_texts():
+def test_the_held_out_loss_is_that_of_held_out_texts_and_its_lowest_is_named():
     """Here they are unlike the others."""
     write('opposite.jsonl', '{"prompt": "a", "answer": "b", "held_out": false}\n'
           '{"prompt": "b", "answer": "a", "held_out": true}\n')
     text = succeeds('pretrain.py', '--dataset=opposite.jsonl', '--kind=causal', '--max_iters=100',
                     '--n_layer=1', '--n_embd=32', '--batch_size=16', '--dtype=float32',
-                    '--out=a.pt')
-    *_, (loss, held_out) = re.findall(r'\| loss (\S+) \| held-out loss (\S+)', text)
-    assert float(loss) < 1 < float(held_out)    # a guess costs log 3 = 1.1
+                    '--eval_interval=5', '--out=a.pt')
+    lines = re.findall(r'step (\d+) *\| loss (\S+) \| held-out loss (\S+)', text)
+    assert float(lines[-1][1]) < 1 < float(lines[-1][2])        # a guess costs log 3 = 1.1
+    lowest = min(lines, key=lambda line: float(line[2]))[0]
+    assert f'lowest after step {lowest}: pretrain.py --max_iters={lowest} ends there' in text
+    assert 0 < int(lowest) < 80
 
 
 def test_the_held_out_loss_is_always_that_of_the_same_sequences():
@@ -419,13 +400,16 @@ def test_a_second_signal_ends_the_step_and_saves_nothing():
     assert load_checkpoint('run')['step'] == 0
 
 
-def test_a_signal_ends_the_training_of_networks_too():
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_a_signal_ends_the_training_of_networks_too(name):
+    """Ctrl-C goes to each process of a terminal."""
     recipe = write('generator_slow.py', 'max_iters = 99999\neval_interval = 1\nn_layer = 1\n')
-    going = Run(*command(f'--generator={recipe}'))
+    going = Run(*command(f'--generator={recipe}'), before=os.setsid)
     going.wait_for('step 1')
-    going.ranks[0].terminate()
+    (os.killpg if name == 'SIGINT' else os.kill)(going.ranks[0].pid, getattr(signal, name))
     code, text = going.wait()
-    assert code == 128 + signal.SIGTERM and 'Traceback' not in text
+    assert code == 128 + getattr(signal, name) and 'Traceback' not in text
+    assert text.count('stopped') == 1
     sizes = []
     for _ in range(2):
         time.sleep(0.5)
@@ -446,7 +430,7 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
             ('keeps its group_size, 4, not 8', '--group_size=8'),
             ('keeps its generator, ', '--generator=out/generator_arithmetic.pt'),
             ("keeps its rewards, {'judge': 1.0}", '--rewards={"distinct": 1.0}'),
-            ('there is no out/other-', '--generator=' + write('other.py', ''))):
+            ("there is no ['out/other-", '--generator=' + write('other.py', 'seed = 2'))):
         text = fails(words, *command(*mine, '--resume=True', flag))
         assert sys.executable not in text
     write('mine.jsonl', lines.partition('\n')[2])
@@ -607,9 +591,9 @@ MISTAKES = {
 }
 MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
-    '--learning_rate=1e30 --grad_clip=0': 'finite', '--blank_high=2.0': 'blank_high',
+    '--learning_rate=1e30': 'finite', '--blank_high=2.0': 'blank_high',
     '--seed=99999999999999999999': 'seed = 99999999999999999999',
-    '--beta2=1': 'beta2 = 1.0', '--stop_at=20': 'stop_at = 20.0',
+    '--stop_at=20': 'stop_at = 20.0',
     '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
     '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
@@ -740,7 +724,7 @@ def test_sample_shows_the_numbers_that_the_run_prints():
 
 def test_sample_of_a_run_with_marked_blanks_says_if_its_generator_was_made_anew():
     recipe = 'config/networks/generator_arithmetic.py'
-    path = make_network('generator_arithmetic', *KINDS['marked'])
+    path = make_for_run(recipe, 'marked.jsonl', 'marked')
     train(*KINDS['passes'], f'--generator={recipe}', '--rewards={"verify": 1.0}', '--max_iters=1')
     saved = load_checkpoint(path)
     for is_anew in (False, True):
