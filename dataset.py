@@ -200,11 +200,9 @@ class Dataset:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.fill_order = fill_order
-        self.n_more = 0                         # random numbers of a token, see Prompts.more
-        if fill_order == 'learned':
-            self.n_more = n_fill_steps - 1
-        elif likelihood != 'trajectory':
-            self.n_more = 2 * epochs
+        # random numbers of each token besides those that sample it, see Prompts
+        self.n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
+        self.n_masks = 2 * epochs if likelihood != 'trajectory' else 0
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
         check_blanks(train, blank_kind, blank_low, blank_high)
@@ -362,7 +360,8 @@ class Dataset:
         if self.fill_order == 'left':
             order = order.sort(1).values        # keys that rise from left to right
         return Prompts(tokens, blank, draw('samples', k).transpose(0, 1), order,
-                       draw('more', k, self.n_more).permute(2, 0, 1, 3), row, self.examples,
+                       draw('more', k, self.n_decisions).permute(2, 0, 1, 3),
+                       draw('more', k, self.n_masks).permute(2, 0, 1, 3), row, self.examples,
                        tok, self.causal)
 
 

@@ -25,8 +25,10 @@ class Prompts:
     blank: Tensor       # (n, T) bool: what is to be filled in
     uniforms: Tensor    # (n, k, T) in [0, 1): completion j takes [:, j]
     order: Tensor       # (n, T) random keys; several passes fill blanks with low keys first
-    more: Tensor        # (n, k, J, T) in [0, 1). In pass i a learned order decides with [:, :, i];
-                        # an estimate of the likelihood takes two for each epoch; else J = 0
+    order_uniforms: Tensor      # (n, k, J, T) in [0, 1): for the decisions of a learned order in
+                        # all passes but the last; other orders have J = 0
+    mask_uniforms: Tensor       # (n, k, J, T) in [0, 1): two for each epoch, for the masks of an
+                        # estimate of the likelihood; without one J = 0
     row: Tensor         # (n,) numbers of their rows in the dataset
     examples: list      # of all rows of the dataset
     tok: object         # the Tokenizer, see dataset.py
@@ -146,7 +148,7 @@ class Rollout:
     def mask_uniforms(self):
         """Return the random numbers of an estimate, in [0, 1): one for each token (N, T), and one
         for each sequence (N, 1)."""
-        uniforms = self.prompts.more.flatten(0, 1)                              # (N, 2 * epochs, T)
+        uniforms = self.prompts.mask_uniforms.flatten(0, 1)                     # (N, 2 * epochs, T)
         return uniforms[:, 2 * self.epoch], uniforms[:, 2 * self.epoch + 1, :1]
 
     def cases(self):
@@ -158,10 +160,10 @@ class Rollout:
         return cases
 
     def states(self, model):
-        """Return states (S, T), what the model saw when it sampled, and number (I, N): the state of
+        """Return states (S, T), what the model saw when it sampled, and state_of (I, N): that of
         each sequence before each pass. From left to right a sequence is its own state, because each
         token sees only what is to its left. Else the states are the different ones before all
-        passes; in the example their numbers are
+        passes. In the example state_of is
 
             before pass 0    4 4 1 1
             before pass 1    2 3 0 0
@@ -177,7 +179,7 @@ class Rollout:
 
 def distinct_rows(x, is_used=None):
     """Return the distinct ones (S, C) of the rows x (..., C) that are used (...), bool, in any
-    order, and number (...): which of them each row is; 0 for rows that are not used. None: all are
+    order, and index (...): which of them each row is; 0 for rows that are not used. None: all are
     used."""
     if is_used is None:
         is_used = torch.ones_like(x[..., 0], dtype=torch.bool)
@@ -186,15 +188,14 @@ def distinct_rows(x, is_used=None):
     # 1 of 2 ** 64 cases. torch.unique is 16 to 20 times as fast with numbers as with rows.
     generator = torch.Generator().manual_seed(0)
     weights = torch.randint(-2 ** 62, 2 ** 62, x.shape[-1:], generator=generator)
-    sums, number_of_row = torch.unique((rows * weights.to(x.device)).sum(1),
-                                       return_inverse=True)
+    sums, index_of_row = torch.unique((rows * weights.to(x.device)).sum(1), return_inverse=True)
     example = torch.empty_like(sums)            # a row with each sum
-    example[number_of_row] = torch.arange(len(rows), device=x.device)
+    example[index_of_row] = torch.arange(len(rows), device=x.device)
     distinct = rows[example]
-    assert (distinct[number_of_row] == rows).all(), "two different rows have one sum"
-    number = torch.zeros_like(is_used, dtype=torch.long)
-    number[is_used] = number_of_row
-    return distinct, number
+    assert (distinct[index_of_row] == rows).all(), "two different rows have one sum"
+    index = torch.zeros_like(is_used, dtype=torch.long)
+    index[is_used] = index_of_row
+    return distinct, index
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
@@ -451,12 +452,11 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
     # Each way to complete is a Python generator. Pass by pass it yields its number, which tokens
     # come next, and their features. When it goes on, it finds in `sequences` what was sampled for
     # them.
-    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0    # the last pass fills all
     if model.causal:
         passes = from_left_to_right(model, prompts, sequences)
     else:
         passes = in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order,
-                           n_decisions, greedy)
+                           greedy)
     # Under autocast, cast the weights once. Their casts are forgotten at the end of this block.
     kind = model.device.type
     with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
@@ -469,60 +469,84 @@ def complete(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, 
                 kept_row[n, t] = sum(map(len, kept)) + torch.arange(len(n), device=model.device)
                 kept.append(kept_now)
     return Rollout(prompts, sequences, pass_of, logp_sampled, torch.cat(kept) if kept else None,
-                   kept_row, n_decisions)
+                   kept_row, n_decisions=n_fill_steps - 1 if fill_order == 'learned' else 0)
 
 
-def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order, n_decisions,
-              greedy):
+def in_passes(model, prompts, sequences, logp_sampled, n_fill_steps, fill_order, greedy):
     """Fill the blanks of sequences (N, T) in up to n_fill_steps passes: yield, for each pass, its
     number, sequence and position of its tokens (M,), and their features (M, C). No blank knows what
     the others of its pass become. It sees what the passes before it filled.
 
-    random, left: a pass fills its share of the blanks, those with the lowest of the keys that came
-    with the prompts. confident: its share of them, those whose likeliest token is likeliest (LLaDA,
-    arXiv:2502.09992, keeps those whose *sampled* token is likeliest: then tokens that were thrown
-    away have a say in what is kept, and nobody knows the probability of the result). learned: the
-    policy decides for each blank whether it is filled now, independently, with probability
-    sigmoid(score); the last pass fills what is left. The decisions are sampled like tokens. Their
-    log-probabilities are added to logp_sampled (N, T), at the place that they are about. (dUltra,
-    arXiv:2512.21446, learns such decisions, too; arXiv:2510.05725 which one blank comes next.)"""
+    The fill order says which blanks a pass fills. The last pass fills what is left. Decisions of a
+    learned order are sampled like tokens: their log-probabilities are added to logp_sampled (N, T),
+    at the blank that they are about."""
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)                     # (N, T)
     key = prompts.order.repeat_interleave(prompts.k, 0)                         # (N, T)
-    uniforms = prompts.more.flatten(0, 1)                                       # (N, I - 1, T)
+    uniforms = prompts.order_uniforms.flatten(0, 1)                             # (N, I - 1, T)
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     # There are at most as many passes as blanks, so none is empty.
     n_passes = n_blanks.clamp(1, n_fill_steps)
 
-    def likeliest(x):
-        return (model.logits(x).log_softmax(-1).amax(-1),)
+    def n_filled(i):                            # before pass i, if each fills its share
+        return (i * n_blanks + n_passes - 1) // n_passes
 
     for i in range(n_fill_steps):
         if not is_open.any():
             break
         # Sequences that are in the same state go through the network once. In the second pass of
         # the example above Rollout, both of the second prompt are 2 8 _.
-        states, number = distinct_rows(sequences, is_open.any(1))
+        states, state_of = distinct_rows(sequences, is_open.any(1))
         x = model(states)                                                       # (S, T, C)
-        if i < n_decisions:
-            score = model.order_scores(x)[number].masked_fill(~is_open, -torch.inf)     # (N, T)
-            now = uniforms[:, i] < score.sigmoid()
-            if greedy:                          # what is likely, and at least the likeliest
-                now = is_open & ((score > 0) | (score == score.amax(1, keepdim=True)))
-            logp = F.logsigmoid(torch.where(now, score, -score))
-            logp_sampled += logp.masked_fill(~is_open, 0)
-        else:
-            if fill_order == 'confident':
-                logp = in_parts(likeliest, model, x.flatten(0, 1))[0]            # (S * T,)
-                key = -logp.view(states.shape)[number]
-            # argsort twice gives each open blank its place: 0 for the lowest key, 1 for the next
-            place = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-            n_filled = ((i + 1) * n_blanks + n_passes - 1) // n_passes          # after this pass
-            n_before = n_blanks - is_open.sum(1, keepdim=True)
-            now = is_open & (place < n_filled - n_before)
+        n_now = n_filled(i + 1) - n_filled(i)                                   # (N, 1)
+        if i == n_fill_steps - 1:
+            now = is_open
+        elif fill_order == 'learned':
+            now, logp = decide(model, x, state_of, is_open, uniforms[:, i], greedy)
+            logp_sampled += logp
+        elif fill_order == 'confident':
+            now = surest(model, x, state_of, is_open, n_now)
+        else:                                   # 'random' or 'left'
+            now = lowest(key, is_open, n_now)
         n, t = now.nonzero(as_tuple=True)
         if len(n) > 0:                          # all may have decided to wait
-            yield i, n, t, x[number[n], t]
+            yield i, n, t, x[state_of[n], t]
         is_open = is_open & ~now
+
+
+def lowest(key, is_open, n_now):
+    """Return which of the open blanks (N, T) are filled now, bool: the n_now (N, 1) with the lowest
+    keys (N, T). The keys of 'random' and 'left' came with the prompts."""
+    # argsort twice ranks the open blanks: 0 for the lowest key, 1 for the next
+    rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+    return is_open & (rank < n_now)
+
+
+def surest(model, x, state_of, is_open, n_now):
+    """Return which blanks are filled now if the most 'confident' come first: the n_now (N, 1) whose
+    likeliest token is likeliest. x (S, T, C): features; state_of (N,): the state of each sequence.
+
+    LLaDA (arXiv:2502.09992) keeps those whose *sampled* token is likeliest. Then tokens that were
+    thrown away have a say in what is kept, and nobody knows the probability of the result."""
+    def likeliest(x):
+        return (model.logits(x).log_softmax(-1).amax(-1),)
+
+    logp, = in_parts(likeliest, model, x.flatten(0, 1))                         # (S * T,)
+    return lowest(-logp.view(x.shape[:2])[state_of], is_open, n_now)
+
+
+def decide(model, x, state_of, is_open, uniforms, greedy):
+    """Return which blanks are filled now in a 'learned' order, and the log-probabilities (N, T) of
+    the decisions. x (S, T, C), state_of (N,): see surest(). uniforms (N, T) in [0, 1).
+
+    The policy decides for each blank by itself, with probability sigmoid(score), at temperature 1.
+    greedy: it fills what is likely, and at least the likeliest. (dUltra, arXiv:2512.21446, learns
+    such decisions, too; arXiv:2510.05725 which one blank comes next.)"""
+    score = model.order_scores(x)[state_of].masked_fill(~is_open, -torch.inf)   # (N, T)
+    now = uniforms < score.sigmoid()
+    if greedy:
+        now = is_open & ((score > 0) | (score == score.amax(1, keepdim=True)))
+    logp = F.logsigmoid(torch.where(now, score, -score))
+    return now, logp.masked_fill(~is_open, 0)
 
 
 def from_left_to_right(model, prompts, sequences):

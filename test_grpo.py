@@ -108,8 +108,8 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
     blank[2, 4] = False
     tokens[2, 4] = TOK.pad
     uniforms = torch.rand(P, k, 6).double()
-    return Prompts(tokens, blank, uniforms, torch.rand(P, 6), torch.zeros(P, k, 0, 6),
-                   torch.arange(P), [{}] * P, TOK, causal)
+    return Prompts(tokens, blank, uniforms, torch.rand(P, 6),
+                   *[torch.zeros(P, k, 0, 6)] * 2, torch.arange(P), [{}] * P, TOK, causal)
 
 
 def rollout_of(ids):
@@ -679,7 +679,7 @@ def everything(policy, order):
     uniforms = (1 - 1e-6) * ids.double()        # 0 draws id 0, and nearly 1 draws id 1
     prompts = Prompts(tokens, tokens == 0, uniforms[groups],
                       torch.tensor(order).expand(len(groups), 3),
-                      torch.zeros(len(groups), 2, 0, 3),
+                      *[torch.zeros(len(groups), 2, 0, 3)] * 2,
                       groups[:, 0], [{}] * 8, TOK, False)
     outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
     logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])

@@ -236,7 +236,7 @@ def test_a_prompt_and_a_completion_end_where_a_text_ends():
             (False, 'a__b', 'a__b', 'a.ab', 'a\nab', 'a\nab'),  # a text ends in the middle
             (True, 'a_____', 'a', 'aaa.--', 'aa', 'aaa'),
             (True, 'a.____', 'a\n', 'a.ab.-', 'ab', 'a\nab')):  # the next paragraph
-        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, None, None, None, torch.tensor([0]),
+        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, *[None] * 4, torch.tensor([0]),
                           [{}], TOK, causal)
         assert prompts.cases(ids(sequence)) == [
             {'prompt': prompt, 'completion': completion, 'text': text}]

@@ -512,7 +512,8 @@ def test_a_masked_network_learns_its_order_too():
     nn.init.normal_(model.order.weight, std=0.01)
     nn.init.constant_(model.order.bias, -0.1)
     prompts = toy_prompts(model)
-    prompts.more = torch.rand(*prompts.uniforms.shape[:2], 2, prompts.uniforms.size(2)).double()
+    n, k, T = prompts.uniforms.shape
+    prompts.order_uniforms = torch.rand(n, k, 2, T).double()
     r = complete(model, prompts, 3, 'learned')
     assert int(r.pass_of.max()) == 2
     logp = token_stats(r, model).logp

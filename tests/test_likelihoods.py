@@ -34,8 +34,9 @@ def prompts_of(n_more, P=9, k=4):
     blank at all."""
     prompts = toy_prompts(P=P, k=k)
     prompts.blank[4:5] = False
-    prompts.more = torch.rand(P, k, n_more, 6).double()
-    prompts.more[..., 5] = 0.01                 # padding: an estimate must not hide it
+    numbers = torch.rand(P, k, n_more, 6).double()
+    numbers[..., 5] = 0.01                      # padding: an estimate must not hide it
+    prompts.order_uniforms = prompts.mask_uniforms = numbers
     return prompts
 
 
@@ -98,8 +99,8 @@ def test_an_order_equals_a_slow_loop_over_one_sequence_at_a_time(
     for n in range(36):
         b, j = divmod(n, 4)
         sequence, pass_of, logp = slow_fill(
-            model, prompts.tokens[b], prompts.blank[b], prompts.uniforms[b, j], prompts.more[b, j],
-            order, n_passes, greedy)
+            model, prompts.tokens[b], prompts.blank[b], prompts.uniforms[b, j],
+            prompts.order_uniforms[b, j], order, n_passes, greedy)
         assert r.sequences[n].equal(sequence) and r.pass_of[n].equal(pass_of)
         if not greedy:
             close(r.logp_sampled[n], logp)
@@ -136,7 +137,7 @@ def test_a_surest_blank_depends_on_what_earlier_passes_filled_and_the_gradient_i
     uniforms = torch.tensor([[u[t] for t in range(3)] for _, _, u in outcomes]).double()
     tokens = torch.zeros(len(groups), 3).long()
     prompts = Prompts(tokens, tokens == 0, uniforms[groups], randn(*tokens.shape),
-                      torch.zeros(len(groups), 2, 0, 3), groups[:, 0], [{}] * 27, TOK, False)
+                      *[torch.zeros(len(groups), 2, 0, 3)] * 2, groups[:, 0], [{}] * 27, TOK, False)
     r = complete(model, prompts, 3, 'confident')
     assert r.pass_of.equal(order[groups.flatten()])
     stats = token_stats(r, model)
@@ -155,8 +156,8 @@ def test_a_pass_in_which_nobody_fills_anything_counts(knobs):
     knobs(n_fill_steps=3, fill_order='learned')
     model = network()
     prompts = prompts_of(2, P=4)
-    prompts.more[:] = 1 - 1e-12
-    prompts.more[1, 2, 1] = 0.0
+    prompts.order_uniforms[:] = 1 - 1e-12
+    prompts.order_uniforms[1, 2, 1] = 0.0
     r = act(model, prompts)
     n = 4 + 2                                   # the third completion of the second prompt
     assert r.pass_of[n].max() == 1 and not (r.pass_of == 0).any()
@@ -196,7 +197,8 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
     prompts = prompts_of(n_more)
     chosen = torch.arange(9) % 3 == 1           # one of them has no blanks
     two = copy.copy(prompts)
-    two.uniforms, two.more = prompts.uniforms[:, :2], prompts.more[:, :2]
+    two.uniforms = prompts.uniforms[:, :2]
+    two.order_uniforms = two.mask_uniforms = prompts.mask_uniforms[:, :2]
     whole = act(model, prompts)
     rows = torch.arange(36).view(9, 4)
     for r, kept in ((act(model, prompts[chosen]), rows[chosen]), (act(model, two), rows[:, :2]),
@@ -302,10 +304,11 @@ def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_random_are_the_tr
         prompts = prompts_of(2)
         r = act(model, prompts)
         exact = token_stats(r, model, reference)
-        prompts.more[:, :, 0], prompts.more[:, :, 1] = drawn, share
+        prompts.mask_uniforms[:, :, 0] = drawn
+        prompts.mask_uniforms[:, :, 1] = share
         r.likelihood, r.x_ref = likelihood, None
         close(token_stats(r, model, reference), exact)
-    prompts.more[:, :, 0] = 0.5                 # now not all count, and none does
+    prompts.mask_uniforms[:, :, 0] = 0.5        # now not all count, and none does
     r.x_ref = None
     assert not token_stats(r, model, reference).logp.any()
 

@@ -66,13 +66,12 @@ def outcomes_of(model, fill_order, n_passes):
 def rollout_of(model, fill_order, n_passes, outcomes, groups):
     """Return the Rollout whose groups (G, k) are outcomes of these numbers."""
     uniforms = torch.stack([o[3] for o in outcomes]).detach()[groups]           # (G, k, T)
-    more = torch.stack([o[4] for o in outcomes])[groups]                        # (G, k, J, T)
-    if fill_order != 'learned':
-        more = more[:, :, :0]
+    decisions = torch.stack([o[4] for o in outcomes])[groups]                   # (G, k, J, T)
+    masks = torch.zeros(*groups.shape, 0, 3)
     tokens = torch.zeros(len(groups), 3).long()
     blank = torch.tensor([True, False, True]).expand(len(groups), 3)
-    prompts = Prompts(tokens, blank, uniforms, torch.zeros(len(groups), 3), more, groups[:, 0],
-                      [{}] * len(outcomes), TOK, False)
+    prompts = Prompts(tokens, blank, uniforms, torch.zeros(len(groups), 3), decisions, masks,
+                      groups[:, 0], [{}] * len(outcomes), TOK, False)
     return complete(model, prompts, n_passes, fill_order)
 
 
@@ -136,7 +135,7 @@ def test_what_was_sampled_must_not_choose_what_is_kept():
 def test_kl_and_entropy_of_decisions_are_summed_over_the_passes_in_which_a_blank_was_open(knobs):
     model, reference = network(), network(seed=3)
     prompts = toy_prompts(P=6)
-    prompts.more = 1 - 0.9 * torch.rand(6, 3, 3, 6).double()     # many wait
+    prompts.order_uniforms = 1 - 0.9 * torch.rand(6, 3, 3, 6).double()     # many wait
     r = complete(model, prompts, 4, 'learned', temperature=0.8)
     stats = token_stats(r, model, reference, temperature=0.8)
     close(r.logp_sampled, stats.logp)
@@ -170,7 +169,7 @@ def test_an_order_begins_as_a_constant_and_greedy_fills_what_is_likely():
     model.decide_order(3)
     assert model.order is before
     prompts = toy_prompts(P=6)
-    prompts.more = torch.rand(6, 3, 7, 6)
+    prompts.order_uniforms = torch.rand(6, 3, 7, 6)
     r = complete(model, prompts, 8, 'learned', greedy=True)
     assert int(r.pass_of.max()) == 0            # equal scores: all of them are the likeliest
     model = network()
@@ -217,12 +216,13 @@ def slow_logp(model, r, n, t, is_blank):
 def test_an_estimate_equals_its_formula(likelihood, epoch):
     model = tiny()
     prompts = toy_prompts(P=6)
-    prompts.more = torch.rand(6, 3, 4, 6).double()
+    prompts.mask_uniforms = torch.rand(6, 3, 4, 6).double()
     r = complete(model, prompts, 3, 'left')
     r.likelihood = likelihood
     r = r.of_epoch(epoch)
     logp = token_stats(r, model).logp
-    drawn, share = prompts.more.flatten(0, 1)[:, 2 * epoch], prompts.more[:, :, 2 * epoch + 1, 0]
+    drawn = prompts.mask_uniforms.flatten(0, 1)[:, 2 * epoch]
+    share = prompts.mask_uniforms[:, :, 2 * epoch + 1, 0]
     n_checked = set()
     for n, t in r.is_sampled.nonzero().tolist():
         sampled = r.is_sampled[n].tolist()
@@ -251,7 +251,7 @@ def test_with_one_pass_and_a_whole_prompt_one_pass_is_exact():
     model = tiny()
     r = complete(model, toy_prompts(), 1)
     exact = token_stats(r, model)
-    r.prompts.more = torch.full((4, 3, 2, 6), 0.5).double()
+    r.prompts.mask_uniforms = torch.full((4, 3, 2, 6), 0.5).double()
     r.likelihood = 'one_pass'
     close(token_stats(r, model), exact)
 
@@ -263,7 +263,7 @@ def test_the_ratio_compares_the_same_masks_and_each_epoch_has_its_own(likelihood
     policy = tiny()
     optimizers = make_optimizers(policy, 'adamw', 0.0, 0.95)
     prompts = toy_prompts(P=4)
-    prompts.more = torch.rand(4, 3, 4, 6).double()
+    prompts.mask_uniforms = torch.rand(4, 3, 4, 6).double()
     r = act(policy, prompts)
     states = [rollout.LIKELIHOODS[likelihood](r.of_epoch(epoch), policy)[0] for epoch in (0, 1)]
     assert not torch.equal(*states)
@@ -288,7 +288,7 @@ def test_a_learned_order_learns(knobs):
         prompts = toy_prompts(P=16, k=8)
         torch.manual_seed(step)
         prompts.uniforms = torch.rand(16, 8, 6).double()
-        prompts.more = torch.rand(16, 8, 3, 6).double()
+        prompts.order_uniforms = torch.rand(16, 8, 3, 6).double()
         r = act(policy, prompts)
         last = r.pass_of[:, 4].float()
         early.append(last[last >= 0].mean().item())
