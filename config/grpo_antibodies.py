@@ -18,6 +18,7 @@ batch_size = 8
 
 adv_norm = 'batch'          # one divisor for all prompts
 kl_beta = 0.05              # 0.2 keeps loops more varied: 97 % free
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-4
 min_lr = 1e-5

@@ -11,11 +11,9 @@ generator = 'config/networks/generator_equations.py'
 group_size = 8
 batch_size = 256
 
-adv_norm = 'std'
 kl_beta = 0.0               # an exact verifier leaves little to fool
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 2e-3
-min_lr = 1e-4
 max_iters = 300
 
 out_dir = 'out-causal'

@@ -20,10 +20,10 @@ judge = 'config/networks/judge_completion.py'
 group_size = 8
 batch_size = 16
 
+adv_norm = 'batch'
 kl_beta = 0.02
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 1e-3
-min_lr = 1e-4
 max_iters = 100
 
 out_dir = 'out-composite'

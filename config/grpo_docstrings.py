@@ -11,11 +11,9 @@ generator = 'config/networks/generator_prose.py'
 judge = 'config/networks/judge_prose.py'
 
 batch_size = 32
-adv_norm = 'std'
 kl_beta = 0.05
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 2e-3
-min_lr = 1e-4
 max_iters = 700
 
 out_dir = 'out-docstrings'

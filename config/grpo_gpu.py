@@ -16,11 +16,9 @@ judge = 'config/networks/judge_gpu.py'
 batch_size = 16
 gradient_accumulation_steps = 8
 
-adv_norm = 'std'
 kl_beta = 0.05
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 5e-4
-min_lr = 1e-4
 max_iters = 500
 
 out_dir = 'out-gpu'

@@ -26,8 +26,8 @@ group_size = 8
 batch_size = 2              # 16 completions at a time
 gradient_accumulation_steps = 8
 
-adv_norm = 'std'
 kl_beta = 0.0
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-6
 min_lr = 1e-7

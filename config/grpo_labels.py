@@ -22,9 +22,7 @@ epochs = 2
 mini_batches = 4
 kl_beta = 0.0               # the KL is in the reward
 entropy_coef = 0.005
-optimizer = 'muon'
 learning_rate = 5e-4
-min_lr = 1e-4
 max_iters = 40
 
 out_dir = 'out-labels'

@@ -14,9 +14,8 @@ batch_size = 32
 
 adv_norm = 'batch'          # 'std' ends at 86 % (seed 1): it enlarges small differences
 kl_beta = 0.0
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 1e-3
-min_lr = 1e-4
 max_iters = 600
 
 out_dir = 'out-names'

@@ -19,9 +19,9 @@ batch_size = 128
 
 adv_norm = 'batch'
 kl_beta = 0.0
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 7e-4        # the order learns 16 times as fast, see decide_order() in model.py
-min_lr = 1e-4
 warmup_iters = 2
 max_iters = 50
 

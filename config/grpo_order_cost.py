@@ -14,9 +14,9 @@ batch_size = 64
 
 adv_norm = 'batch'
 kl_beta = 0.0
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 2e-3
-min_lr = 1e-4
 warmup_iters = 2
 max_iters = 100
 

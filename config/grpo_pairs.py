@@ -14,11 +14,9 @@ judge = 'config/networks/judge_pairs.py'     # if rewards has 'judge'
 group_size = 8
 batch_size = 32
 
-adv_norm = 'std'
 kl_beta = 0.0
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 1e-3
-min_lr = 1e-4
 max_iters = 300
 
 out_dir = 'out-pairs'

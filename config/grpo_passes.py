@@ -9,9 +9,8 @@ fill_order = 'left'
 
 adv_norm = 'none'           # 'std' would blow up small differences among right answers
 kl_beta = 0.1               # keeps the variety of the reference
-optimizer = 'muon'
+entropy_coef = 0.0
 learning_rate = 2e-3
-min_lr = 1e-4
 max_iters = 600
 
 out_dir = 'out-passes'

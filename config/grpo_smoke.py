@@ -6,11 +6,6 @@ judge = 'config/networks/judge_smoke.py'
 group_size = 8
 batch_size = 8
 gradient_accumulation_steps = 2
-adv_norm = 'std'
-optimizer = 'muon'
-learning_rate = 4e-3
-min_lr = 1e-4
-entropy_coef = 0.02
 max_iters = 30
 
 out_dir = 'out-smoke'

@@ -12,8 +12,8 @@ generator = 'out/smollm2'
 group_size = 8
 batch_size = 16
 
-adv_norm = 'std'
 kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 2e-5
 min_lr = 2e-6

@@ -13,11 +13,10 @@ generator = 'config/networks/generator_think.py'
 group_size = 8
 batch_size = 32
 
-adv_norm = 'std'
 kl_beta = 0.0
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-3
-min_lr = 1e-4
 max_iters = 150
 
 out_dir = 'out-think'

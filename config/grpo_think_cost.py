@@ -15,9 +15,9 @@ batch_size = 32
 
 adv_norm = 'none'           # 'std' would blow up small differences in length among right answers
 kl_beta = 0.0
+entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 1e-3
-min_lr = 1e-4
 max_iters = 200
 
 out_dir = 'out-think-cost'
