@@ -871,11 +871,11 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
         if kind == 'eval':
             means['eval/pass@4'] = sum(1 in group for group in scores['verify'].tolist()) / 20
     for run.goal in goals:
-        *now, number = evaluate(policy, run)
+        *now, known = evaluate(policy, run)
         assert now == [pytest.approx(means), *goals[run.goal]]
     shown = [case['prompt'] for case in r.cases()[::4]]
     assert len(set(shown)) < 20
-    assert [[a == b for a in number] for b in number] == [[a == b for a in shown] for b in shown]
+    assert [[a == b for a in known] for b in known] == [[a == b for a in shown] for b in shown]
 
 
 def test_a_name_that_ends_in_greedy_is_not_the_greedy_score_of_another_reward(knobs):

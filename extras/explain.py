@@ -52,7 +52,7 @@ if __name__ == "__main__":
         print("All rewards are equal, so nothing is learned from them: try another --seed")
     columns = {'advantage': advantages, 'log p': logp[None], 'after': logp_after[None],
                'change': (logp_after - logp)[None]}
-    show_group('step 0', group_of(r, columns, reward=scores['reward']), max_rows=r.prompts.k)
+    show_group('step 0', group_of(r, columns, reward=scores['reward']))
     print("advantage: see group_advantages() in train_grpo.py; log p, after: "
           "of the completion, before and after this update. Completions share tokens, so one can "
           "rise because others do that begin like it.")

@@ -304,13 +304,18 @@ def test_rewards_that_do_not_exist_or_have_no_weight_are_refused():
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = act(tiny(), toy_prompts(k=30))
-    completions = [case['completion'] for case in r.cases()[:30]]
+    b = 3                                       # the prompt with the most blanks
+    cases = r.cases()[30 * b:]
+    completions = [case['completion'] for case in cases]
     counts = [completions.count(text) for text in completions]
-    score = torch.tensor(counts + 90 * [0]).view(4, 30)
-    shown = group_of(r, {'other': 0 * score}, score=score)
-    show_group('here', shown, max_rows=2)
+    score = torch.tensor(90 * [0] + counts).view(4, 30)
+    shown = group_of(r, {'other': 0 * score}, b, reward=score)
+    show_group('here', shown)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [int(line[0]) for line in lines] == [max(counts), min(counts)]
-    prompt = r.cases()[0]['prompt']
-    assert shown == [{'prompt': prompt, 'completion': text, 'score': count, 'scores': {'other': 0}}
+    rows = sorted({(count, text) for count, text in zip(counts, completions)}, reverse=True)
+    assert len(rows) > 6
+    assert [(int(line[0]), line[-1]) for line in lines] == [
+        (count, repr(text)) for count, text in rows[:3] + rows[-3:]]
+    prompt = cases[0]['prompt']
+    assert shown == [{'prompt': prompt, 'completion': text, 'reward': count, 'scores': {'other': 0}}
                      for text, count in zip(completions, counts)]

@@ -17,6 +17,7 @@ import torch
 
 import train_grpo
 from dataset import Dataset
+from judge import Scorer
 from processes import ROOT, refused, succeeds, write
 from run.command import configure, find, knobs_of, show_error
 from run.folder import (FREE, RunFolder, checksum, checksums, load_checkpoint, open_log,
@@ -312,81 +313,56 @@ def test_numbers_that_are_not_finite_are_refused(value):
         as_numbers({'kl': 1.0, 'reward': torch.tensor(value)})
 
 
-def after(*evaluations, goal='verify', rewards=('judge',), greedy=None, prompts=None):
+def after(*evaluations, goal='verify', greedy=None, prompts=None):
     """Return the Progress of a run by the goal of each held-out prompt: at the start, and so on.
-    greedy: of greedy decoding at the start. prompts: their numbers; None: all differ."""
-    progress = Progress(goal, list(rewards))
+    greedy: of greedy decoding at the start. prompts: their texts; None: all differ."""
+    progress = Progress(goal)
     for step, values in enumerate(evaluations):
         line = greedy if step == 0 and greedy else [0.0] * len(values)
         means = {f'eval/{goal}': np.mean(values), f'greedy/{goal}': np.mean(line),
                  'eval/judge': -step}
-        progress.add(10 * step, (means, values, line, prompts or list(range(len(values)))))
+        progress.add(10 * step, (means, values, line, prompts or list(map(str, range(9)))))
     return progress
 
 
 ALL = [1.0, 1.0, 1.0, 1.0]
 HALF = [0.5, 0.5, 0.5, 0.5]
-LOW = [0.25, 0.25, 0.25, 0.25]
 NONE = [0.0, 0.0, 0.0, 0.0]
 SOME = [0.0, 0.5, 0.5, 1.0]
 LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF is one of its errors
 
 
-@pytest.mark.parametrize('start, greedy, then, words', [
-    (NONE, SOME, [HALF, [0.5, 1.0, 1.0, 1.0], [0.5, 1.0, 1.0, 1.0]],
-     'verify 0.875: above the line to beat by 0.375 +- 0.250'),
-    (NONE, HALF, [ALL, ALL], 'verify 1.000: above the line to beat by 0.500 +- 0.000'),
+@pytest.mark.parametrize('start, greedy, now, words', [
+    (NONE, SOME, [0.5, 1.0, 1.0, 1.0], 'verify 0.875 is above the line to beat: +0.375 +- 0.250'),
+    (NONE, HALF, ALL, 'verify 1.000 is above the line to beat: +0.500 +- 0.000'),
     # the error is that of the difference to the line, not to the start
-    (NONE, [0.0, 0.0, 0.0, 1.0], [ALL, ALL],
-     'verify 1.000: above the line to beat by 0.750 +- 0.500'),
+    (NONE, [0.0, 0.0, 0.0, 1.0], ALL, 'verify 1.000 is above the line to beat: +0.750 +- 0.500'),
     # samples can beat greedy decoding: then the start is the line to beat
-    (HALF, NONE, [HALF, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
-    (NONE, HALF, [HALF, HALF],
-     'verify 0.500: not above the line to beat, but above the start by 0.500'),
-    (HALF, HALF, [LOST, LOST], 'verify 0.375: no different from the start, -0.125 +- 0.250'),
-    (HALF, ALL, [NONE, NONE], 'verify 0.000: it fell from 0.500, -0.500 +- 0.000'),
-    (NONE, NONE, [LOW, HALF], 'verify 0.500: above the line to beat by 0.500 +- 0.000; still '
-     'rising, so try a larger --max_iters'),
-    (NONE, NONE, [HALF, ALL], 'verify 1.000: above the line to beat by 1.000 +- 0.000'),
-    (HALF, ALL, [NONE, LOW], 'verify 0.250: it fell from 0.500, -0.250 +- 0.000'),
-    (HALF, ALL, [NONE, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000; still '
-     'rising, so try a larger --max_iters'),
-    (HALF, HALF, [LOST, HALF], 'verify 0.500: no different from the start, +0.000 +- 0.000'),
+    (HALF, NONE, HALF, 'verify 0.500 is not above the line to beat: +0.000 +- 0.000'),
+    (HALF, HALF, LOST, 'verify 0.375 is not above the line to beat: -0.125 +- 0.250'),
+    (LOST, NONE, HALF, 'verify 0.500 is not above the line to beat: +0.125 +- 0.250'),
 ])
-def test_the_verdict_says_in_words_whether_a_run_worked(start, greedy, then, words):
+def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words):
     """Differences of less than two standard errors are noise."""
-    assert after(start, *then, greedy=greedy).verdict() == words
+    assert after(start, NONE, now, greedy=greedy).verdict() == words
 
 
-@pytest.mark.parametrize('trained, dead, n_texts, words', [
-    (NONE, 0.95, 60, 'start 0: 95% of the first groups teach nothing, because their rewards are '
-     'equal; if nothing right is sampled, pretrain more, or less if the held-out '
-     'loss rose: pretrain.py --max_iters=N --out=FILE'),
-    (ALL, 0.95, 60, 'start 0: the generator has memorised: 100% of the samples are right for '
-     'training prompts and 0% for held-out ones; 60 texts may be too few'),
-    (ALL, 0.5, 0, 'start 0: '),                 # training prompts of another kind say nothing
-    (SOME, 0.5, 60, 'start 0.5: '),
-    (SOME, 1.0, 60, 'start 0.5: 100% of the first groups teach nothing, because their rewards are '
-     'equal; if nothing right is sampled, pretrain more, or less if the held-out '
-     'loss rose: pretrain.py --max_iters=N --out=FILE'),
-    (ALL, 0.5, 60, 'start 1: little is left to learn: the line to beat is 100%'),
+@pytest.mark.parametrize('start, trained, dead, blank_kind, words', [
+    (0.0, 0.0, 0.95, 'answer', ['teach nothing']),
+    (0.2, 0.5, 0.0, 'answer', ['memorised: 50% of the samples']),
+    (0.2, 0.5, 0.0, 'marked', []),              # training prompts of another kind say nothing
+    (0.2, 0.4, 0.9, 'answer', []),
+    (1.0, 1.0, 1.0, 'answer', ['teach nothing', 'little is left']),
 ])
-def test_the_first_step_says_what_can_be_expected_and_the_last_line_says_it_again(
-        trained, dead, n_texts, words, capsys):
-    start, _, note = words.removeprefix('start ').partition(': ')
-    progress = after([float(start)] * 4, rewards=('verify',))
-    data = types.SimpleNamespace(rows_of={'train': range(n_texts)},
-                                 blank_kind='answer' if n_texts else 'marked')
-    goal = torch.tensor(trained)[:, None]
-    progress.expect({'verify': goal, 'reward': 0 * goal}, dead, data)
-    assert capsys.readouterr().out == (note and note + '\n')
-    assert progress.verdict().partition('\n')[2] == note
+def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_kind, words, capsys):
+    after([start] * 4).expect({'mean_verify': trained, 'dead_groups': dead}, blank_kind)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
 def test_evaluations_are_compared_prompt_by_prompt():
     """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
-    then, now = [0.0, 0.3, 0.9], [0.2, 0.4, 1.0]
-    mean, error = after(then).difference(now, then)
+    mean, error = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above()
     assert mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
 
 
@@ -394,26 +370,40 @@ def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors(
     """Of equal prompts with equal gaps there is one observation; and the average of what they have
     by themselves is one."""
     then, now = [0.0, 0.3, 0.9], [0.2, 0.4, 1.0]
-    once = after(then).difference(now, then)
-    thrice = after(3 * then, prompts=3 * [0, 1, 2]).difference(3 * now, 3 * then)
+    once = after(then, now).above()
+    thrice = after(3 * then, 3 * now, prompts=3 * ['a', 'b', 'c']).above()
     assert thrice == pytest.approx(once)
-    spread = after(2 * then, prompts=2 * [0, 1, 2]).difference(
-        [0.1, 0.3, 0.9] + [0.3, 0.5, 1.1], 2 * then)
+    spread = after(2 * then, [0.1, 0.3, 0.9, 0.3, 0.5, 1.1], prompts=2 * ['a', 'b', 'c']).above()
     assert spread == pytest.approx(once)
-    refused('two or more that differ', after, then, prompts=[0, 0, 0])
+    refused('two or more that differ', after, then, prompts=['a'] * 3)
+
+
+def test_held_out_prompts_are_equal_if_their_columns_are_too(monkeypatch):
+    """Each secret is a prompt of its own. The line of its file is no column of the user's."""
+    monkeypatch.setattr(train_grpo, 'rewards', {'tokens': 1.0})
+    records = [{'prompt': 'ab', 'answer': 'b', 'secret': secret, 'line': f'line {i}'}
+               for i, secret in enumerate('aabac')]
+    data = Dataset(records, records, TOK, True, 6, blank_kind='answer')
+    run = types.SimpleNamespace(data=data, scorer=Scorer(), goal='reward')
+    *_, known = train_grpo.evaluate(tiny(causal=True), run)
+    rows = train_grpo.held_out_prompts(data).row
+    secrets = [data.examples[row]['secret'] for row in rows]
+    assert [[a == b for a in known] for b in known] == [[a == b for a in secrets] for b in secrets]
+    assert len(set(known)) == 3
 
 
 def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
-    numbers = after(NONE, HALF, SOME, greedy=HALF).numbers()
+    numbers = after(NONE, HALF, SOME, greedy=HALF).numbers({'judge': 1.0})
     assert numbers == [('verify', 0.5), ('greedy', 0.0), ('start', 0.0), ('line to beat', 0.5),
                        ('above it', 0.0), ('standard error', pytest.approx((1 / 24) ** 0.5))]
     # a sum hides its parts
-    numbers = after(NONE, HALF, goal='reward').numbers()
+    numbers = after(NONE, HALF, goal='reward').numbers({'judge': 1.0})
     assert numbers[0] == ('reward', 0.5) and numbers[-1] == ('judge', -1)
 
 
 def test_of_equal_evaluations_the_last_is_the_best():
-    assert after(HALF, NONE, HALF, SOME, NONE).best_step() == 30
+    values = [HALF, NONE, HALF, SOME, NONE]
+    assert [after(*values[:n + 1]).is_best() for n in range(5)] == [True, False, True, True, False]
 
 
 @pytest.mark.parametrize('reward', ['{}', 'torch.no_grad()({})', 'functools.partial({})',
