@@ -97,8 +97,7 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has writ
 Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
 no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is that of all
 tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step. A
-completion ends with any eos of the model. Chats with a date have today's. Names of special tokens
-in prompts become these tokens.
+completion ends with any eos of the model.
 """
 import torch
 from datasets import Dataset

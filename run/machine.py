@@ -5,7 +5,6 @@ import ctypes
 import datetime
 import math
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -87,18 +86,6 @@ def init_device(device, dtype):
                                 timeout=datetime.timedelta(hours=9))
         atexit.register(dist.destroy_process_group)
     return device, dtype
-
-
-def free_memory(device):
-    """Return the bytes of memory that are free on a device; infinity if nobody says so."""
-    if device.type == 'cuda':
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type == 'cpu':
-        with contextlib.suppress(OSError):      # only Linux has this file
-            lines = Path('/proc/meminfo').read_text().splitlines()
-            sizes = dict(line.split()[:2] for line in lines)
-            return 1024 * int(sizes['MemAvailable:'])
-    return math.inf
 
 
 def keep_freed_memory():

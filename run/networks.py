@@ -81,9 +81,6 @@ def open_networks(names, config, device):
     assert all(tok.vocabulary == tokenizers[0].vocabulary for tok in tokenizers), (
         f"{paths}: expected one vocabulary, see the knob tokenizer in pretrain.py")
     use_threads(networks[0])
-    if 'folder' in networks[0].args and config.get('out_dir'):      # else nothing is trained
-        from hf import warn_of_memory                       # which needs transformers
-        warn_of_memory(networks[0], train, config)
     return paths, tokenizers[0], networks
 
 
