@@ -2,12 +2,9 @@
 
     python -m extras.figures passes out-passes-1 out-passes-2 ...
     python -m extras.figures hacking out-likelihood out-classifier-1e-6 ...
-    python -m extras.figures think out-think out-think-cost
-    python -m extras.figures antibodies out-antibodies out-antibodies-0.2 ..."""
+    python -m extras.figures think out-think out-think-cost"""
 import collections
 import statistics
-
-import numpy as np
 
 import train_grpo as grpo
 from extras.curves import Figure, points_of, read_json, save
@@ -80,36 +77,8 @@ def think(figure, folder, cost_folder):
     swaps_ax.legend(loc='center right')
 
 
-def antibodies(figure, *folders):
-    """Draw motifs of loops before and after the first run, and how natural loops are in all runs.
-    extras.antibodies has measured both."""
-    motifs_ax, natural_ax = figure.subplots(1, 2)
-    random, start, after = read_json(folders[0], 'loops.json').values()
-    motifs = list(after['motifs'])
-    places = np.arange(len(motifs))
-    motifs_ax.barh(places - 0.2, start['motifs'].values(), 0.4, label='start')
-    motifs_ax.barh(places + 0.2, after['motifs'].values(), 0.4, label='after GRPO')
-    motifs_ax.set_yticks(places, motifs)
-    motifs_ax.invert_yaxis()
-    motifs_ax.set_title('share of held-out loops with a motif')
-    motifs_ax.legend()
-    lines = {'random letters': random, 'start': start}
-    for folder in folders:
-        config = read_json(folder, 'config.json')
-        lines[f"kl_beta = {config['kl_beta']}"] = read_json(folder, 'loops.json')['after']
-    for color, (label, group) in zip(('0.6', 'C0', 'C1', 'C2', 'C3'), lines.items()):
-        counts, edges = np.histogram(group['likelihood'], np.arange(-6, 1, 0.5))
-        natural_ax.plot(edges[:-1] + 0.25, counts, 'o-', ms=3, color=color, label=label)
-    natural_ax.set(title='how natural the loops are',
-                   xlabel='log-likelihood of a loop under the frozen network, nats a letter',
-                   ylabel=f"number of loops, of {len(start['likelihood'])}",
-                   ylim=(0, 1.5 * natural_ax.get_ylim()[1]))
-    natural_ax.legend(loc='upper center', ncols=2)
-
-
 if __name__ == "__main__":
     name, *folders = words_of(__doc__, 2)
     figure = Figure(figsize=(10.5, 3.9))
-    {'passes': passes, 'hacking': hacking, 'think': think,
-     'antibodies': antibodies}[name](figure, *folders)
+    {'passes': passes, 'hacking': hacking, 'think': think}[name](figure, *folders)
     save(figure, f'docs/assets/{name}.png')

@@ -198,7 +198,6 @@ PYTHON
 pretrained() { # three learning rates of the models of others
     mkdir -p out-studies
     more=()
-    rate antibodies 5 3e-5 1e-4 3e-4
     rate smollm2 15 7e-6 2e-5 6e-5
     rate problems 8 1e-5 2e-5 4e-5
 }

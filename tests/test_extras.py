@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from extras import gpu_check, tasks
-from extras.antiberty import make_prompts
 from processes import ROOT, TOY, fails, make_for_run, make_network, run, succeeds, write
 
 
@@ -130,28 +129,6 @@ def test_another_task_than_the_game_of_cups_is_refused():
 
 def test_smollm2_never_writes_over_a_folder():
     fails('is there already', 'extras/smollm2.py', '.')
-
-
-def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its_w_on():
-    v_genes = {'IGHV1-2*01': 'QV-CAR--', 'IGHV1-2*02': 'QICAR', 'IGHV4-4*01': 'QLCAK'}
-    j_genes = {'IGHJ1*01': '--FQHWG', 'IGHJ4*01': 'FDYWG', 'IGHJ2*01': 'FDLWR'}
-    prompts = make_prompts(v_genes, j_genes)
-    assert {(prompt.replace('_', ' ').split()[0], prompt.split('_')[-1], held_out)
-            for prompt, held_out in prompts.items()} == {
-                ('QVCAR', 'WG', False), ('QLCAK', 'WR', True)}
-    assert sorted(prompt.count('_') for prompt in prompts) == sorted(2 * [*range(6, 13)])
-
-
-@pytest.mark.parametrize('loop, is_free, net_is_right', [
-    ('GYFDY', 1, 1), ('GEFDY', 1, 1), ('GEEDY', 1, 0), ('RYFDY', 1, 0), ('DGFDY', 0, 1),
-    ('GYMDV', 0, 1), ('NYSDY', 0, 1), ('NPSDR', 0, 0), ('G\nFDY', 0, 1)])
-def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_right):
-    """The genes around it have motifs, too."""
-    first, second = [runpy.run_path(ROOT / f'config/grpo_antibodies{name}.py')
-                     for name in ('', '_charge')]
-    prompt, completion = [f'MCNGSCA{middle}WDG' for middle in (len(loop) * '_', loop)]
-    assert first['free']([prompt], [completion]) == [is_free]
-    assert second['charge']([prompt], [completion]) == [net_is_right]
 
 
 def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):

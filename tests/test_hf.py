@@ -19,7 +19,6 @@ import tokenizers
 
 import hf
 from dataset import Dataset, read_texts
-from extras.antibodies import pseudo_likelihood
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats, trajectory
@@ -360,34 +359,6 @@ def test_a_mask_network_fills_marked_blanks_and_leaves_the_rest():
         pattern = re.escape(shown).replace('_', '[^_]+')
         for case in r.cases():
             assert case['prompt'] == shown and re.fullmatch(pattern, case['completion'])
-
-
-def test_pseudo_likelihood_masks_one_blank_at_a_time():
-    model = hf.Pretrained(folder_of('bert'))
-    prompts = toy_prompts(model)
-    sequences = complete(model, prompts).sequences[::4]
-    expected = []
-    for ids, blank in zip(sequences, prompts.blank):
-        logp = []
-        for t in blank.nonzero()[:, 0]:
-            state = ids.clone()
-            state[t] = model.blank_id
-            logp.append(model.logits(model(state[None]))[0, t].log_softmax(-1)[ids[t]])
-        expected.append(torch.stack(logp).mean())
-    close(pseudo_likelihood(model, sequences, prompts.blank), torch.stack(expected))
-
-
-def test_two_rewards_of_antibodies_compose_and_the_loops_are_measured():
-    lines = [json.dumps({'prompt': f'Q{v}CAR{n * "_"}WGQ', 'held_out': v in 'DE'})
-             for v in 'ADEFG' for n in (3, 5)]
-    write('loops.jsonl', '\n'.join(lines))
-    text = succeeds(
-        'train_grpo.py', 'config/grpo_antibodies.py', 'config/grpo_antibodies_charge.py',
-        f'--generator={folder_of("bert")}', '--dataset=loops.jsonl', '--max_iters=2',
-        '--batch_size=2', '--group_size=4', '--device=cpu', '--out_dir=loops')
-    assert 'free' in text and 'charge' in text
-    assert 'nats a letter' in succeeds('extras/antibodies.py', 'loops')
-    succeeds('extras/figures.py', 'antibodies', 'loops')
 
 
 def test_a_masked_network_learns_its_order_too():

@@ -8,9 +8,10 @@ import pytest
 from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manual.md',
-         'docs/results.md', 'docs/data.md', 'docs/ideas.md', 'docs/other-engines.md']
+         'docs/results.md', 'docs/data.md', 'docs/ideas.md', 'docs/other-engines.md',
+         'examples/antibodies/README.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
-           for folder in ('', 'config/**', 'data', 'run', 'extras', 'tests')
+           for folder in ('', 'config/**', 'data', 'run', 'extras', 'examples/**', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
 
 
@@ -21,21 +22,21 @@ def page(name):
 def knobs_of(script):
     """Return the names that a script lets a user set."""
     names = ['help', *re.findall(r'(?m)^ *([a-z_0-9]+) = ', SOURCES[script])]
-    if script == 'sample.py' or script.startswith('extras/'):
+    if script == 'sample.py' or script.startswith(('extras/', 'examples/')):
         names += knobs_of('train_grpo.py')
     return names
 
 
 def test_every_command_names_scripts_configs_and_knobs_that_exist():
     text = '\n'.join([*map(page, PAGES), *SOURCES.values()]).replace('\\\n', ' ')
-    commands = re.findall(r'(?m)^[ #]*(?:python|torchrun [-\w= ]+) (?:-m )?(extras\.\w+|\w+\.py)'
+    commands = re.findall(r'(?m)^[ #]*(?:python|torchrun [-\w= ]+) (?:-m )?((?:extras|examples)\.[\w.]+|\w+\.py)'
                           r'([^`\n#&]*)', text)
     scripts = [script.removesuffix('.py').replace('.', '/') + '.py' for script, _ in commands]
     assert len(commands) > 30
     for script, (_, words) in zip(scripts, commands):
         for knob in re.findall(r' --(\w+)', words):
             assert knob in knobs_of(script) or f"'--{knob}'" in SOURCES[script], (script, knob)
-        for path in re.findall(r' (config/\S+)', words):
+        for path in re.findall(r' ((?:config|examples)/\S+)', words):
             assert path in SOURCES, (script, path)
 
 

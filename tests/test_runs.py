@@ -174,8 +174,7 @@ def test_a_kl_in_the_reward_alone_has_a_reference_too():
 # ---- every config file ---------------------------------------------------------------------------
 
 
-PRETRAINED = ('grpo_smollm2', 'grpo_problems', 'grpo_gpu_problems', 'grpo_antibodies',
-              'grpo_antibodies_charge')
+PRETRAINED = ('grpo_smollm2', 'grpo_problems', 'grpo_gpu_problems')
 AFTER = {'grpo_cups20': ['config/grpo_think.py'], 'grpo_repeats': ['config/grpo_config.py']}
 
 

@@ -48,8 +48,6 @@ def settings_of(*words):
 def test_every_shipped_experiment_is_a_short_script_or_is_refused_with_what_is_nearest():
     for path in sorted(ROOT.glob('config/grpo_*.py')):
         words = [f'config/{path.name}']
-        if path.name == 'grpo_antibodies.py':
-            words.append('--dataset=mine.jsonl')
         if path.stem not in EXPRESSIBLE:
             refused('nearest', script_of, *words)
             continue

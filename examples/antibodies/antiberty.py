@@ -4,8 +4,8 @@ hf.py opens: a BERT of 26 million weights that has read 558 million antibodies
 made of (BSD). Both come from packages of pip; no hub is asked.
 
     pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2
-    python -m extras.antiberty out/antiberty
-    python train_grpo.py config/grpo_antibodies.py
+    python -m examples.antibodies.antiberty out/antiberty
+    python train_grpo.py examples/antibodies/free.py
 
 --no-deps, because nothing of the packages is run: only two of their files are read. Later versions
 of antiberty download their weights."""
