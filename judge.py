@@ -103,7 +103,7 @@ class Scorer:
     verify: Callable | None = None      # one completion, by names such as `text` and `answer` ->
                                 # 1.0 if it is right, or less
     functions: dict = field(default_factory=dict)       # name: (prompts, completions, texts, ...)
-                                # -> a number for each; they ask for columns by name, see asked_for()
+                                # -> a number for each; they get the columns that they name
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class Scorer:
                     numbers.append(float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 of = '' if numbers is None else f" of {cases()[len(numbers)]['completion']!r:.60}"
-                raise AssertionError(f"reward '{name}'{of}: {e!r}") from e
+                raise AssertionError(f"reward '{name}'{of}: {e!r:.300}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
 
