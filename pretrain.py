@@ -30,7 +30,8 @@ from run.networks import open_networks
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
 out = 'out/network.pt'      # new checkpoint to write; a run names those of its recipes itself
 dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
-tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
+tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken. (A
+                            # classifier `against` a network has that network's tokenizer.)
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'
 against = ''                # classifier: learns to spot what this network fills; '': learns the
                             # column `label` of the dataset, numbers between 0 and 1
@@ -123,8 +124,7 @@ if __name__ == "__main__":
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:
-        _, filler_tok, (filler,) = open_networks([against], config, torch_device)
-        assert filler_tok.vocabulary == tok.vocabulary, f"{against} has another vocabulary"
+        _, tok, (filler,) = open_networks([against], config, torch_device)
     # A classifier is never causal itself. It takes the rows of its filler, or, if it learns labels,
     # those of a causal network: prompt, answer, eos.
     causal_rows = filler.causal if filler else kind != 'fill'
