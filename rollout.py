@@ -244,7 +244,7 @@ def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     if top_k > 0 or top_p < 1:
         kept = kept_set(logp, top_k, top_p)
         logp = log_probs(logits, temperature, kept)
-    if not logp.isfinite().all():               # not saved, see Signals.ending()
+    if not logp.isfinite().all():               # not saved, see Ending
         raise FloatingPointError("log-probabilities are not finite, so no checkpoint was "
                                  "overwritten; try a lower learning_rate")
     ids = logits.argmax(-1) if greedy else draw(logp, uniforms)

@@ -17,7 +17,7 @@ import sys
 import train_grpo as grpo
 from judge import BUILT_IN
 from run.command import configure, fail
-from run.folder import load_checkpoint
+from run.folder import load_checkpoint, on_signal, stop
 from run.machine import print_line
 from run.networks import load_network
 from run.progress import Progress, group_of, show_group
@@ -54,6 +54,8 @@ def open_run(path='out-grpo', *words):
 
 
 if __name__ == "__main__":
+    on_signal(stop)
+    on_signal(stop)
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
     flags = ('--prompt', '--num_samples', '--help', '-h')

@@ -32,7 +32,7 @@ import train_grpo as grpo
 from extras.curves import check_goal, report
 from model import make_optimizers
 from run.command import configure, fail
-from run.folder import Signals, load_checkpoint
+from run.folder import load_checkpoint, on_signal, stop
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
@@ -80,7 +80,7 @@ def train(run):
     code = process.wait()
     assert code == 0, f"a run ended with code {code}: see {folder}.txt"
     checkpoint = load_checkpoint(folder)
-    saved = checkpoint['config'] | checkpoint['checksums']
+    saved = checkpoint['config']
     assert checksum(words) == number and all(saved[name] == made[name] for name in made), (
         "scripts, config files or data have changed while the runs were made; the same command "
         "again makes those that are missing")
@@ -104,13 +104,13 @@ def seconds_of(words):
     n_evaluations = 2 + (grpo.max_iters - 1) // grpo.eval_interval
     seconds = (5 + before - began + n_evaluations * (after - before)      # 5: imports
                + grpo.max_iters * (time.time() - after))
-    made = run.config | run.checksums
+    made = run.config
     del made['seed'], made['out_dir']           # which each run has for itself
     return made, seconds
 
 
 if __name__ == "__main__":
-    Signals()                                   # Ctrl-C: the runs end, and so do we
+    on_signal(stop)                             # Ctrl-C: the runs end, and so do we
     words = sys.argv[1:]
     ours = [word for word in words if word.startswith(('--seeds', '--goal', '--help'))]
     configure(globals(), ours)

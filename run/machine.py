@@ -9,8 +9,6 @@ import os
 import torch
 import torch.distributed as dist
 
-from run.command import fail
-
 # ---- ranks: torchrun says in the environment who we are ------------------------------------------
 
 
@@ -47,22 +45,15 @@ def barrier():
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device,
     and the dtype without 'auto'."""
-    if rank() >= n_ranks() or n_ranks() > 1 and 'MASTER_ADDR' not in os.environ:
-        fail(f"RANK = {rank()}, WORLD_SIZE = {n_ranks()}: ranks are started by torchrun")
-    # an earlier call, or a config file, may have changed these
-    torch.set_float32_matmul_precision('highest')
-    torch.set_grad_enabled(True)
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
+    found = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
     if device == 'auto':
-        device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+        device = found
+    assert device in ('cpu', found), f"device = '{device}': this machine has '{found}'"
     if device == 'cuda':                        # torchrun gives each rank a GPU
-        torch.cuda.init()                       # says so if there is no GPU
-        torch.cuda.set_device(int(os.environ.get('LOCAL_RANK') or 0))
-        torch.set_float32_matmul_precision('high')          # TF32
-    try:
-        device = torch.empty(0, device=device).device   # 'cuda' becomes cuda:3
-    except RuntimeError as e:
-        fail(f"device = '{device}': {e!s:.60}")
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        torch.cuda.set_device(device)
+    device = torch.device(device)
     if dtype == 'auto':                         # bfloat16 where the device has it
         has_bfloat16 = False
         if device.type == 'cuda':
@@ -76,10 +67,14 @@ def init_device(device, dtype):
     torch.set_autocast_enabled(device.type, dtype == 'bfloat16')
     torch.set_autocast_dtype(device.type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)
-    if device.type == 'cpu' and dtype == 'bfloat16':
+    precision = 'highest'
+    if device.type == 'cuda':
+        precision = 'high'                      # TF32
+    elif dtype == 'bfloat16':
         # Products of float32 (the output layer) may have bfloat16 factors, and still float32 sums.
         # CPUs without AMX keep float32 factors, but on an AMD they leave MKL for faster kernels.
-        torch.set_float32_matmul_precision('medium')
+        precision = 'medium'
+    torch.set_float32_matmul_precision(precision)
     keep_freed_memory()
     if n_ranks() > 1:                           # 9 hours: ranks wait while rank 0 makes networks
         dist.init_process_group('nccl' if device.type == 'cuda' else 'gloo',
@@ -117,9 +112,9 @@ def as_numbers(values):
     # float() waits for the device, so this is called once a step.
     numbers = {name: float(value) for name, value in values.items()}
     bad = [name for name, value in numbers.items() if not math.isfinite(value)]
-    assert not bad, (
-        f"{bad} are not finite, so no checkpoint was overwritten; is learning_rate too large, or a "
-        "reward, or a weight of the loss?")
+    if bad:                                     # which Ending does not save
+        raise FloatingPointError(f"{bad} are not finite, so no checkpoint was overwritten; is "
+                                 "learning_rate too large, or a reward, or a weight of the loss?")
     return numbers
 
 

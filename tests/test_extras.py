@@ -160,10 +160,10 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         return capsys.readouterr().out, sorted(made)
 
     monkeypatch.setenv('OMP_NUM_THREADS', '2')              # processes; the script changes it
-    monkeypatch.setattr('run.folder.Signals', lambda: None)
+    monkeypatch.setattr('run.folder.on_signal', lambda handler: None)
     expected = collections.defaultdict(lambda: unittest.mock.ANY)       # knobs, data, networks
     monkeypatch.setattr('run.folder.load_checkpoint',
-                        lambda path: {'config': expected, 'checksums': {}})
+                        lambda path: {'config': expected})
     monkeypatch.setattr('subprocess.Popen', run_of)
     toy = "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\n"
     write('x.py', toy)

@@ -332,10 +332,6 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(name):
         for path in (folder, 'exported', 'whole')]
     assert again.equal(policy) and not again.equal(start)
     fails('exported is there already', 'extras/export.py', 'whole', 'exported')
-    shutil.copy('whole/log.jsonl', folder)      # as if it were in the folder of another run
-    fails('which would be moved aside', *words, '--generator=whole/ckpt.pt',
-          f'--out_dir={folder}')
-    os.remove(f'{folder}/log.jsonl')
     os.rename(folder, f'{folder}-elsewhere')
     fails(f'{folder}, the model from which whole started, is not there',
           'extras/export.py', 'whole', 'again')

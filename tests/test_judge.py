@@ -13,7 +13,6 @@ from dataset import is_answer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
-from run.checks import check_rewards
 from run.progress import group_of, show_group
 from test_grpo import CAUSAL, TOK, close, tiny, toy_prompts
 from train_grpo import act
@@ -283,20 +282,6 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
-
-
-def test_rewards_that_do_not_exist_or_have_no_weight_are_refused():
-    mine = {'mine': right}
-    for rewards, functions in (
-            ({}, {}), ({'kl': -1.0}, {'kl': right}), ({'kl': '1'}, {}), ({'kl': 1.0}, {}),
-            ({'kl': math.nan}, {})):
-        with pytest.raises(AssertionError, match='rewards'):    # there is none, or a name twice
-            check_rewards(rewards, None, functions)
-    refused("'verify' if the dataset has answers", check_rewards, {'verify': 1.0}, None, {})
-    refused("'length', 'ended', 'mine'], a function", check_rewards, {'fine': 1.0}, None, mine)
-    alone = {'mine': lambda completion: 1.0}
-    refused("asks for {'completion'}: expected the plural", check_rewards, {'mine': 1.0}, None,
-            alone)
 
 
 # ---- words and numbers for people ----------------------------------------------------------------

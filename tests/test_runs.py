@@ -41,26 +41,17 @@ KINDS = {
     'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
                '--rewards={"verify": 1.0, "length": -0.1}', '--epochs=2'],
 }
-# a reward that asks for a column of a file, changes the folder and the grad mode, and goes wrong in
-# some way until the file mended-RANK is there
+# a reward that asks for a column of a file, and goes wrong in some way until the file mended-RANK is
+# there
 MINE = """
 import os
-import signal
 import sys
-import torch
 rewards = {'mine': 1.0}
 _mended = os.path.abspath('mended-' + os.environ['RANK'])
-def _close_stdout():
-    reader, writer = os.pipe()
-    os.close(reader)
-    os.dup2(writer, 1)
-    print('is anybody there?', flush=True)
 def mine(completions, level, **kwargs):
     mine.calls = getattr(mine, 'calls', 0) + 1
     if mine.calls > 8 and not os.path.exists(_mended):
         WRONG
-    os.chdir('/')
-    torch.set_grad_enabled(False)
     return [text.count('1') + number for text, number in zip(completions, level)]
 """
 
@@ -76,18 +67,16 @@ def train(*flags, out='run', **more):
 
 
 def read_log(folder):
-    """Return the lines of a log, the last one of each step and kind, without times."""
-    lines = {}
-    for text in open(f'{folder}/log.jsonl'):
-        line = json.loads(text)
-        times = dict.fromkeys(('ms', 'seconds_left', 'seconds', 'cpu_seconds'), 0)
-        lines[line['step'], 'loss' in line] = line | times
-    return [lines[key] for key in sorted(lines)]
+    """Return the lines of a log without times."""
+    times = dict.fromkeys(('ms', 'seconds_left', 'seconds', 'cpu_seconds'), 0)
+    lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
+    return [line | {name: 0 for name in times if name in line} for line in lines]
 
 
 def assert_same(a, b):
-    """Two runs have the same log and the same weights, bit for bit."""
+    """Two runs have the same log, line by line, and the same weights, bit for bit."""
     assert read_log(a) == read_log(b)
+    assert open(f'{a}/samples.jsonl').read() == open(f'{b}/samples.jsonl').read()
     for name in ('ckpt.pt', 'best.pt'):
         assert weights(f'{a}/{name}').equal(weights(f'{b}/{name}'))
 
@@ -363,13 +352,13 @@ def test_another_seed_is_another_network():
 # ---- signals and resuming ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM', 'SIGHUP'])
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
 def test_a_signal_lets_the_step_end_and_saves(name):
-    """Ctrl-C, the end of a job on a cluster, and a closed terminal."""
+    """Ctrl-C, and the end of a job on a cluster."""
     number = getattr(signal, name)
     code, text = run(*command('--eval_interval=9'), before=at_step(1, number))
     assert code == 128 + number and load_checkpoint('run')['step'] == 2
-    assert 'stopped after step 2; the same command with --resume=True goes on' in text
+    assert 'the same command with --resume=True goes on' in text and 'Traceback' not in text
 
 
 def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
@@ -382,21 +371,11 @@ def test_a_signal_to_one_rank_lets_the_step_end_saves_and_says_how_to_go_on():
     assert code == two.ranks[1].exitcode == 130
     saved = load_checkpoint('run')['step']
     assert saved == max(line['step'] for line in read_log('run') if 'loss' in line) + 1
-    assert f'after step {saved};' in text and '--resume=True' in text and 'Traceback' not in text
+    assert '--resume=True goes on' in text and 'Traceback' not in text
 
 
 def test_ranks_that_all_got_a_signal_exit_with_its_code():
     assert run(*command(), ranks=2, before=at_step(1, signal.SIGINT))[0] == 130
-
-
-def test_a_second_signal_ends_the_step_and_saves_nothing():
-    def before():
-        at_step(1, signal.SIGINT)()
-        at_step(1, signal.SIGTERM)()            # right after it
-
-    code, text = run(*command(), before=before)
-    assert code == -signal.SIGTERM and 'Traceback' not in text
-    assert load_checkpoint('run')['step'] == 0
 
 
 @pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
@@ -417,37 +396,23 @@ def test_a_signal_ends_the_training_of_networks_too(name):
 
 
 def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
-    """Networks and datasets are known by their contents, and no network is made before a run is
-    refused."""
-    lines = pathlib.Path('marked.jsonl').read_text()
-    mine = ['--dataset=' + write('mine.jsonl', lines), '--blank_kind=marked',
-            f"--generator={shutil.copy('out/generator_arithmetic.pt', 'mine.pt')}"]
+    """No network is made before a run is refused."""
     fails('there is no run', *command('--resume=True'))
-    train(*mine, '--max_iters=2')
+    train('--max_iters=2')
     log = pathlib.Path('run/log.jsonl').read_text()
     for words, flag in (
             ('keeps its group_size, 4, not 8', '--group_size=8'),
-            ('keeps its generator, ', '--generator=out/generator_arithmetic.pt'),
             ("keeps its rewards, {'judge': 1.0}", '--rewards={"distinct": 1.0}'),
             ("there is no ['out/other-", '--generator=' + write('other.py', 'seed = 2'))):
-        text = fails(words, *command(*mine, '--resume=True', flag))
+        text = fails(words, *command('--resume=True', flag))
         assert sys.executable not in text
-    write('mine.jsonl', lines.partition('\n')[2])
-    fails('keeps its contents of dataset', *command(*mine, '--resume=True'))
-    write('mine.jsonl', lines)
-    other = load_checkpoint('mine.pt')
-    other['model']['embed.weight'] += 1.0
-    torch.save(other, 'mine.pt')
-    fails('keeps its contents of generator', *command(*mine, '--resume=True'))
-    shutil.copy('out/generator_arithmetic.pt', 'mine.pt')
     assert pathlib.Path('run/log.jsonl').read_text() == log
-    train(*mine, '--resume=True', '--max_iters=5')
+    train('--resume=True', '--max_iters=5')
     assert load_checkpoint('run')['step'] == 5
-    assert read_log('run')[-2]['updates'] == 5
-    other = load_checkpoint('run')
-    other['config']['goal'] = 'reward'          # as if the dataset had no checker at first
-    torch.save(other, 'run/ckpt.pt')
-    fails("keeps its goal, 'reward', not 'verify'", *command(*mine, '--resume=True'))
+    steps = [(line['step'], 'loss' in line) for line in read_log('run')]
+    # the evaluation after the last step of the first command stays
+    assert steps == [(0, False), (0, True), (1, True), (2, False), (2, True), (3, True), (4, False),
+                     (4, True), (5, False)]
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -455,17 +420,14 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
 
 @pytest.mark.parametrize('wrong, words', [
     ("assert 0, 'no more'", "reward 'mine': AssertionError('no more')"),
-    ('sys.exit(0)', ''),
-    ('signal.raise_signal(signal.SIGTERM); sys.exit()', ''),
-    ('_close_stdout()', '')])
+    ('sys.exit(0)', "reward 'mine'")])
 def test_a_reward_that_ends_a_run_loses_no_step(wrong, words):
-    """The start is evaluated in 4 calls, a step has 2. A reward may change the folder and the grad
-    mode."""
+    """The start is evaluated in 4 calls, a step has 2."""
     path = write('mine.py', MINE.replace('WRONG', wrong))
     flags = [path, *KINDS['marked'], '--eval_interval=4', '--warmup_iters=0']
     code, text = run(*command(*flags))
     assert code != 0 and words in text and load_checkpoint('run')['step'] == 2
-    assert 'stopped after step 2; the same command with --resume=True goes on' in text
+    assert 'the same command with --resume=True goes on' in text
     train(*flags, out='whole', before=lambda: write('mended-0', ''))
     text += train(*flags, '--resume=True')
     assert_same('run', 'whole')
@@ -477,53 +439,20 @@ def test_a_reward_that_ends_a_run_loses_no_step(wrong, words):
         (f"{first['eval/reward']:.3f}", f'{line:.3f}')}
 
 
-def test_a_resumed_run_says_that_its_rewards_have_changed():
-    """Their mistake may have been what ended it, so they can be mended."""
-    flags = [write('mine.py', 'rewards = {"mine": 1.0}\nMORE = 0\ndef mine(completions):\n'
-                   '    return [MORE + len(set(text)) for text in completions]\n')]
-    train(*flags, '--max_iters=2')
-    assert 'have changed' not in train(*flags, '--resume=True', '--max_iters=3')
-    # the function, or a constant that it uses
-    for steps, old, new in ((4, 'return [', 'return [9 + '), (5, 'MORE = 0', 'MORE = 1')):
-        write('mine.py', open('mine.py').read().replace(old, new))
-        assert 'rewards or checker have changed since this run began' in train(
-            *flags, '--resume=True', f'--max_iters={steps}')
-
-    def edit_later():                           # while networks are made
-        opens = networks.open_networks
-
-        def open_networks(*args):
-            write('mine.py', open('mine.py').read() + '#')
-            return opens(*args)
-        networks.open_networks = open_networks
-    train(*flags, '--max_iters=2', out='edited', before=edit_later)
-    assert 'have changed' in train(*flags, '--resume=True', '--max_iters=3', out='edited')
-
-
 POOL = """
-import multiprocessing, os, torch
-torch.set_grad_enabled(False)
+import multiprocessing
 rewards = {'mine': 1.0}
 max_iters = 1
 def mine(completions):
     with multiprocessing.get_context('fork').Pool(1) as pool:
         pool.map(len, completions)
-    os.chdir('/')
     return [0.5] * len(completions)
 """
 
 
-def test_a_config_may_use_a_pool_leave_the_folder_and_forbid_gradients_and_nohup_is_heard():
-    """A pool ends its processes by SIGTERM. They are forks, with our handler, which would wait for
-    the end of the step. In another folder the note on dead groups still knows the generator, whose
-    recipe has a relative path."""
-    def before():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)            # as nohup does
-        at_step(0, signal.SIGHUP)()
-
-    path = write('mine.py', POOL)
-    text = train(path, '--generator=config/networks/generator_arithmetic.py', before=before)
-    assert 'pretrain more' in text and 'stopp' not in text
+def test_a_reward_may_have_a_pool():
+    """A pool ends its processes by SIGTERM. They are forks, which must not wait for a step."""
+    train(write('mine.py', POOL))
 
 
 def test_a_reward_that_exits_before_the_first_step_is_an_error():
@@ -540,32 +469,6 @@ def test_a_reward_that_fails_on_the_second_rank_only_loses_no_step():
     assert code == 1 and 'no more' in text and load_checkpoint('run')['step'] == 6
 
 
-@pytest.mark.parametrize('differ', ['knobs', 'texts', 'networks'])
-def test_ranks_with_different_knobs_texts_or_networks_end_at_the_start(differ):
-    """The second rank has another seed, or stands in a folder with other files."""
-    other = pathlib.Path('other')
-    shutil.copytree('.', other, symlinks=True)
-    lines = write('mine.jsonl', pathlib.Path('marked.jsonl').read_text())
-    shutil.copy(lines, other)
-    for folder in (pathlib.Path(), other):
-        shutil.copy('out/generator_arithmetic.pt', folder / 'mine.pt')
-    if differ == 'texts':
-        (other / lines).write_text((other / lines).read_text().partition('\n')[2])
-    if differ == 'networks':
-        shutil.copy(make_network('generator_arithmetic', '--seed=2'), other / 'mine.pt')
-
-    def before():
-        if os.environ['RANK'] == '1':
-            os.chdir(other)
-            if differ == 'knobs':
-                sys.argv.append('--seed=2')
-
-    words = command(f'--dataset={lines}', '--blank_kind=marked', '--generator=mine.pt')
-    code, text = run(*words, ranks=2, before=before)
-    assert code == 1 and text.count('the ranks have different knobs, texts or networks') == 2
-    assert not os.path.exists('run') and 'step 0' not in text
-
-
 @pytest.mark.parametrize('max_iters, ranks', [(1, 1), (4, 2)])
 def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_iters, ranks):
     """The first update ruins the policy. An evaluation notices, or else the next step."""
@@ -579,7 +482,7 @@ MISTAKES = {
     '--group_size=1': 'group_size = 1', '--judge=config/networks/judge_labels.py': 'vocabulary',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps = 3',
     '--fill_order=learned --n_fill_steps=1': 'n_fill_steps > 1',
-    '--resume': "'--resume='", '--beta2=1': 'beta2 = 1.0 < 1',
+    '--resume': "'--resume='", '--device=mps': "device = 'mps'",
     '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
@@ -622,24 +525,13 @@ def test_a_generator_that_is_not_there_is_refused_before_a_judge_is_made():
     assert '$' not in text
 
 
-@pytest.mark.parametrize('ranks', [
-    {'RANK': '1'}, {'RANK': '1', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'localhost'},
-    {'WORLD_SIZE': '2'}])
-def test_ranks_that_torchrun_did_not_start_are_refused(ranks, monkeypatch):
-    for name, value in ranks.items():
-        monkeypatch.setenv(name, value)
-    refused('torchrun', init_device, 'cpu', 'float32')
-
-
 @pytest.mark.parametrize('flags', MISTAKES)
 def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags):
     fails(MISTAKES[flags], *command(*flags.split()))
 
 
-def test_no_folder_and_a_folder_inside_of_a_run_are_refused():
+def test_a_run_needs_a_folder():
     fails('out_dir is empty', 'train_grpo.py', *TOY, '--out_dir=')
-    train('--max_iters=0')
-    fails('the folder of a run', *command(out='run/inner'))
 
 
 def test_a_single_held_out_prompt_is_refused():
@@ -656,9 +548,6 @@ def test_prompts_without_an_answer_need_the_length_of_completions():
     fails('has room for', *command(*flags, '--max_new_tokens=99'))
     train(*flags, '--max_new_tokens=3', '--max_iters=1')
     assert read_log('run')[0]['eval/tokens'] > 1
-    write('mine.py', 'def same(completions, answer): return [1.0] * len(answer)')
-    flags[-1] = '--rewards={"same": 1.0}'
-    fails('`answer`, but no prompt has one', *command('mine.py', *flags, '--max_new_tokens=3'))
 
 
 @pytest.mark.parametrize('flags', MISTAKES_IN_RECIPES)
