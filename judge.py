@@ -75,7 +75,7 @@ def kl(scorer, r):
     """log policy - log reference of the completion, in nats. Its weight is negative. It is biased
     under top_k and top_p, as the estimators of the KL are."""
     # The mean of this number over completions is the KL. As a loss it is useless, because the mean
-    # of its gradient is 0: see k1 in sampled_kl() in train_grpo.py. A reward is only multiplied
+    # of its gradient is 0: see config/kl/k1.py. A reward is only multiplied
     # with the gradient of log p, and the mean of that product is the gradient of the KL.
     return (r.stats_old.logp_full - r.stats_old.logp_ref).sum(1)
 

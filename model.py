@@ -223,7 +223,7 @@ class GPT(Network):
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-def make_optimizers(model, name, weight_decay, beta2):
+def make_optimizers(model, name, weight_decay):
     """Return a list of optimizers. 'adamw': for all weights. 'muon': Muon (K. Jordan, 2024) for the
     hidden matrices, AdamW for the rest. match_rms_adamw makes the steps of both about as large.
     optimizer_step() sets their learning rate."""
@@ -235,7 +235,7 @@ def make_optimizers(model, name, weight_decay, beta2):
     matrices = list(model.blocks.parameters()) if name == 'muon' else []
     is_matrix = set(matrices)
     others = [p for p in model.parameters() if p not in is_matrix]
-    optimizers = [torch.optim.AdamW(others, betas=(0.9, beta2), fused=True,
+    optimizers = [torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True,
                                     weight_decay=weight_decay)]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn='match_rms_adamw',

@@ -149,7 +149,7 @@ if __name__ == "__main__":
                   kind == 'causal', positions, is_classifier=kind == 'classifier').to(torch_device)
     use_threads(network)
     # Muon for hidden matrices, AdamW for the rest
-    optimizers = make_optimizers(network, 'muon', weight_decay, beta2=0.95)
+    optimizers = make_optimizers(network, 'muon', weight_decay)
 
     began = time.time()
     held_out_losses = {}                        # {step: loss}

@@ -105,8 +105,7 @@ class Rollout:
                                 # order in which tokens were sampled; None: no filter
     kept_row: Tensor            # (N, T) the row of each sampled token in kept
     n_decisions: int = 0        # a learned order: passes in which the policy decides what it fills
-    likelihood: str = 'trajectory'      # a key of LIKELIHOODS
-    epoch: int = 0              # a likelihood that is an estimate differs in each epoch
+    epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # before the first update of the step, if anything
                                         # needs them: see look_back() in train_grpo.py
@@ -140,9 +139,7 @@ class Rollout:
                        kept_row=self.kept_row[rows], stats_old=None, x_ref=None)
 
     def of_epoch(self, epoch):
-        """Return this Rollout as an epoch learns from it. An estimate draws its masks anew."""
-        if self.likelihood == 'trajectory':
-            return self
+        """Return this Rollout as an epoch learns from it, if the likelihood is an estimate."""
         return replace(self, epoch=epoch, stats_old=None, x_ref=None)
 
     def mask_uniforms(self):
@@ -309,17 +306,27 @@ def stats_of(logits, u, actions, logits_ref=None, kept=None, temperature=1.0):
 
 
 def token_stats(r, policy, reference=None, temperature=1.0):
-    """Return the TokenStats of a Rollout, with the policy's gradient. The features of the reference
-    never change, so the first call keeps them in r.x_ref."""
-    states, state_of, weight = LIKELIHOODS[r.likelihood](r, policy)
+    """Return the TokenStats of a Rollout, with the policy's gradient: each token in the state in
+    which it was sampled. This is exact, given the order. (If blanks were filled by 'confident',
+    this is all before the first update of a step. Later the policy might choose another order, and
+    the ratio leaves that out.)"""
+    states, state_of = r.states(policy)                                     # (S, T), (I, N)
+    i = r.pass_of.clamp(0, len(state_of) - 1)                               # (N, T)
+    n = torch.arange(len(i), device=i.device)[:, None]                      # (N, 1)
+    # in the example above Rollout . 0 2 for the first sequence and . 1 4 for the last
+    return stats_in(states, state_of[i, n], r, policy, reference, temperature)
+
+
+def stats_in(states, state_of, r, policy, reference, temperature):
+    """Return the TokenStats of a Rollout whose tokens are seen in states (S, T): state_of (N, T)
+    says in which of them each token is. The features of the reference never change, so the first
+    call keeps them in r.x_ref."""
     x = policy(states, r.prompts.k).flatten(0, 1)                           # (S * T, C)
     if reference and r.x_ref is None:
         with torch.no_grad():
             r.x_ref = reference(states, r.prompts.k).flatten(0, 1)
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
-    # a token is seen in W states, and each has its place in x
-    W = len(state_of)
-    place = (state_of[:, n, t] * states.size(1) + t).flatten()              # (W * M,)
+    place = state_of[n, t] * states.size(1) + t                             # (M,) rows of x
 
     def part(place, actions, row):
         # tokens that were sampled at one place of one state share a distribution
@@ -331,18 +338,27 @@ def token_stats(r, policy, reference=None, temperature=1.0):
         return stats_of(policy.logits(x.index_select(0, place)), u, actions, logits_ref, kept,
                         temperature)
 
-    stats = in_parts(part, policy, place, r.sequences[n, t].repeat(W), r.kept_row[n, t].repeat(W))
-    stats = [(values.view(W, -1) * weight[:, n, t]).sum(0) for values in stats]
+    stats = in_parts(part, policy, place, r.sequences[n, t], r.kept_row[n, t])
     stats = [values.new_zeros(r.sequences.shape).index_put((n, t), values) for values in stats]
     if r.n_decisions > 0:                       # of a learned order; they are in x, too
         stats = map(torch.add, stats, decision_stats(r, policy, x, reference))
     return TokenStats(*stats)
 
 
+def stats_with_blanks(is_blank, r, policy, reference, temperature):
+    """Return the TokenStats of a Rollout whose tokens are seen with other blanks, (N, T) bool, than
+    when they were sampled. Many papers on masked diffusion models do not keep the states in which
+    tokens were sampled, and estimate the likelihood so: d1.py, diffucoder.py and unigrpo.py in
+    config/papers/."""
+    states, state_of = distinct_rows(r.sequences.masked_fill(is_blank, policy.blank_id))
+    return stats_in(states, state_of[:, None].expand(is_blank.shape), replace(r, x_ref=None),
+                    policy, reference, temperature)
+
+
 def decision_stats(r, policy, x, reference=None):
     """Return the five numbers of TokenStats, (N, T) each, of the decisions of a learned order: of
     each place the sum over the passes in which it was open. x (S * T, C): features of the policy in
-    the states of trajectory()."""
+    the states that sampled."""
     _, number = r.states(policy)                                            # (I, N)
     passes = torch.arange(len(number), device=x.device)[:, None, None]      # (I, 1, 1)
     is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
@@ -358,71 +374,6 @@ def decision_stats(r, policy, x, reference=None):
     stats = stats_of(logits(policy, x), torch.arange(len(n), device=x.device), is_now, logits_ref)
     return [values.new_zeros(r.sequences.shape).index_put((n, t), values, accumulate=True)
             for values in stats]
-
-
-# ---- likelihoods of masked models ----------------------------------------------------------------
-
-
-# The log-probability of a sequence that was filled in several passes is the sum over its tokens,
-# each in the state in which it was sampled. Many papers on masked diffusion models do not keep
-# these states; they look at the tokens in other ones. A likelihood is a function of a Rollout and a
-# model. It returns states (S, T); state_of (W, N, T): the W states in which each token is seen; and
-# weight (W, N, T): what each of them counts, in ratio, KL and entropy alike.
-
-
-def trajectory(r, model):
-    """The states that sampled: exact, given the order. (If blanks were filled by 'confident', this
-    is all before the first update of a step. Later the policy might choose another order, and the
-    ratio leaves that out.) In the example above Rollout, state_of is . 0 2 for the first sequence
-    and . 1 4 for the last."""
-    states, number = r.states(model)                                            # number (I, N)
-    i = r.pass_of.clamp(0, len(number) - 1)                                     # (N, T)
-    n = torch.arange(len(i), device=i.device)[:, None]                          # (N, 1)
-    state_of = number[i, n][None]
-    return states, state_of, torch.ones_like(state_of)
-
-
-def with_blanks(r, model, is_blank):
-    """Return the different states (S, T) of sequences with blanks (W, N, T), and their numbers
-    (W, N, T), for each token."""
-    states, number = distinct_rows(r.sequences.masked_fill(is_blank, model.blank_id))
-    return states, number[:, :, None].expand(is_blank.shape)
-
-
-def one_pass(r, model):
-    """All blanks at once, and each token of the prompt is blank with probability 0.15 (d1,
-    arXiv:2504.12216, 3.2)."""
-    drawn, _ = r.mask_uniforms()
-    is_prompt = ~r.is_sampled & (r.sequences != model.pad_id)
-    is_blank = r.is_sampled | (is_prompt & (drawn < 0.15))                      # (N, T)
-    states, state_of = with_blanks(r, model, is_blank[None])
-    return states, state_of, torch.ones_like(state_of)
-
-
-def coupled(r, model):
-    """Half of it all blanks at once; and half one of two random masks that complete each other,
-    divided by its share of the blanks (DiffuCoder, arXiv:2506.20639, its code). A token's weights
-    sum to 1.5 on average, so KL and entropy are that much larger."""
-    drawn, share = r.mask_uniforms()
-    share = 0.2 + 0.6 * share                                                   # (N, 1)
-    is_first = drawn < share                                                    # (N, T)
-    masks = torch.stack((torch.ones_like(is_first), is_first, ~is_first))
-    states, (whole, first, second) = with_blanks(r, model, masks & r.is_sampled)
-    weight = 0.5 / torch.where(is_first, share, 1 - share)
-    return (states, torch.stack((whole, torch.where(is_first, first, second))),
-            torch.stack((torch.full_like(weight, 0.5), weight)))
-
-
-def random_share(r, model):
-    """A random share of the blanks at once, and only these count (UniGRPO of MMaDA,
-    arXiv:2505.15809). The others have no gradient, but the means in loss and log include them."""
-    drawn, share = r.mask_uniforms()
-    is_blank = (r.is_sampled & (drawn < share))[None]                           # (1, N, T)
-    return (*with_blanks(r, model, is_blank), is_blank)
-
-
-LIKELIHOODS = {'trajectory': trajectory, 'one_pass': one_pass, 'coupled': coupled,
-               'random': random_share}
 
 
 # ---- ways to complete a prompt -------------------------------------------------------------------

@@ -5,15 +5,17 @@ outcomes, finite differences, or slow loops over one token at a time. Read from 
 
   tools               toy policies, prompts by hand, and two slow oracles: completing a sequence,
                       and the loss of a completion, one sampled token at a time
-  advantages          five rules, and whose gradient each follows
+  advantages          three rules, and whose gradient each follows
   drawing             an id of probability 0 never comes
-  the ratio           1 before the policy moves, then a bound on how far it moves; for a sequence;
-                      and if another network sampled than the one that learns
-  KL                  the gradients of the sampled estimators; k1 has none
+  the ratio           1 before the policy moves, then a bound on how far it moves; and if another
+                      network sampled than the one that learns
+  KL                  near the start, and finite
   the loss            how much a token weighs; a whole step equals that of the slow loops: modes,
                       norms, filters, micro-steps
   passes              a blank sees what earlier passes filled: exact log-probs, exact gradients
   it learns           toy policies find what a toy reward likes; the numbers of an evaluation
+
+(The papers of config/papers/ have their lessons in tests/test_papers.py.)
 
 Letters: P prompts of a step, B of a micro-step | k completions of each | N = B * k sequences
 T positions | V vocabulary | M sampled tokens | G groups"""
@@ -29,21 +31,17 @@ from torch import nn
 
 import rollout
 import train_grpo
-from dataset import Prompts, Tokenizer
+from dataset import Tokenizer
 from judge import Scorer
 from model import GPT, make_optimizers
-from rollout import (Rollout, TokenStats, distinct_rows, draw, exact_kl, kept_set, log_probs,
-                     stats_of, token_stats, trajectory)
+from rollout import (Prompts, Rollout, TokenStats, distinct_rows, draw, kept_set, log_probs,
+                     stats_of, token_stats)
+from run.command import configure
 from train_grpo import (act, adapted_kl_beta, collect, dead_groups, evaluate, group_advantages,
-                        grpo_loss, learn, loss_divisor, look_back, sampled_kl)
+                        grpo_loss, k3, learn, loss_divisor, look_back)
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
-RULES = pytest.mark.parametrize('rule', [
-    'none',
-    'std',
-    'batch',
-    'mean',
-    'rloo'])
+RULES = pytest.mark.parametrize('rule', ['none', 'std', 'batch'])
 CAUSAL = pytest.mark.parametrize('causal', [False, True])
 TOK = Tokenizer('char', 'abcd')     # ids 1 to 4; 0 ends a text; 5 is a blank, 6 bos, 7 padding
 
@@ -53,12 +51,19 @@ TOK = Tokenizer('char', 'abcd')     # ids 1 to 4; 0 ends a text; 5 is a blank, 6
 
 @pytest.fixture(autouse=True)
 def knobs(monkeypatch):
-    """knobs(clip_low=0.1, ...) sets knobs of train_grpo, as a notebook would, for one test."""
-    def change(**values):
+    """knobs(clip_low=0.1, ...) sets knobs of train_grpo, as a notebook would, for one test. Config
+    files may come first: knobs('config/papers/gspo.py', clip_low=0.1)."""
+    def change(*files, **values):
+        if files:
+            everything = dict(vars(train_grpo))
+            values, functions = configure(everything, [*files, values])
+            for knob in train_grpo.SIGNATURES:
+                if values[knob] in functions:
+                    monkeypatch.setitem(train_grpo.RULES, values[knob], functions[values[knob]])
         for name, value in values.items():
             monkeypatch.setattr(train_grpo, name, value)
 
-    change(entropy_coef=0.0)                    # unless a test asks for it
+    change(**copy.deepcopy(train_grpo.DEFAULTS) | {'entropy_coef': 0.0})
     torch.manual_seed(0)
     return change
 
@@ -198,23 +203,14 @@ def slow_loss(policy, reference, completions, advantages, kl_beta, n_blanks):
         losses.append([])
         full = [slow_logp(policy, c) for c in tokens]
         sampled = [logp[c.id] - logp[c.kept].logsumexp(0) for logp, c in zip(full, tokens)]
-        log_ratios = torch.stack([now - c.logp.detach() for now, c in zip(sampled, tokens)])
-        for c, logp, now, log_ratio in zip(tokens, full, sampled, log_ratios):
-            ratio = log_ratio.exp()
-            if knob.ratio_level == 'sequence':
-                ratio = log_ratios.mean().exp()
+        for c, logp, now in zip(tokens, full, sampled):
+            ratio = (now - c.logp.detach()).exp()
             gain = torch.min(ratio * A, ratio.clamp(1 - knob.clip_low, high) * A)
-            if knob.objective == 'cispo':
-                gain = ratio.detach().clamp(max=high) * A * now
             logp_ref = slow_logp(reference, c).detach()
             gap = (logp_ref - logp)[c.id]
-            k3 = gap.exp() - 1 - gap
             kl = {
                 'exact': logp.exp() @ (logp - logp_ref),
-                'k1': -gap,
-                'k2': gap ** 2 / 2,
-                'k3': k3,
-                'k3_ratio': log_ratio.exp() * k3,
+                'k3': gap.exp() - 1 - gap,
             }[knob.kl_type]
             losses[-1].append(kl_beta * kl - gain + knob.entropy_coef * logp.exp() @ logp)
     tokens = torch.stack(sum(losses, []))
@@ -229,34 +225,29 @@ def slow_loss(policy, reference, completions, advantages, kl_beta, n_blanks):
 
 
 @RULES
-def test_advantages_equal_a_slow_loop(rule):
+def test_advantages_equal_a_slow_loop(rule, knobs):
+    knobs(adv_norm=rule)
     reward = torch.rand(5, 4).double()
     reward[1] = torch.tensor([0.0, 1, 1, 1])    # completions can be equal
     reward[2] *= 30
-    for group, advantages in zip(reward, group_advantages(reward, rule, eps=0.3)):
-        scales = {'std': group.std() + 0.3, 'batch': reward.std() + 0.3, 'mean': group.mean()}
-        for j in range(4):
-            others = group[torch.arange(4) != j]
-            baseline = others.mean() if rule == 'rloo' else group.mean()
-            close(advantages[j], (group[j] - baseline) / scales.get(rule, 1))
-
-
-def test_dividing_by_the_mean_refuses_negative_rewards():
-    """A negative mean would turn the sign of every advantage."""
-    with pytest.raises(AssertionError, match="adv_norm = 'mean'.*-0.5"):
-        group_advantages(torch.tensor([[1.0, -0.5]]), 'mean')
+    for group, advantages in zip(reward, group_advantages(reward)):
+        scale = {'none': 1, 'std': group.std() + 1e-4, 'batch': reward.std() + 1e-4}[rule]
+        close(advantages, torch.stack([(x - sum(group) / 4) / scale for x in group]))
 
 
 @RULES
-def test_equal_rewards_have_advantage_exactly_0(rule):
-    reward = torch.full((2, 7), 1234.1)         # in float32 their mean is another number
-    reward[1, 5] += 0.01
-    assert dead_groups(reward).tolist() == [[True], [False]]
-    dead, alive = group_advantages(reward, rule)
-    assert not dead.any() and alive.any()
+def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
+    knobs(adv_norm=rule, rewards={'level': 1.0}, batch_size=4)
+    level = [1234.1] * 28               # in float32 their mean is another number
+    level[12] += 0.01
+    scorer = Scorer(functions={'level': lambda completions: level})
+    _, scores, advantages = collect(tiny(), scorer, toy_prompts(k=7))
+    is_dead = dead_groups(scores['reward'])[:, 0]
+    assert is_dead.tolist() == [True, False, True, True]
+    assert not advantages[is_dead].any() and advantages[1].any()
 
 
-def test_std_gives_a_small_second_reward_full_weight_where_no_completion_is_true():
+def test_std_gives_a_small_second_reward_full_weight_where_no_completion_is_true(knobs):
     """The reward is verify + w * style. In the second group nothing is true, so that style alone
     makes the difference, and 'std' divides it by its own spread: w does not matter."""
     verify = torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]])
@@ -266,17 +257,18 @@ def test_std_gives_a_small_second_reward_full_weight_where_no_completion_is_true
         reward = verify + w * style
         expected = {'std': gap / style[1].std(), 'none': w * gap, 'batch': w * gap / reward.std()}
         for rule, advantages in expected.items():
-            close(group_advantages(reward, rule, eps=0.0)[1], advantages, atol=1e-4)
+            knobs(adv_norm=rule)
+            close(group_advantages(reward, eps=0.0)[1], advantages, atol=1e-4)
 
 
-def expected_step(z, reward_of, k, rule, sampler=None, is_corrected=False):
+def expected_step(z, reward_of, k, advantages_of, sampler=None, is_corrected=False):
     """Return minus the loss's gradient (V,), on average over all groups of k ids that can be drawn
     from logits z (V,), or from those of a sampler, whose log-probs correct the ratio.
-    reward_of: ids (G, k) -> their rewards (G, k)."""
+    reward_of: ids (G, k) -> their rewards (G, k). advantages_of: rewards (G, k) -> advantages."""
     groups = torch.tensor(list(itertools.product(range(len(z)), repeat=k)))     # (G, k)
     logp = ((z if sampler is None else sampler) / train_grpo.temperature).log_softmax(0)
     chance = logp[groups].sum(1, keepdim=True).exp()                            # (G, 1)
-    advantages = group_advantages(reward_of(groups), rule, eps=0.0) * chance
+    advantages = advantages_of(reward_of(groups)) * chance
     z = z.clone().requires_grad_()
     logp_old = logp[groups].view(-1, 1) if is_corrected else None
     terms, _ = loss_of(z.expand(groups.numel(), -1), rollout_of(groups.flatten()), advantages,
@@ -284,21 +276,34 @@ def expected_step(z, reward_of, k, rule, sampler=None, is_corrected=False):
     return -torch.autograd.grad(terms['loss'] / k, z)[0]
 
 
+def centred(reward):
+    """Advantages of the rule 'none'."""
+    return reward - reward.mean(1, keepdim=True)
+
+
+def unbiased(reward):
+    """Reward minus the mean of the others (G, k)."""
+    k = reward.size(1)
+    return torch.stack([reward[:, j] - reward[:, torch.arange(k) != j].mean(1)
+                        for j in range(k)], 1)
+
+
 @pytest.mark.parametrize('k', [2, 3])
 def test_mean_baseline_scales_the_gradient_of_the_expected_reward_by_k_minus_1_over_k(k, knobs):
-    """The mean of the others ('rloo') leaves the gradient as it is. The group's mean contains 1/k
-    of the completion itself, so (k - 1) / k is left. Dividing by the std bends the gradient."""
+    """The mean of the others leaves the gradient as it is. The group's mean contains 1/k of the
+    completion itself, so (k - 1) / k is left. Dividing by the std bends the gradient."""
     knobs(temperature=0.7)
     z = randn(4)
     table = randn(4)
     exact = slope(lambda z: (z / 0.7).softmax(0) @ table, z)
 
     def step(rule):
-        return expected_step(z, lambda ids: table[ids], k, rule)
+        knobs(adv_norm=rule)
+        return expected_step(z, lambda ids: table[ids], k, group_advantages)
 
-    close(step('rloo'), exact)
     close(step('none'), exact * (k - 1) / k)
     assert 0.5 < torch.cosine_similarity(step('std'), exact, dim=0) < 0.9999
+    close(expected_step(z, lambda ids: table[ids], k, unbiased), exact)
 
 
 def pass_at(m, z):
@@ -310,20 +315,12 @@ def is_right(ids):
     return (ids == 0).double()
 
 
-WEIGHT = {                      # by pass rate: none, std, mean, pass@4
-    0.05: [0.83, 1.96, 4.52, 3.43],
-    0.3: [0.83, 1.70, 2.77, 1.37],
-    0.5: [0.83, 1.63, 1.94, 0.50],
-    0.9: [0.83, 1.89, 1.11, 0.00],
+WEIGHT = {                      # by pass rate: none, std, pass@4
+    0.05: [0.83, 1.96, 3.43],
+    0.3: [0.83, 1.70, 1.37],
+    0.5: [0.83, 1.63, 0.50],
+    0.9: [0.83, 1.89, 0.00],
 }
-
-
-@pytest.mark.parametrize('k', [2, 3, 4])
-def test_maxrl_follows_the_gradient_of_pass_at_1_plus_pass_at_2_over_2_and_so_on(k):
-    """Dividing by the mean gives weight to prompts that seldom succeed (arXiv:2602.02710)."""
-    z = randn(3)
-    exact = slope(lambda z: sum(pass_at(m, z) / m for m in range(1, k)), z)
-    close(expected_step(z, is_right, k, 'mean'), exact)
 
 
 @pytest.mark.parametrize('m', [1, 2, 3, 4])
@@ -342,16 +339,17 @@ def test_mean_baseline_scales_the_pass_at_m_gradient_by_1_minus_m_over_k(m):
         return reward
 
     exact = slope(lambda z: pass_at(m, z), z)
-    close(k * expected_step(z, reward_of, k, 'none'), (1 - m / k) * exact)
+    close(k * expected_step(z, reward_of, k, centred), (1 - m / k) * exact)
 
 
 @pytest.mark.parametrize('p', WEIGHT)
-def test_weight_of_a_prompt_depends_on_its_pass_rate(p):
+def test_weight_of_a_prompt_depends_on_its_pass_rate(p, knobs):
     """The step on a prompt, in units of the gradient of its pass rate p, for groups of 6. 'std'
-    prefers prompts that are nearly always or nearly never right, 'mean' prefers hard ones; pass@4
-    ignores easy ones."""
+    prefers prompts that are nearly always or nearly never right; pass@4 ignores easy ones."""
     z = torch.tensor([p, 1 - p], dtype=torch.float64).log()
-    steps = [expected_step(z, is_right, 6, rule) for rule in ('none', 'std', 'mean')]
+    steps = [expected_step(z, is_right, 6, centred)]
+    knobs(adv_norm='std')
+    steps.append(expected_step(z, is_right, 6, lambda reward: group_advantages(reward, eps=1e-12)))
     steps.append(slope(lambda z: pass_at(4, z), z))
     weight = [step[0].item() / (p * (1 - p)) for step in steps]
     assert weight == pytest.approx(WEIGHT[p], abs=0.0051)
@@ -391,37 +389,18 @@ CLIPPED = {                     # by advantage and new probability: is the gradi
 def test_ppo_clips_the_gradient_of_a_token_that_moved_too_far_but_not_on_its_way_back(
         A, p_new, knobs):
     """The old probability is 0.2. At ratio 1 the gradient is that of REINFORCE. PPO's min() ends
-    it; CISPO (arXiv:2506.13585) clips the weight of the gradient of log p, above only. Both count
-    what they clip."""
+    it, and the log counts what it ends."""
     z = torch.tensor([[p_new, 0.5 - p_new, 0.5]]).log().requires_grad_()
     score = torch.eye(3)[0] - z.detach().exp()              # the gradient of log p of id 0
-    ratio = p_new / 0.2
     is_cut = CLIPPED[A, p_new]
-    for objective, weight, count in (('ppo', 0 if is_cut else ratio, is_cut),
-                                     ('cispo', min(ratio, 1.2), ratio > 1.2)):
-        knobs(objective=objective)
-        terms, sums = loss_of(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
-                              torch.tensor([[0.2]]).log())
-        close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
-        assert sums['clip_frac'] == count
-        # k3 of log-probabilities 0, when it was sampled, and log 0.2, in the pass that learns
-        close(sums['sampler_gap'], torch.tensor(0.2 - 1) - torch.tensor(0.2).log())
-
-
-@pytest.mark.parametrize('level', ['token', 'sequence'])
-def test_with_the_ratio_of_a_sequence_all_its_tokens_share_one_weight(level, knobs):
-    """GSPO's ratio is the geometric mean over a sequence. The weight of a token's gradient is this
-    mean, whether the token itself became likelier or not."""
-    knobs(ratio_level=level, clip_low=1e9, clip_high=1e9)
-    z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
-    log_ratio = torch.randn(5)
-    r = two_sequences(1, 4)
-    logp_old = torch.zeros(2, 4).masked_scatter(r.is_sampled, -math.log(3) - log_ratio)
-    terms, _ = loss_of(z, r, torch.ones(1, 2), logp_old)
-    push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
-    if level == 'sequence':
-        log_ratio[1:] = log_ratio[1:].mean()
-    close(push, log_ratio.exp() * 2 / 3, atol=1e-5)
+    terms, sums = loss_of(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
+                          torch.tensor([[0.2]]).log())
+    weight = 0 if is_cut else p_new / 0.2
+    close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
+    assert sums['clip_frac'] == is_cut
+    close(sums['ratio_off'], torch.tensor(abs(p_new / 0.2 - 1)), atol=1e-6)
+    # k3 of log-probabilities 0, when it was sampled, and log 0.2, in the pass that learns
+    close(sums['sampler_gap'], torch.tensor(0.2 - 1) - torch.tensor(0.2).log())
 
 
 def test_the_ratio_to_the_sampler_corrects_the_gradient_if_another_network_samples():
@@ -434,7 +413,7 @@ def test_the_ratio_to_the_sampler_corrects_the_gradient_if_another_network_sampl
         return slope(lambda z: z.softmax(0) @ table, z)
 
     def step(is_corrected):
-        return expected_step(z, lambda ids: table[ids], 2, 'rloo', sampler, is_corrected)
+        return expected_step(z, lambda ids: table[ids], 2, unbiased, sampler, is_corrected)
 
     close(step(True), exact(z))
     close(step(False), exact(sampler))
@@ -444,35 +423,7 @@ def test_the_ratio_to_the_sampler_corrects_the_gradient_if_another_network_sampl
 # ---- KL: near the start --------------------------------------------------------------------------
 
 
-KL_TYPES = {                    # the KL that the mean is, and the KL that the gradient is of
-    'k1': ('reverse', 'nothing'),
-    'k2': ('neither', 'reverse'),
-    'k3': ('reverse', 'forward'),
-    'k3_ratio': ('reverse', 'reverse'),
-}
-
-
-@pytest.mark.parametrize('kl_type', KL_TYPES)
-def test_mean_and_gradient_of_a_kl_estimator_belong_to_different_kls(kl_type):
-    """Every id counts as often as it is likely. k1 is right on average and has no gradient; k2 is
-    wrong on average and has the gradient of the exact KL(policy || reference)."""
-    mean_is, gradient_is = KL_TYPES[kl_type]
-    z, ref = randn(2, 3)
-    logp_ref = ref.log_softmax(0)
-    kl = {
-        'reverse': lambda z: exact_kl(z.log_softmax(0), logp_ref),
-        'forward': lambda z: exact_kl(logp_ref, z.log_softmax(0)),
-        'nothing': lambda z: 0 * z.sum(),
-    }
-    z.requires_grad_()
-    logp = z.log_softmax(0)
-    ratio = (logp - logp.detach()).exp()
-    mean = logp.detach().exp() @ sampled_kl(logp, logp_ref, ratio, kl_type)
-    assert (mean_is == 'reverse') == ((mean - kl['reverse'](z)).abs() < 1e-9)
-    close(torch.autograd.grad(mean, z)[0], slope(kl[gradient_is], z.detach()))
-
-
-@pytest.mark.parametrize('kl_type', ['exact', *KL_TYPES])
+@pytest.mark.parametrize('kl_type', ['exact', 'k3'])
 def test_extreme_log_probs_leave_the_gradient_finite(kl_type, knobs):
     knobs(kl_type=kl_type, entropy_coef=0.1)
     z = torch.tensor([[300.0, 0, -300.0]], requires_grad=True)
@@ -486,8 +437,7 @@ def test_a_token_that_the_policy_gave_up_is_never_pushed_further_away():
     """Far below the reference k3 is constant: without a slope, where -gap alone would push."""
     for gap in (1.0, 19.0, 21.0, 300.0):
         logp = torch.tensor(-gap, requires_grad=True)
-        k3 = sampled_kl(logp, torch.tensor(0.0), 1.0, 'k3')
-        assert torch.autograd.grad(k3, logp)[0] <= 0
+        assert torch.autograd.grad(k3(logp, torch.tensor(0.0)), logp)[0] <= 0
 
 
 def test_adapted_kl_beta_finds_the_beta_that_holds_the_target():
@@ -520,10 +470,9 @@ def test_by_sequence_a_long_wrong_completion_is_punished_less_per_token(norm, kn
     close(push, torch.tensor(PUNISHED[norm]) * 2 / 3)
 
 
-@pytest.mark.parametrize('level', ['token', 'sequence'])
-def test_a_prompt_without_blanks_has_no_gradient_and_spoils_no_other(level, knobs):
+def test_a_prompt_without_blanks_has_no_gradient_and_spoils_no_other(knobs):
     """By sequence it counts as one of two."""
-    knobs(loss_norm='sequence', ratio_level=level)
+    knobs(loss_norm='sequence')
     r = two_sequences(0, 4)
     z = torch.zeros(4, 3, requires_grad=True)               # all probabilities are 1/3
     terms, _ = loss_of(z, r, torch.ones(1, 2))
@@ -542,9 +491,9 @@ def toy_scorer(reference):
 
 
 # The simplest step: all prompts in one micro-step, one pass, one update. Then every ratio is 1 and
-# nothing is clipped. With adv_norm = 'rloo' the loss is minus the mean over all tokens of
+# nothing is clipped. With adv_norm = 'none' the loss is minus the mean over all tokens of
 #
-#     (reward - mean reward of the others) * log p(token)  -  kl_beta * KL
+#     (reward - mean reward of the group) * log p(token)  -  kl_beta * KL
 #
 # Every other case names the knobs that differ. Three names are no knobs: causal; dead, if groups of
 # equal rewards are there; and beta, 0.3 if nothing is said. A case with several updates must clip.
@@ -552,24 +501,24 @@ def toy_scorer(reference):
 FOUR = {'batch_size': 1, 'gradient_accumulation_steps': 4}
 TWO = {'batch_size': 2, 'gradient_accumulation_steps': 2}
 STEPS = {
-    'one pass': {'batch_size': 4, 'adv_norm': 'rloo'},
+    'one pass': {'batch_size': 4, 'adv_norm': 'none'},
     'micro-steps, tempered': {**TWO, 'temperature': 1.3, 'adv_norm': 'std', 'kl_type': 'k3'},
     'filtered, by sequence': {**FOUR, 'top_p': 0.8, 'loss_norm': 'sequence', 'entropy_coef': 0.2},
     'updates, clipped': {'batch_size': 4, 'epochs': 3, 'clip_low': 0.01, 'clip_high': 0.02},
-    'sequence ratio': {**TWO, 'epochs': 2, 'ratio_level': 'sequence', 'kl_type': 'k3_ratio',
-                       'loss_norm': 'constant', 'clip_high': 0.01},
-    'cispo, mini-batches': {**FOUR, 'objective': 'cispo', 'mini_batches': 2, 'epochs': 2,
-                            'top_k': 3, 'kl_type': 'k2', 'clip_high': 0.01},
+    'updates, by a constant': {**TWO, 'epochs': 2, 'kl_type': 'k3', 'loss_norm': 'constant',
+                               'clip_high': 0.01},
+    'mini-batches, filtered': {**FOUR, 'mini_batches': 2, 'epochs': 2, 'top_k': 3, 'kl_type': 'k3',
+                               'clip_high': 0.01},
     'mini-batches': {**FOUR, 'mini_batches': 4, 'clip_low': 0.01, 'loss_norm': 'sequence',
                      'rewards': {'letters': 1.0}},
     'two passes': {**TWO, 'n_fill_steps': 2, 'loss_norm': 'sequence', 'temperature': 0.7},
     'three passes': {**FOUR, 'n_fill_steps': 3, 'top_p': 0.9, 'epochs': 2,
-                     'clip_low': 0.01, 'kl_type': 'k1', 'adv_norm': 'batch'},
+                     'clip_low': 0.01, 'kl_type': 'k3', 'adv_norm': 'batch'},
     'causal': {'causal': True, **TWO, 'entropy_coef': 0.1},
     'causal, by a constant': {'causal': True, **TWO, 'loss_norm': 'constant'},
     'causal, filtered': {'causal': True, **TWO, 'top_p': 0.8, 'temperature': 1.2, 'mini_batches': 2,
                          'adv_norm': 'std', 'epochs': 2, 'loss_norm': 'sequence',
-                         'ratio_level': 'sequence'},
+                         'clip_high': 0.01},
     # without KL and entropy, groups of equal rewards are left out
     'dead groups': {'dead': True, 'beta': 0.0, **TWO, 'epochs': 2, 'top_k': 3,
                     'rewards': {'letters': 1.0, 'kl': 0.0}},
@@ -609,7 +558,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     for (sequence, tokens), reward in zip(completions, scores['reward'].double().flatten()):
         k1 = sum((slow_logp(by_hand, c) - slow_logp(reference, c))[c.id] for c in tokens)
         close(reward, (sequence == 1).sum() + kl_weight * k1.detach(), atol=1e-5)
-    close(advantages, group_advantages(scores['reward'], train_grpo.adv_norm))
+    close(advantages, group_advantages(scores['reward']))
 
     # Learn: each update of an epoch uses its own share of the prompts.
     logps = [slow_logp(by_hand, c).detach() for _, tokens in completions for c in tokens]
@@ -724,10 +673,11 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
         for values in (logp, r.logp_sampled):
             close(values[r.is_sampled], expected)
             assert not values[~r.is_sampled].any()
-    states, (state_of,), _ = trajectory(r, policy)
+    states, state_of = r.states(policy)         # state_of (I, N); the first one has all if causal
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
-        assert states[state_of[n, t], :stop].equal(slow[n, t].state[:stop])
+        state = states[state_of[0 if causal else r.pass_of[n, t], n], :stop]
+        assert state.equal(slow[n, t].state[:stop])
     if not causal:                              # completions that are equal so far share a state
         assert len(states) < len(r.sequences) * (int(r.pass_of.max()) + 1)
 
@@ -806,7 +756,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
     k1 = torch.stack([sum(c.logp - slow_logp(reference, c)[c.id] for c in tokens)
                       for _, tokens in outcomes]).detach()                      # (8,)
     for reward in (randn(8), -k1):
-        advantages = group_advantages(reward[groups], 'rloo') * chance
+        advantages = unbiased(reward[groups]) * chance
         terms, _ = grpo_loss(now, r, advantages, 0.0)
         whole = gradient(logp.exp() @ reward, policy)
         close(gradient(-terms['loss'] / 2, policy), whole)
@@ -823,7 +773,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
 def share_of_a(policy, kl_beta=0.0, kind='muon', learning_rate=1e-2):
     """Train a policy. Return the share of a's among the ids that it samples: 1/5 at the start."""
     reference = copy.deepcopy(policy).requires_grad_(False)
-    optimizers = make_optimizers(policy, kind, 0.0, 0.95)
+    optimizers = make_optimizers(policy, kind, 0.0)
     scorer = toy_scorer(reference)
     for step in range(40):
         prompts = toy_prompts(policy.causal, P=16, k=8, seed=step)

@@ -58,7 +58,7 @@ if __name__ == "__main__":
     policy = run.policy
     judge = run.scorer.judge
     reference = run.scorer.reference
-    optimizers = make_optimizers(policy, grpo.optimizer, 0.0, grpo.beta2)
+    optimizers = make_optimizers(policy, grpo.optimizer, 0.0)
     is_one_pass = not policy.causal and grpo.n_fill_steps == 1
     has_usual = is_one_pass and reference and judge and not judge.is_classifier
     times = {'a step': [], 'of it, act and score': [], 'the usual way': []}

@@ -98,7 +98,7 @@ def seconds_of(words):
     before = time.time()
     grpo.evaluate(run.policy, run)
     after = time.time()
-    optimizers = make_optimizers(run.policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
+    optimizers = make_optimizers(run.policy, grpo.optimizer, grpo.weight_decay)
     micro_steps, _, A = grpo.collect(run.policy, run.scorer, grpo.get_prompts(run.data, 0))
     grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, A, 0.0, grpo.kl_beta)
     n_evaluations = 2 + (grpo.max_iters - 1) // grpo.eval_interval

@@ -32,7 +32,7 @@ def one_step(words):
         "estimates: expected another fill_order, and likelihood = 'trajectory'")
     policy = run.policy
     start = copy.deepcopy(policy)
-    optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay, grpo.beta2)
+    optimizers = make_optimizers(policy, grpo.optimizer, grpo.weight_decay)
     micro_steps, scores, advantages = grpo.collect(policy, run.scorer,
                                                    grpo.get_prompts(run.data, 0))
     metrics = grpo.learn(policy, run.scorer.reference, optimizers, micro_steps, advantages,

@@ -64,8 +64,8 @@ e() { # the KL, with a judge that can be fooled
     hacked="config/grpo_config.py --judge=config/networks/judge_classifier.py --seeds=1,2,3"
     kls=('exact=--kl_beta=0.2 --kl_type=exact' 'k3=--kl_beta=0.2 --kl_type=k3'
          "reward=--kl_beta=0 --rewards={'judge':1.0,'kl':-0.05}")
-    more=('k2=--kl_beta=0.2 --kl_type=k2' 'k3_weak=--kl_beta=0.07 --kl_type=k3'
-          'k3_ratio=--kl_beta=0.2 --kl_type=k3_ratio' 'target=--kl_beta=0.2 --target_kl=0.5')
+    more=('k2=--kl_beta=0.2 config/kl/k2.py' 'k3_weak=--kl_beta=0.07 --kl_type=k3'
+          'k3_ratio=--kl_beta=0.2 config/kl/k3_ratio.py' 'target=--kl_beta=0.2 --target_kl=0.5')
     local goals="eval/verify eval/judge cpu_seconds"
     study e $hacked none=--kl_beta=0 "${kls[@]}" "${more[@]}"
     study e-1.3e-3 $hacked --learning_rate=1.3e-3 none=--kl_beta=0 "${kls[@]}"
@@ -99,11 +99,13 @@ h() { # what samples: a colder or warmer policy, or its likeliest tokens
     done
 }
 
-estimates() { # learning rates: the likelihoods of masked models
+# Learning rates, and other flags: the likelihoods of masked models, with all else equal.
+estimates() {
+    all_equal="--loss_norm=token --clip_low=0.2 --clip_high=0.2 --kl_type=exact"
     variants=()
-    for likelihood in trajectory coupled random one_pass; do
-        for lr in "$@"; do
-            variants+=("$likelihood-$lr=--likelihood=$likelihood --learning_rate=$lr")
+    for likelihood in trajectory=grpo coupled=diffucoder random=unigrpo one_pass=d1; do
+        for lr in $1; do
+            variants+=("${likelihood%=*}-$lr=config/papers/${likelihood#*=}.py $all_equal ${*:2} --learning_rate=$lr")
         done
     done
 }
@@ -115,14 +117,17 @@ i() { # estimates of the likelihood: thoughts, also with four epochs; equations 
     thoughts="config/grpo_order.py --fill_order=confident --n_fill_steps=8 --generator=$weak"
     thoughts+=" --batch_size=32 --min_lr=1e-5 --seeds=1,2,3"
     export goals=eval/verify
-    estimates 1e-4 3e-4 1e-3
+    same="--adv_norm=batch --kl_beta=0 --fill_order=confident"
+    estimates "1e-4 3e-4 1e-3" $same --epochs=1
     study i-thoughts $thoughts --max_iters=60 --eval_interval=20 "${variants[@]}"
-    estimates 1e-4 3e-4
-    study i-epochs $thoughts --epochs=4 --max_iters=20 --eval_interval=10 "${variants[@]}"
+    estimates "1e-4 3e-4" $same --epochs=4
+    study i-epochs $thoughts --max_iters=20 --eval_interval=10 "${variants[@]}"
     equations="config/grpo_passes.py --max_iters=80 --eval_interval=40 --eval_prompts=512"
-    estimates 6e-4 2e-3 6e-3
+    same="--adv_norm=none --kl_beta=0.1 --epochs=1"
+    estimates "6e-4 2e-3 6e-3" $same --fill_order=left
     study i-five $equations --seeds=1,2,3 "${variants[@]}"
-    study i-two $equations --seeds=1,2,3 --n_fill_steps=2 --fill_order=random "${variants[@]}"
+    estimates "6e-4 2e-3 6e-3" $same --fill_order=random
+    study i-two $equations --seeds=1,2,3 --n_fill_steps=2 "${variants[@]}"
     unset goals
 }
 

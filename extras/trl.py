@@ -7,12 +7,16 @@ with LoRA. The policy that it leaves opens here, and one of ours opens there (ex
 
 Config files and flags are those of train_grpo.py. The script reads the same texts, and calls the
 same reward functions. What would be another experiment there is refused, with the nearest that
-works; smaller differences are named at the head of the script. See docs/other-engines.md."""
+works; smaller differences are named at the head of the script. See docs/other-engines.md.
+
+The file of a paper says by TRL = {...} which arguments of GRPOConfig do what its functions do; a
+value may be a function without arguments."""
 import os
 import re
 import shlex
 import string
 import sys
+import textwrap
 from pathlib import Path
 
 import train_grpo as grpo
@@ -45,10 +49,9 @@ epochs | num_iterations | actor.ppo_epochs
 temperature, top_k, top_p | temperature, top_k, top_p | rollout.temperature, .top_k, .top_p
 adv_norm | scale_rewards; rloo: and reward_weights | \
 algorithm.adv_estimator, algorithm.norm_adv_by_std_in_grpo
-objective | loss_type | actor.policy_loss.loss_mode
+objective | cispo: loss_type; gspo: importance_sampling_level | actor.policy_loss.loss_mode
 clip_low | epsilon | actor.clip_ratio_low
 clip_high | epsilon_high; of cispo 1 + clip_high | actor.clip_ratio_high
-ratio_level | importance_sampling_level | actor.policy_loss.loss_mode
 loss_norm: token, sequence, constant | loss_type: dapo, grpo, dr_grpo | actor.loss_agg_mode
 kl_beta | beta | actor.use_kl_loss, actor.kl_loss_coef
 kl_type | k3; k3_ratio: use_bias_correction_kl | actor.kl_loss_type
@@ -60,7 +63,6 @@ min_lr | lr_scheduler_type, lr_scheduler_kwargs | actor.optim.min_lr_ratio
 warmup_iters | warmup_steps, in updates | actor.optim.lr_warmup_steps
 max_iters | max_steps, in updates | trainer.total_training_steps
 weight_decay | weight_decay | actor.optim.weight_decay
-beta2 | adam_beta2 |
 grad_clip | max_grad_norm | actor.grad_clip
 eval_prompts | eval_dataset, num_generations_eval | data.val_files, rollout.val_kwargs.n
 eval_interval | eval_steps, save_steps | trainer.test_freq, trainer.save_freq
@@ -72,20 +74,27 @@ device | use_cpu, if there is no other | trainer.device
 dtype | bf16 |
 compile | torch_compile | actor.use_torch_compile
 seed | seed |
-judge, blank_kind, n_fill_steps, fill_order, likelihood | |
+judge, blank_kind, n_fill_steps, fill_order, likelihood, learn_from | |
 """
 
 # values of knobs that TRL can express, and the nearest to those that it cannot
 POSSIBLE = {
     'resume': ((False,), "trainer.train(resume_from_checkpoint=True) at the end of the script"),
     'fill_order': (('random',), "--fill_order=random, which a causal generator does not read"),
-    'likelihood': (('trajectory',), "--likelihood=trajectory, which is exact"),
     'blank_kind': (('random', 'answer'), "--blank_kind=answer, of pairs of prompt and answer"),
     'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
-    'adv_norm': (('none', 'std', 'batch', 'rloo'), "--adv_norm=none, not divided by the mean"),
     'target_kl': ((0.0,), "a fixed kl_beta"),
     'optimizer': (('adamw',), "--optimizer=adamw"),
     'dtype': (('auto', 'float32', 'bfloat16'), "--dtype=float32"),
+}
+
+# what is nearest to a function for which its file names no counterpart
+NEAREST = {
+    'adv_norm': "--adv_norm=none, not divided",
+    'objective': "--objective=ppo",
+    'likelihood': "--likelihood=trajectory, which is exact",
+    'learn_from': "--learn_from=all, with more prompts",
+    'kl_type': "config/kl/k3_ratio.py, which has the same mean, and the same mean gradient",
 }
 
 SCRIPT = string.Template('''\
@@ -108,7 +117,7 @@ from dataset import read_texts, rng_for
 from judge import Scorer
 from run.command import configure
 from run.machine import n_ranks
-from train_grpo import DEFAULTS
+import train_grpo
 
 train, held_out, verify = read_texts($dataset)
 records = train + held_out
@@ -117,7 +126,7 @@ tok = AutoTokenizer.from_pretrained($generator)$bos
 data = Dataset.from_list([{'row': i, 'prompt': $prompt}
                           for i, record in enumerate(records)])
 chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_prompts]
-_, functions = configure(dict(DEFAULTS), $flags)        # rewards
+_, functions = configure(dict(vars(train_grpo)), $flags)        # rewards
 
 
 def reward_of(name):
@@ -143,11 +152,10 @@ config = GRPOConfig(
     gradient_accumulation_steps=$n // $mini_batches // n_ranks(), num_iterations=$epochs,
     per_device_train_batch_size=$batch_size * $group_size, max_steps=$max_iters * $updates,
     temperature=$temperature, top_k=$top_k, top_p=$top_p, disable_dropout=True, seed=$seed,
-    scale_rewards=$scale, reward_weights=$weights, loss_type=$loss_type,
-    epsilon=$clip_low, epsilon_high=$high, importance_sampling_level=$ratio_level,
-    beta=$kl_beta, use_bias_correction_kl=$corrects, entropy_coef=$entropy_coef,
+    $algorithm,
+    epsilon=$clip_low, beta=$kl_beta, entropy_coef=$entropy_coef,
     learning_rate=$learning_rate, max_grad_norm=$grad_clip, weight_decay=$weight_decay,
-    adam_beta2=$beta2, lr_scheduler_type='cosine_warmup_with_min_lr',
+    adam_beta2=0.95, lr_scheduler_type='cosine_warmup_with_min_lr',
     lr_scheduler_kwargs={'min_lr': $min_lr, 'warmup_lr_rate': 1 / ($warmup_iters * $updates + 1)},
     warmup_steps=$warmup_iters * $updates + 1, report_to=$report_to, save_total_limit=1,
     eval_strategy='steps', eval_on_start=True, eval_steps=$eval_interval * $updates,
@@ -195,11 +203,37 @@ def check(k):
             "one that adds nothing, or only a bos")
     assert k['max_new_tokens'] > 0 and k['max_iters'] > 0 and k['out_dir'], (
         "expected --max_new_tokens=N (0 follows the longest answer), --max_iters=N and --out_dir")
-    assert k['kl_beta'] == 0 or k['kl_type'] in ('k3', 'k3_ratio'), (
-        f"kl_type = {k['kl_type']!r} has no counterpart in TRL; the nearest is --kl_type=k3_ratio, "
-        "which has the same mean, and the same mean gradient")
-    assert k['objective'] == 'ppo' or k['loss_norm'] == 'token', (
-        f"TRL has cispo with --loss_norm=token only, not {k['loss_norm']!r}")
+    assert k['kl_beta'] == 0 or k['kl_type'] != 'exact', (
+        f"kl_type = 'exact' has no counterpart in TRL; the nearest is {NEAREST['kl_type']}")
+
+
+def algorithm_of(k, functions, weights):
+    """Return the arguments of GRPOConfig that say how rewards are compared and what the loss is:
+    those of our functions, and in their place what the files of others say."""
+    settings = {
+        'scale_rewards': {'std': 'group', 'batch': 'batch'}.get(k['adv_norm'], 'none'),
+        'reward_weights': list(weights.values()),
+        'loss_type': {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}[k['loss_norm']],
+        'epsilon_high': k['clip_high'],
+        'importance_sampling_level': 'token',
+        'use_bias_correction_kl': False,
+    }
+    for knob, nearest in NEAREST.items():
+        value = k[knob]
+        if value in grpo.CHOICES[knob]:
+            continue
+        theirs = functions[value].__globals__.get('TRL')
+        assert theirs, f"{knob} = {value!r} has no counterpart in TRL; the nearest is {nearest}"
+        settings |= {name: setting() if callable(setting) else setting
+                     for name, setting in theirs.items()}
+    if k['vllm'] and 'vllm_importance_sampling_mode' not in settings:
+        settings['vllm_importance_sampling_correction'] = False
+    # (their loss_type is objective and divisor in one)
+    divisors = {'cispo': 'token'}
+    needed = divisors.get(settings['loss_type'], k['loss_norm'])
+    assert k['loss_norm'] == needed, (
+        f"TRL has {settings['loss_type']} with --loss_norm={needed} only, not {k['loss_norm']!r}")
+    return settings
 
 
 def script_of(k, functions, words):
@@ -215,18 +249,12 @@ def script_of(k, functions, words):
     assert not unknown, (
         f"rewards {unknown} have no counterpart in TRL; the nearest is a function of a config "
         "file, and --kl_beta for 'kl'")
-    if k['adv_norm'] == 'rloo':         # reward - mean of the others, see group_advantages()
-        factor = k['group_size'] / (k['group_size'] - 1)
-        weights = {name: weight * factor for name, weight in weights.items()}
-    if verify:                          # watched, if it is not rewarded
-        weights = weights | {'verify': weights.get('verify', 0.0)}
-    loss_type = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}[k['loss_norm']]
-    is_cispo = k['objective'] == 'cispo'
+    algorithm = algorithm_of(k, functions, weights)
+    if verify and 'verify' not in weights:      # watched, if it is not rewarded
+        weights = weights | {'verify': 0.0}
+        algorithm['reward_weights'].append(0.0)
     values = k | {
-        'names': list(weights), 'weights': list(weights.values()),
-        'scale': {'std': 'group', 'batch': 'batch'}.get(k['adv_norm'], 'none'),
-        'loss_type': 'cispo' if is_cispo else loss_type, 'high': k['clip_high'] + is_cispo,
-        'corrects': k['kl_type'] == 'k3_ratio', 'min_lr': min(k['min_lr'], k['learning_rate']),
+        'names': list(weights), 'min_lr': min(k['min_lr'], k['learning_rate']),
         'bf16': k['dtype'] != 'float32',
         'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
         'report_to': 'wandb' if k['wandb_project'] else 'none',
@@ -237,6 +265,8 @@ def script_of(k, functions, words):
         'packages': ' peft' * (k['lora'] > 0) + ' vllm' * k['vllm'],
         'bos': '', 'prompt': CHAT, 'vllm': VLLM * k['vllm'],
         'folder': k['out_dir'] + '-trl', 'imports': '', 'lora': '', 'merge': '',
+        'algorithm': textwrap.fill(', '.join(f'{name}={value!r}' for name, value in
+                                             algorithm.items()), 92, subsequent_indent=' ' * 4),
     }
     if not k['chat_template']:
         code |= {'bos': BOS, 'prompt': "bos + record['prompt']"}
@@ -248,8 +278,8 @@ def script_of(k, functions, words):
 
 def read(words):
     """Return the knobs, and the functions of config files, of words of a command line."""
-    more = {'lora': lora, 'vllm': vllm, 'table': table, 'CHOICES': grpo.CHOICES}
-    return configure(grpo.DEFAULTS | more | {'__file__': __file__, '__doc__': __doc__}, words)
+    ours = {'lora': lora, 'vllm': vllm, 'table': table, '__file__': __file__, '__doc__': __doc__}
+    return configure(vars(grpo) | grpo.DEFAULTS | ours, words)
 
 
 def table_of_knobs():

@@ -8,15 +8,13 @@ import inspect
 import math
 import os
 import re
-import runpy
 import sys
 import traceback
+import types
 from pathlib import Path
 
 KINDS = {bool: 'True or False', int: 'a whole number, not below 0', str: 'text',
          float: 'a finite number, not below 0', dict: 'a dict'}
-if not __debug__:                               # asserts are our checks of what users give
-    sys.exit("error: python -O and PYTHONOPTIMIZE remove checks that protect your files")
 
 
 def fail(message):
@@ -27,21 +25,12 @@ def fail(message):
 def show_error(kind, error, trace):
     """The excepthook: a failed assert or file operation, or a policy whose numbers are not finite,
     is one line; all else has its traceback."""
-    if kind is BrokenPipeError:                 # the reader has seen enough, as in `... | head`
-        os._exit(1)
     if issubclass(kind, (AssertionError, OSError, FloatingPointError)) and str(error):
         cause = error.__cause__ or error        # of a reward: what the user's function raised
         *_, frame = traceback.extract_tb(cause.__traceback__)
         print(f"error: {error} ({frame.filename}, line {frame.lineno})", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
-
-
-def set_console():
-    """Let a script show its mistakes in one line, and any sign that the console lacks as `?`."""
-    sys.excepthook = show_error
-    with contextlib.suppress(AttributeError):   # a notebook's console has any sign
-        sys.stdout.reconfigure(errors='replace')
 
 
 @contextlib.contextmanager
@@ -56,10 +45,8 @@ def reading(path):
 
 
 def fail_unknown(message, name, known):
-    """Exit, and suggest known names that are similar."""
-    # names with these initials, and names that share about half of their letters
-    similar = [other for other in known if name == ''.join(re.findall('(?:^|_)(.)', other))]
-    similar += difflib.get_close_matches(name, known, cutoff=0.5)
+    """Exit, and suggest known names that share about half of their letters."""
+    similar = difflib.get_close_matches(name, known, cutoff=0.5)
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
@@ -73,7 +60,7 @@ def find(path):
 def words_of(doc, at_least=0, at_most=math.inf):
     """Return the words of the command line of a script without knobs. If there are fewer or more,
     or to --help, print its docstring and exit."""
-    set_console()
+    sys.excepthook = show_error
     words = sys.argv[1:]
     is_help = bool({'-h', '--help'} & set(words))
     if is_help or not at_least <= len(words) <= at_most:
@@ -97,20 +84,22 @@ def configure(namespace, words):
     a script's globals(), in order. A word can also be a dict of knobs.
 
     A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
-    also define functions, which can serve as rewards. Names that begin with _ or a capital letter
-    stay inside the file. Return all knobs and all functions, each as {name: value}. Exit if a name
-    is unknown, a type is wrong, a number is negative or not finite, or a value is not among the
-    script's CHOICES {name: values}."""
+    also define functions, which can serve as rewards, or as values of knobs in the script's
+    SIGNATURES {knob: arguments}. Names that begin with _ or a capital letter stay inside the file.
+    Return all knobs and all functions, each as {name: value}. Exit if a name is unknown, a type is
+    wrong, a number is negative or not finite, or a value is not among the script's CHOICES {name:
+    values}."""
     # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
     # unlike there, a typo in a config file is an error.
-    set_console()
+    sys.excepthook = show_error
     defaults = knobs_of(namespace)
     functions = {}
+    files = []                                  # the globals of each config file
     for word in words:
         if word in ('-h', '--help'):
             print_help(namespace)
-        for name, value in values_of(word, knobs_of(namespace)).items():
-            if callable(value) and name not in defaults:        # a reward
+        for name, value in values_of(word, knobs_of(namespace), files).items():
+            if callable(value) and name not in defaults:
                 functions[name] = value
                 continue
             if name not in defaults:
@@ -122,22 +111,50 @@ def configure(namespace, words):
             # kl_beta = 0, too.
             kind = type(defaults[name])
             if kind is not str and type(value) is not bool:     # float(True) would be 1.0
-                with contextlib.suppress(ValueError, SyntaxError, TypeError):
+                with contextlib.suppress(ValueError, SyntaxError, TypeError, OverflowError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
                 fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as "
                      f"{defaults[name]!r}")
-            namespace[name] = os.path.expanduser(value) if kind is str else value       # ~/runs
+            namespace[name] = value
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
-            fail(f"{name} = {namespace[name]!r}: expected one of {choices}")
-    return knobs_of(namespace), functions
+            check_function(name, namespace[name], choices, functions, namespace)
+    knobs = knobs_of(namespace)
+    # A function of a file sees what those of the script see: its functions, and the knobs as they
+    # are now. (What the file itself defines comes first.)
+    for values in files:
+        values.update({**namespace, **values, **knobs})
+    return knobs, functions
 
 
-def values_of(word, knobs):
-    """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs."""
+def check_function(knob, value, choices, functions, namespace):
+    """Exit if the value of a knob, none of its choices, names no function that can take their
+    place."""
+    arguments = namespace.get('SIGNATURES', {}).get(knob)
+    if not arguments:
+        fail(f"{knob} = {value!r}: expected one of {choices}")
+    expected = f"{knob}({', '.join(arguments)})"
+    if value not in functions:
+        defined = {}                            # {function that fits: its file}
+        for path in glob.glob('config/*/*.py'):
+            pattern = rf'(?m)^def (\w+)\({arguments[0]}\b'
+            defined |= dict.fromkeys(re.findall(pattern, Path(path).read_text('utf-8')), path)
+        found = f"add {defined[value]}, which has" if value in defined else "not"
+        fail_unknown(f"{knob}: expected one of {choices}, or a function {expected} of a config "
+                     f"file on the command line: {found}", value,
+                     [*choices, *functions, *defined])
+    try:
+        inspect.signature(functions[value]).bind(*arguments)
+    except TypeError as e:
+        fail(f"{knob} = {value!r}: expected a function {expected}: {e}")
+
+
+def values_of(word, knobs, files):
+    """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs, and
+    its globals are added to files."""
     if type(word) is dict:
         # a file may change a dict in place; a function stays that of the user
         return {name: value if callable(value) else copy.deepcopy(value)
@@ -145,25 +162,23 @@ def values_of(word, knobs):
     if word.startswith('-') and '=' in word:
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}
-    word = find(word)
     if not word.endswith('.py') or not os.path.isfile(word):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
                      'file, not', word,
                      [f'--{name}=' for name in knobs] + glob.glob('config/**/*.py', recursive=True))
-    # It may import files beside it. Our own come first.
+    # A file is a module with the name of its path. It may import files beside it. Our own come
+    # first.
     sys.path.append(os.path.dirname(os.path.abspath(word)))
-    # runpy runs the file in a namespace of its own, which it returns. The knobs are in it, too.
+    module = sys.modules[word] = types.ModuleType(word)
+    values = vars(module)
+    values.update(knobs, __file__=word)
     try:
-        values = runpy.run_path(word, knobs)
-    except SystemExit as e:
-        fail(f"{word} calls sys.exit({e.code!r}); expected a config file")
-    except SyntaxError as e:                    # it names the line itself
-        fail(f"{word}: {e}")
+        exec(compile(Path(word).read_text('utf-8'), word, 'exec'), values)
     except Exception as e:                      # text without quotes, for example
         raise AssertionError(f"{word}: {type(e).__name__}: {e}") from e
+    files.append(values)
     return {name: value for name, value in values.items()
-            if name[0].islower() and not inspect.ismodule(value)
-            and type(value).__module__ != '__future__'}         # of from __future__ import ...
+            if name[0].islower() and not inspect.ismodule(value)}
 
 
 def print_help(namespace):

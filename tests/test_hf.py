@@ -21,7 +21,7 @@ import hf
 from dataset import Dataset, read_texts
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
-from rollout import complete, draw, log_probs, token_stats, trajectory
+from rollout import complete, draw, log_probs, token_stats
 from run.folder import save_checkpoint
 from run.networks import load_network
 
@@ -175,9 +175,9 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    states, (state_of,), _ = trajectory(r, ours)
+    states, state_of = r.states(ours)
     n, t = r.is_sampled.nonzero(as_tuple=True)                                  # (M,) each
-    state_of = state_of[n, t]
+    state_of = state_of[r.pass_of[n, t].clamp(max=len(state_of) - 1), n]
     logits = ours.logits(ours(states, r.prompts.k)[state_of, t])                # (M, V)
     assert sum(sizes) < 0.8 * states.numel() or not ours.causal
     special = ours.tok.tokenizer

@@ -12,11 +12,11 @@ import train_grpo
 from dataset import Prompts
 from judge import Scorer
 from rollout import complete, token_stats
-from test_grpo import (TOK, close, gradient, knobs, letters, randn, slow_softmax,    # noqa: F401
-                       tiny, toy_prompts)
-from train_grpo import act, collect, group_advantages, grpo_loss, learn, look_back
+from test_grpo import (TOK, centred, close, gradient, knobs, letters, randn,     # noqa: F401
+                       slow_softmax, tiny, toy_prompts)
+from train_grpo import act, collect, grpo_loss, learn, look_back
 
-ESTIMATES = ['one_pass', 'coupled', 'random']
+ESTIMATES = {'one_pass': 'd1', 'coupled': 'diffucoder', 'random_share': 'unigrpo'}     # papers
 KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
 
 
@@ -40,11 +40,18 @@ def prompts_of(n_more, P=9, k=4):
     return prompts
 
 
+def stats_of(r, model, reference, temperature=1.0):
+    """Return the TokenStats of a Rollout by the knob likelihood."""
+    return train_grpo.RULES[train_grpo.likelihood](r, model, reference, temperature)
+
+
 def choose_kind(knobs, kind, n_fill_steps=3, epochs=2, **more):
     """Set the knobs of an order or of an estimate. Return how many random numbers it needs."""
     is_order = kind not in ESTIMATES
-    knobs(fill_order=kind if is_order else 'random', n_fill_steps=n_fill_steps, epochs=epochs,
-          likelihood='trajectory' if is_order else kind, **more)
+    files = [] if is_order else [f'config/papers/{ESTIMATES[kind]}.py']
+    knobs(*files, **{'fill_order': kind if is_order else 'random', 'n_fill_steps': n_fill_steps,
+                     'epochs': epochs, 'adv_norm': 'none', 'kl_type': 'exact', 'loss_norm': 'token',
+                     **more})
     return {'confident': 0, 'learned': n_fill_steps - 1}.get(kind, 2 * epochs)
 
 
@@ -147,7 +154,7 @@ def test_a_surest_blank_depends_on_what_earlier_passes_filled_and_the_gradient_i
     close(r.logp_sampled[first].sum(1).exp().sum().item(), 1.0)
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
     reward = randn(27)
-    terms, _ = grpo_loss(stats, r, chance * group_advantages(reward[groups], 'none'), 0.0)
+    terms, _ = grpo_loss(stats, r, chance * centred(reward[groups]), 0.0)
     close(gradient(terms['loss'] / 2, model), -gradient(logp.exp() @ reward, model) / 2)
 
 
@@ -207,8 +214,8 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
         for name in ('sequences', 'pass_of', 'logp_sampled'):
             close(getattr(r, name), getattr(whole, name)[kept])
         for epoch in (0, 1):
-            stats = token_stats(whole.of_epoch(epoch), model, reference)
-            close(token_stats(r.of_epoch(epoch), model, reference),
+            stats = stats_of(whole.of_epoch(epoch), model, reference)
+            close(stats_of(r.of_epoch(epoch), model, reference),
                   [values[kept] for values in stats])
 
 
@@ -218,19 +225,19 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
 def slow_states(r, model, n, t):
     """Return the states in which a likelihood sees token t of sequence n, as (weight, state)."""
     drawn, share = 0, 0
-    if r.likelihood in ESTIMATES:
+    if train_grpo.likelihood in ESTIMATES:
         drawn, share = [values[n] for values in r.mask_uniforms()]
     sampled = r.pass_of[n] >= 0
 
     def with_blanks(blanks):
         return torch.where(blanks, model.blank_id, r.sequences[n])
 
-    if r.likelihood == 'trajectory':
+    if train_grpo.likelihood == 'trajectory':
         return [(1, with_blanks(r.pass_of[n] >= r.pass_of[n, t]))]
-    if r.likelihood == 'one_pass':
+    if train_grpo.likelihood == 'one_pass':
         is_real = r.sequences[n] != TOK.pad
         return [(1, with_blanks(sampled | ~sampled & is_real & (drawn < 0.15)))]
-    if r.likelihood == 'coupled':
+    if train_grpo.likelihood == 'coupled':
         share = 0.2 + 0.6 * share
         mask = drawn < share
         if not mask[t]:
@@ -286,7 +293,7 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
     with torch.no_grad():
         for epoch in (0, 1):
             of_epoch = r.of_epoch(epoch)
-            stats = token_stats(of_epoch, model, reference, train_grpo.temperature)
+            stats = stats_of(of_epoch, model, reference, train_grpo.temperature)
             close(list(stats), slow_stats(of_epoch, model, reference))
             numbers.append(stats.logp_full)
     assert numbers[0].equal(numbers[1]) == (kind not in ESTIMATES)
@@ -296,21 +303,19 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
         assert (hidden & (r.sequences != TOK.pad)).any()
 
 
-def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_random_are_the_trajectory(knobs):
+@pytest.mark.parametrize('kind, drawn, share', [('one_pass', 0.15, 0.9), ('random_share', 0.0, 0.5)])
+def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_a_random_share_are_the_trajectory(
+        kind, drawn, share, knobs):
     """If one pass filled all: then it is the state that sampled."""
-    knobs(n_fill_steps=1)
+    n_more = choose_kind(knobs, kind, n_fill_steps=1, epochs=1)
     model, reference = network(), network(seed=3)
-    for likelihood, drawn, share in (('one_pass', 0.15, 0.9), ('random', 0.0, 0.5)):
-        prompts = prompts_of(2)
-        r = act(model, prompts)
-        exact = token_stats(r, model, reference)
-        prompts.mask_uniforms[:, :, 0] = drawn
-        prompts.mask_uniforms[:, :, 1] = share
-        r.likelihood, r.x_ref = likelihood, None
-        close(token_stats(r, model, reference), exact)
-    prompts.mask_uniforms[:, :, 0] = 0.5        # now not all count, and none does
-    r.x_ref = None
-    assert not token_stats(r, model, reference).logp.any()
+    prompts = prompts_of(n_more)
+    r = act(model, prompts)
+    prompts.mask_uniforms[:, :, 0] = drawn
+    prompts.mask_uniforms[:, :, 1] = share
+    close(stats_of(r, model, reference), token_stats(r, model, reference))
+    prompts.mask_uniforms[:, :, 0] = 0.95       # now none counts
+    assert kind == 'one_pass' or not stats_of(r, model, reference).logp.any()
 
 
 @KINDS

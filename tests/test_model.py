@@ -161,7 +161,7 @@ def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
 def test_every_weight_has_one_optimizer_and_muon_has_the_hidden_matrices():
     gpt = tiny()
     for kind in ('muon', 'adamw'):
-        groups = [optimizer.param_groups[0] for optimizer in make_optimizers(gpt, kind, 0.3, 0.9)]
+        groups = [optimizer.param_groups[0] for optimizer in make_optimizers(gpt, kind, 0.3)]
         assert all(group['weight_decay'] == 0.3 for group in groups)
         others, *matrices = [group['params'] for group in groups]
         others = set(others)

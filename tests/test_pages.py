@@ -1,10 +1,11 @@
 """The pages: every command names files and knobs that exist, links lead somewhere, their Python
 runs."""
+import ast
 import re
-import textwrap
 
 import pytest
 
+from extras.check import check
 from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manual.md',
@@ -62,11 +63,6 @@ def test_the_readme_shows_a_checker_as_it_is():
     assert SOURCES['data/names.py'].endswith(checker)
 
 
-def test_the_page_on_ideas_shows_the_loop_of_tiny_as_it_is():
-    loop, _ = re.findall(r'(?s)```python\n(.*?)```', page('docs/ideas.md'))
-    assert SOURCES['extras/tiny.py'].endswith(textwrap.indent(loop, '    '))
-
-
 def test_the_python_of_the_pages_runs():
     """A reward of your own, as a config file; and a step in a notebook."""
     reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", page('README.md'))
@@ -74,6 +70,37 @@ def test_the_python_of_the_pages_runs():
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')
     succeeds(write('notebook.py', notebook))
+
+
+@pytest.mark.parametrize('name', ['ideas', 'masked-diffusion'])
+def test_the_functions_that_the_pages_show_fit(name):
+    text = page(f'docs/{name}.md')
+    function, = re.findall(r"(?s)((?:objective|likelihood) = '.*?)\n(?:```|END\n)", text)
+    write('mine.py', function)
+    rows = check('mine.py')
+    assert rows and all(is_true for _, _, is_true, _ in rows)
+
+
+def test_the_page_on_ideas_counts_the_lines_of_each_paper():
+    """Of its functions, but for docstrings, comments and empty lines."""
+    table = re.findall(r'(?m)^\| (`\w+\.py`.*?) \| .* \| ([\d, ]+) \|$', page('docs/ideas.md'))
+    counts = {}
+    for names, numbers in table:
+        names, numbers = re.findall(r'\w+\.py', names), numbers.split(', ')
+        counts |= dict(zip(names, map(int, numbers * (len(names) // len(numbers)))))
+    assert counts == {path.name: lines_of(path) for path in ROOT.glob('config/papers/*.py')}
+
+
+def lines_of(path):
+    source = path.read_text('utf-8')
+    used = set()
+    for function in ast.parse(source).body:
+        if type(function) is ast.FunctionDef:
+            body = function.body[ast.get_docstring(function) is not None:]
+            used.add(function.lineno)
+            used.update(range(body[0].lineno, body[-1].end_lineno + 1))
+    lines = source.splitlines()
+    return sum(bool(re.sub('#.*', '', lines[number - 1]).strip()) for number in used)
 
 
 def test_the_variants_of_the_studies_have_names_that_a_comparison_takes():

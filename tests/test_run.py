@@ -3,6 +3,7 @@ import inspect
 import io
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import re
@@ -47,14 +48,8 @@ def test_files_and_flags_apply_in_the_order_given():
     assert (config['group_size'], config['kl_beta']) == (4, 1 / 16)
 
 
-def test_a_config_file_does_not_end_the_script_silently():
-    path = write('quits.py', 'import sys\nkl_beta = 0.1\nsys.exit(0)\n')
-    with pytest.raises(SystemExit, match='quits.py calls sys.exit'):
-        configure(toy_knobs(), [path])
-
-
 @pytest.mark.parametrize('text, expected', [
-    ('kl_beta = = 1', r'typo.py: invalid syntax \(typo.py, line 1\)'),
+    ('kl_beta = = 1', r'typo.py: SyntaxError: invalid syntax \(typo.py, line 1\)'),
     ('\nkl_type = exact', "typo.py: NameError: name 'exact' is not defined"),
     ('import nothere', "typo.py: ModuleNotFoundError: No module named 'nothere'")])
 def test_a_typo_in_a_config_file_is_one_line(text, expected):
@@ -81,7 +76,7 @@ def test_a_config_file_may_import_a_file_beside_it(monkeypatch):
 
 
 FLAGS = {
-    '--dataset=a=b': 'a=b', '--dataset=7': '7', '--dataset=~/a': os.path.expanduser('~/a'),
+    '--dataset=a=b': 'a=b', '--dataset=7': '7',
     "--rewards={'x': 2}": {'x': 2},
     '--resume=True': True, '--kl_beta=1e-5': 1e-5, '--kl_beta=3': 3.0,
 }
@@ -99,7 +94,45 @@ def test_a_notebook_can_give_knobs_as_a_dict():
     config, _ = configure(toy_knobs(), words)
     assert (config['group_size'], config['rewards'], config['kl_beta']) == (8, {'x': 2}, 0.0)
     refused("['group_size']", configure, toy_knobs(), [{'grup_size': 3}])
-    refused("similar names: ['kl_beta'", configure, toy_knobs(), ['--kb=3'])       # its initials
+
+
+def test_functions_of_a_file_see_the_knobs_as_they_are_at_the_end_and_the_functions_of_the_script():
+    """Rewards, too. A helper of the file comes before one of the script."""
+    write('mine.py', """
+adv_norm = 'mine'
+def mine(reward, scores):
+    return reward * temperature + dead_groups(reward)
+def dead_groups(reward):
+    return 100
+def warm(completions):
+    return [temperature + k3(logp=0, logp_ref=0) for _ in completions]
+""")
+    script = {'temperature': 1.0, 'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std',)},
+              'SIGNATURES': {'adv_norm': ('reward', 'scores')}, 'k3': lambda logp, logp_ref: 0.25,
+              'dead_groups': None}
+    _, functions = configure(script, ['mine.py', '--temperature=0.5'])
+    assert functions['mine'](3.0, {}) == 101.5
+    assert functions['warm'](['a', 'b']) == [0.75, 0.75]
+    with multiprocessing.get_context('fork').Pool(1) as pool:       # a function can be pickled
+        assert pool.map(functions['warm'], [['a']]) == [[0.75]]
+
+
+def toy_rule():
+    return {'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std', 'none')},
+            'SIGNATURES': {'adv_norm': ('reward', 'scores')}, '__file__': 'script.py'}
+
+
+@pytest.mark.parametrize('words, expected', [
+    (['--adv_norm=sdt'], "not 'sdt'; similar names: ['std'"),
+    (['--adv_norm=maxrl'], "add config/papers/maxrl.py, which has 'maxrl'"),
+    (['rule.py', '--adv_norm=median'], "similar names: ['medians'"),
+    (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)')])
+def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, expected):
+    """With near names, and the file that defines it."""
+    write('rule.py', 'def medians(reward, scores):\n    return 0\ndef three(a, b, c):\n    return 0')
+    refused(expected, configure, toy_rule(), words)
+    config, _ = configure(toy_rule(), ['rule.py', '--adv_norm=medians'])
+    assert config['adv_norm'] == 'medians'
 
 
 @pytest.mark.parametrize('line', [
@@ -131,13 +164,6 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
         assert re.search(rf'(?m)^  {name} = .*  # \S', text), name
         is_read = len(re.findall(rf'\b{name}\b', code)) > 1 or name in others
         assert is_read, f"nobody reads {name}"
-
-
-def test_a_file_of_rewards_may_begin_with_an_import_from_the_future():
-    path = write('theirs.py', 'from __future__ import annotations\nrate = 2\n'
-                 'def charm(completions: list[str]): return [1.0] * len(completions)\n')
-    knobs, functions = configure({'rate': 1}, [path])
-    assert knobs == {'rate': 2} and list(functions) == ['charm']
 
 
 def test_knobs_in_a_dict_are_not_changed_by_a_file():
@@ -233,12 +259,6 @@ def test_a_resumed_run_keeps_all_knobs_but_a_few():
             refused(f"keeps its {name}, {config[name]!r}, not 'new'", resume)
 
 
-def test_python_must_not_drop_asserts():
-    source = (ROOT / 'run/command.py').read_text('utf-8')
-    with pytest.raises(SystemExit, match='python -O'):
-        exec(compile(source, 'run/command.py', 'exec', optimize=1), {})
-
-
 def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsys):
     for wrong, is_bug in (("assert 0, 'expected 2'", False), ("open('nowhere')", False),
                           ('1 / 0', True), ('assert 0', True)):
@@ -246,14 +266,6 @@ def test_a_failed_assert_is_shown_in_one_line_and_a_bug_with_its_traceback(capsy
             exec(wrong)
         show_error(caught.type, caught.value, caught.tb)
         assert ('Traceback' in capsys.readouterr().err) == is_bug
-
-
-def test_a_console_without_a_sign_shows_another_one(monkeypatch):
-    console = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
-    monkeypatch.setattr(sys, 'stdout', console)
-    configure(toy_knobs(), [])
-    print('caf\u00e9', flush=True)
-    assert console.buffer.getvalue() == b'caf?\n'
 
 
 class Wandb:

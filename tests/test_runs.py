@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import runpy
+import shlex
 import shutil
 import signal
 import sys
@@ -36,7 +37,7 @@ KINDS = {
     'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
     'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
                '--mini_batches=2', '--epochs=2', '--optimizer=muon', '--fill_order=learned'],
-    'estimate': ['--n_fill_steps=2', '--fill_order=confident', '--likelihood=coupled',
+    'estimate': ['--n_fill_steps=2', 'config/papers/diffucoder.py', '--kl_type=exact',
                  '--mini_batches=2', '--epochs=2'],
     'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
                '--rewards={"verify": 1.0, "length": -0.1}', '--epochs=2'],
@@ -198,14 +199,20 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(name):
 @pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')))
 def test_the_settings_of_a_paper_go_with_any_experiment(path):
     flags = [f'config/papers/{path.name}', '--rewards={"verify": 1.0}', '--epochs=2']
-    train(*flags, '--max_iters=1')
+    text = train(*flags, '--max_iters=1')
     config = json.loads(pathlib.Path('run/config.json').read_text())
-    changed, _ = configure(vars(train_grpo).copy(), [str(path)])
+    changed, functions = configure(vars(train_grpo).copy(), [str(path)])
     assert config['adv_norm'] == changed['adv_norm'] and config['loss_norm'] == changed['loss_norm']
-    # All of them set the same knobs, so that a paper's file undoes that of another.
-    known = set().union(*[runpy.run_path(str(paper)) for paper in path.parent.glob('*.py')])
-    missing = known - runpy.run_path(str(path)).keys()
-    assert not missing, f"{path.name} has to set {missing}, too, as the other papers do"
+    # the run says what it takes from where, and can go on and be looked at by the same words
+    for name in functions:
+        assert re.search(rf'(?m)^(adv_norm|objective|likelihood|learn_from|kl_type): {name}\(\) of '
+                         f'config/papers/{path.name}$', text)
+    text = succeeds('train_grpo.py', *TOY, '--out_dir=run', *flags, '--max_iters=2', '--resume=True')
+    assert 'python sample.py run' in text
+    if functions:
+        fails('are functions', 'sample.py', 'run')
+        words = shlex.split(re.search(r'python sample.py (run .*)', text)[1])
+        assert 'after' in succeeds('sample.py', *words, '--num_samples=1')
 
 
 # ---- networks by name ----------------------------------------------------------------------------

@@ -1,8 +1,16 @@
-# MaxRL, arXiv:2602.02710: divided by the mean reward, which must not be negative; no KL
-adv_norm = 'mean'
-loss_norm = 'constant'
-objective, ratio_level = 'ppo', 'token'
+# MaxRL, arXiv:2602.02710, algorithm 1: divided by the mean reward, which must not be negative; no KL;
+# one update a step
+
+adv_norm = 'maxrl'
+objective = 'ppo'
 clip_low, clip_high = 0.2, 0.2
+loss_norm = 'constant'
+likelihood, learn_from = 'trajectory', 'all'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
-likelihood = 'trajectory'
+
+
+def maxrl(reward, scores):
+    assert reward.min() >= 0, f"MaxRL divides by the mean: expected rewards >= 0, not {reward.min()}"
+    mean = reward.mean(1, keepdim=True)
+    return (reward - mean) / mean.clamp(min=1e-30)      # where all are 0, 0

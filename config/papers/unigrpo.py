@@ -1,13 +1,23 @@
-# UniGRPO of MMaDA, arXiv:2505.15809, 3.3: a random share of the completion is blank, drawn anew in
+# UniGRPO of MMaDA, arXiv:2505.15809, 2.3.1, eq. 3 to 5: a random share of the completion is blank, drawn anew in
 # each epoch, and only these tokens count
-# Behind an experiment that fills blanks, such as config/grpo_passes.py, and with the paper's flags:
-# --fill_order=confident --epochs=4
-# Its shares of the epochs are spread evenly from a random start; here each is drawn by itself. Its
-# mean is over the tokens that count; here over all sampled ones, which AdamW and Muon hardly see
+# behind an experiment that fills blanks, such as config/grpo_passes.py
+# Its shares of the epochs are spread evenly from a random start (algorithm 1); here each is drawn by
+# itself
+
 adv_norm = 'std'
-loss_norm = 'sequence'
-objective, ratio_level = 'ppo', 'token'
+objective = 'ppo'
 clip_low, clip_high = 0.2, 0.2      # its text gives no numbers
+loss_norm = 'sequence'
+likelihood, learn_from = 'random_share', 'all'
 kl_beta, kl_type = 0.04, 'k3'       # nor here
 entropy_coef = 0.0
-likelihood = 'random'
+fill_order = 'confident'
+epochs = 4                          # ours: the paper gives no number
+
+
+def random_share(r, policy, reference, temperature):
+    """The blanks that are not drawn have no gradient; the means in loss and log include them."""
+    drawn, share = r.mask_uniforms()
+    is_blank = r.is_sampled & (drawn < share)                                   # (N, T)
+    stats = stats_with_blanks(is_blank, r, policy, reference, temperature)
+    return TokenStats(*[values * is_blank for values in stats])
