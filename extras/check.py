@@ -103,8 +103,9 @@ def check_likelihood(f):
         torch.nn.init.normal_(p, std=0.5)
     tokens = torch.randint(1, 5, (P, T))
     blank = torch.arange(T) >= torch.arange(P)[:, None] % 4
-    prompts = Prompts(tokens, blank, torch.rand(P, K, T), torch.rand(P, T), torch.rand(P, K, 2, T),
-                      torch.arange(P), [{}] * P, Tokenizer('char', 'abcd'), False)
+    prompts = Prompts(tokens, blank, torch.rand(P, K, T), torch.rand(P, T), torch.rand(P, K, 0, T),
+                      torch.rand(P, K, 2, T), torch.arange(P), [{}] * P,
+                      Tokenizer('char', 'abcd'), False)
     r = complete(policy, prompts, 2)
     stats = f(r, policy, reference, 1.0)
     yield ('it returns TokenStats, which are 0 where no token was sampled',
