@@ -32,5 +32,6 @@ def coupled(r, policy, reference, temperature):
     whole, first, second = [
         stats_with_blanks(mask & r.is_sampled, r, policy, reference, temperature)
         for mask in (True, is_first, ~is_first)]
-    return TokenStats(*[0.5 * all_blank + 0.5 * torch.where(is_first, a / share, b / (1 - share))
+    weight = 0.5 / torch.where(is_first, share, 1 - share)                      # (N, T)
+    return TokenStats(*[0.5 * all_blank + weight * torch.where(is_first, a, b)
                         for all_blank, a, b in zip(whole, first, second)])
