@@ -50,13 +50,6 @@ def fail_unknown(message, name, known):
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
-def find(path):
-    """Return a path of a file or folder. What is not there is looked for in this project, so that
-    scripts can be started from anywhere."""
-    ours = Path(__file__).parent.parent / path
-    return str(ours) if path and ours.exists() and not os.path.exists(path) else path
-
-
 def words_of(doc, at_least=0, at_most=math.inf):
     """Return the words of the command line of a script without knobs. If there are fewer or more,
     or to --help, print its docstring and exit."""
@@ -166,10 +159,11 @@ def values_of(word, knobs, files):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
                      'file, not', word,
                      [f'--{name}=' for name in knobs] + glob.glob('config/**/*.py', recursive=True))
-    # A file is a module with the name of its path. It may import files beside it. Our own come
-    # first.
+    # A file is a module, so that its functions can be used in a process pool; config/mine.py is
+    # config/mine_py. It may import files beside it. Our own come first.
     sys.path.append(os.path.dirname(os.path.abspath(word)))
-    module = sys.modules[word] = types.ModuleType(word)
+    name = word.replace('.', '_')
+    sys.modules[name] = module = types.ModuleType(name)
     values = vars(module)
     values.update(knobs, __file__=word)
     try:

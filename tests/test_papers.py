@@ -8,12 +8,12 @@ import torch
 
 import train_grpo
 from extras.check import check
-from processes import refused, write
+from processes import write
 from rollout import TokenStats, exact_kl
 from test_grpo import (close, expected_step, is_right, knobs, letters, loss_of,      # noqa: F401
                        pass_at, randn, rollout_of, slope, slow_loss, slow_rollout, tiny,
                        toy_prompts, toy_scorer, two_sequences)
-from train_grpo import collect, grpo_loss, learn
+from train_grpo import collect, learn
 
 FILES = {path.stem: str(path) for folder in ('papers', 'kl')
          for path in sorted(Path('config', folder).glob('*.py'))}

@@ -1,16 +1,13 @@
 """What surrounds a run: overrides, devices, numbers, its folder and its checkpoints."""
 import inspect
-import io
 import json
 import math
 import multiprocessing
 import os
 import pathlib
 import re
-import runpy
 import sys
 import types
-import unittest.mock
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ import train_grpo
 from dataset import Dataset
 from judge import Scorer
 from processes import ROOT, refused, succeeds, write
-from run.command import configure, find, knobs_of, show_error
+from run.command import configure, knobs_of, show_error
 from run.checks import check_knobs
 from run.folder import FREE, RunFolder, load_checkpoint, save_checkpoint
 from run.machine import as_numbers, init_device
@@ -55,16 +52,6 @@ def test_files_and_flags_apply_in_the_order_given():
 def test_a_typo_in_a_config_file_is_one_line(text, expected):
     with pytest.raises((SystemExit, AssertionError), match=expected):
         configure(toy_knobs(), [write('typo.py', text)])
-
-
-def test_config_files_and_recipes_of_the_project_are_found_from_anywhere(monkeypatch):
-    os.makedirs('elsewhere/config')
-    monkeypatch.chdir('elsewhere')
-    write('config/grpo_smoke.py', '')           # a file of the user comes first
-    assert (find('config/grpo_smoke.py'), find('data/none.py')) == (
-        'config/grpo_smoke.py', 'data/none.py')
-    assert find('config/networks/generator_smoke.py') == str(
-        ROOT / 'config/networks/generator_smoke.py')
 
 
 def test_a_config_file_may_import_a_file_beside_it(monkeypatch):

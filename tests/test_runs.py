@@ -5,9 +5,7 @@ import json
 import os
 import pathlib
 import re
-import runpy
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -22,13 +20,11 @@ from data import thoughts
 from data.cups import follow
 from dataset import Dataset, read_texts
 from judge import judge_sequences
-from processes import (ROOT, TOY, Run, at_step, fails, make_for_run, make_network, refused, run,
+from processes import (ROOT, TOY, Run, at_step, fails, make_for_run, run,
                        succeeds, weights, write)
 from rollout import complete
-from run import networks
 from run.command import configure
 from run.folder import load_checkpoint
-from run.machine import init_device
 from run.networks import load_network, read_recipe
 
 EQUATIONS = 'out/generator_equations.pt'
