@@ -119,14 +119,18 @@ class Network(nn.Module):
             trunk   (bos a b)   predicts a b c
             forward (a b c)     gives trunk bos a b
 
-        copies: sequences come in runs of so many, the completions of a prompt. A causal network
-        computes the columns that all runs begin with only once for each run, with the gradient of
-        all of its sequences. The shortest prompt limits them."""
+        copies: sequences come in runs of so many, the completions of a prompt."""
         if not self.causal:
             return self.trunk(tokens)
         inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
-        if copies == 1:
-            return self.trunk(inputs)
+        if copies > 1:
+            return self.trunk_of_copies(inputs, copies)
+        return self.trunk(inputs)
+
+    def trunk_of_copies(self, inputs, copies):
+        """Return features (N, L, C) of inputs (N, L), as trunk() does, if they come in runs of
+        `copies` that begin alike. The columns that all runs begin with are computed only once for
+        each run, with the gradient of all of its sequences. The shortest prompt limits them."""
         # What the copies share fills a cache. The cache is repeated, and each copy goes on alone.
         n_shared = shared_columns(inputs, copies)
         cache = self.new_cache()
