@@ -1,15 +1,15 @@
 """Text as token ids: the tokenizer, datasets, blanks, prompts; and completions as text again.
 
-A dataset is a module of data/, a file of JSON lines, or a text file. It has running text,
-from which windows are cut, or records: prompts, their answers, and columns of the user's own."""
+A dataset is a module of data/ or a Python file like these, a file of JSON lines, or a text file. It
+has running text, from which windows are cut, or records: prompts, their answers, and columns of the
+user's own."""
 import copy
 import functools
-import importlib
 import itertools
 import json
 import os
-import pkgutil
 import re
+import runpy
 import zlib
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rollout import Prompts
-from run.command import fail_unknown, reading
+from run.command import fail, fail_unknown
 
 BLANK = '_'                 # a blank, as people type it and see it
 WORD = r'[^\W\d_]+'         # letters of any alphabet
@@ -66,8 +66,7 @@ class Tokenizer:
         """Return a list of ids."""
         unknown = set(text).difference(self.ids)
         assert not unknown, (
-            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}; "
-            f"{BLANK!r} is a blank where prompts have marked ones, and no character elsewhere")
+            f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
         return [self.ids[char] for char in text]
 
     def decode(self, ids):
@@ -88,10 +87,9 @@ def make_tokenizer(kind, dataset):
     if kind == 'gpt2':
         return Tokenizer('gpt2')
     train, held_out, _ = read_texts(dataset if kind == 'char' else kind)
-    # of all texts, so that held-out ones can be encoded, too
     chars = set()
-    for text in train + held_out:
-        chars.update(*contents(text))
+    for text in train + held_out:               # so that held-out ones can be encoded, too
+        chars.update(text if type(text) is str else text['prompt'] + text['answer'])
     return Tokenizer('char', ''.join(sorted(chars - {BLANK})))      # BLANK is no character
 
 
@@ -102,57 +100,47 @@ def make_tokenizer(kind, dataset):
 def read_texts(dataset):
     """Return (training texts, held-out texts, verify() or None) of a dataset.
 
-    dataset: a module of data/, such as 'arithmetic' | FILE.jsonl, see read_records() | FILE.txt. A
-    text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
-    folder = Path(__file__).with_name('data')
-    modules = {module.name for module in pkgutil.iter_modules([str(folder)])}
+    dataset: a module of data/, such as 'arithmetic' | FILE.py, a module of your own | FILE.jsonl,
+    see read_records() | FILE.txt. A module has texts(), which returns two lists, and it may have
+    verify(). A text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
+    path = dataset if '.' in dataset else f'data/{dataset}.py'
+    kind = Path(path).suffix
+    if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
+        fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
+                     'python -m extras.tasks times 1000 > mine.jsonl), not', dataset,
+                     [module.stem for module in Path('data').glob('*.py')] + os.listdir())
     verify = None
-    if dataset in modules:
-        with reading(f'data/{dataset}.py'):
-            module = importlib.import_module(f'data.{dataset}')
-            assert hasattr(module, 'texts'), f"data/{dataset}.py has no function texts()"
-            lists = module.texts()
-        with reading(f'data/{dataset}.py, what texts() returns,'):
-            train, held_out = [list(map(as_record, texts)) for texts in lists]
-            json.dumps([train, held_out])       # raises if a column is a set, say
-        verify = getattr(module, 'verify', None)
-        assert verify is None or callable(verify), f"data/{dataset}.py: verify is no function"
-    elif not os.path.isfile(dataset):
-        fail_unknown('expected a module of data/ or a file (to try one: python -m extras.tasks '
-                     'times 1000 > mine.jsonl), not', dataset, [*modules, *os.listdir()])
-    elif dataset.endswith('.jsonl'):
-        train, held_out = hold_out(read_records(dataset))
-    elif dataset.endswith('.txt'):
-        train, held_out = hold_out(paragraphs_of(dataset))
+    same = task_of              # what a file holds out is not trained on, whatever its answer says
+    if kind == '.jsonl':
+        train, held_out = hold_out(read_records(path))
+    elif kind == '.txt':
+        train, held_out = hold_out(paragraphs_of(path))
     else:
-        raise AssertionError(
-            f"dataset = {dataset}: expected a module of data/, FILE.jsonl or FILE.txt")
-    # What stands in both lists is held out only: it must not be trained on.
-    known = set(map(contents, held_out))
-    train = [text for text in train if contents(text) not in known]
+        module = runpy.run_path(path)
+        assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
+        train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
+        verify = module.get('verify')
+        same = repr             # a game can have few tasks: all are in both lists, played otherwise
+    known = set(map(same, held_out))
+    train = [text for text in train if same(text) not in known]
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
         "true and false, which chooses them")
-    texts = train + held_out
-    assert len(set(map(type, texts))) == 1, (
-        f"{dataset} has records and running text: expected only one of them")
     if verify is None and type(train[0]) is str:
         verify = checker(train)
-    elif verify is None and any(record['answer'].strip() for record in texts):
-        # is_answer() compares with the answer, but for spaces around it. If a record had none, an
-        # empty completion would be right.
-        for record in texts:
-            assert record['answer'].strip(), (
-                f"{record.get('line', record)} has no answer, and others have one: expected all or "
-                "none")
+    elif verify is None and any(record['answer'].strip() for record in train + held_out):
         verify = is_answer
     return train, held_out, verify
 
 
-def contents(text):
-    """Return the strings that are learned: a text, or prompt and answer of a record."""
-    return (text,) if type(text) is str else (text['prompt'], text['answer'])
+def task_of(text):
+    """Return what tells the task of a text from others: a record's prompt and its columns, such as
+    the secret of a game, but neither its answer nor where it stands."""
+    if type(text) is str:
+        return text
+    return repr([(name, text[name]) for name in sorted(text)
+                 if name not in ('answer', 'line', 'held_out')])
 
 
 def hold_out(texts):
@@ -171,21 +159,20 @@ def hold_out(texts):
 
 def check_blanks(texts, blank_kind, blank_low, blank_high):
     """Refuse blanks that the texts cannot have."""
-    assert blank_low <= blank_high <= 1, f"expected blank_low <= blank_high = {blank_high} <= 1"
-    allowed = ('random', 'answer', 'marked')
-    if type(texts[0]) is str:                   # running text
-        allowed = ('random', 'suffix')
-    assert blank_kind in allowed, (
-        f"blank_kind = '{blank_kind}': for these texts expected one of {allowed}")
+    is_text = type(texts[0]) is str
+    allowed = ('random', 'suffix') if is_text else ('random', 'answer', 'marked')
+    assert blank_kind in allowed and blank_low <= blank_high <= 1, (
+        f"blank_kind = '{blank_kind}', blank_low = {blank_low}, blank_high = {blank_high}: for "
+        f"these texts expected one of {allowed}, and blank_low <= blank_high <= 1")
 
 
 class Dataset:
     """Texts as rows of token ids, and the prompts that are made from them.
 
     rows (n, T): of running text all windows of T tokens; of records each prompt with its answer and
-    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. shown (n, T): the
-    rows of records with blank_id in the blanks. (Blanks that are 'random' or a 'suffix' are drawn
-    anew for each step instead.) examples: a dict for each row, with what rewards can ask for."""
+    eos, padded. rows_of[split], split 'train' or 'val': the numbers of its rows. blank (n, T) bool:
+    the blanks of records. (Blanks that are 'random' or a 'suffix' are drawn anew for each step
+    instead.) examples: a dict for each row, with what rewards can ask for."""
 
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, n_fill_steps=1, fill_order='random', likelihood='trajectory',
@@ -193,8 +180,7 @@ class Dataset:
                  **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
-        Within the limit, there is room for the longest answer, and for max_new_tokens, after
-        any prompt. The rest are knobs of a script, which hands over all that it has."""
+        The rest are knobs of a script, which hands over all that it has."""
         self.tok = tok
         self.causal = causal
         self.max_new_tokens = max_new_tokens
@@ -207,27 +193,31 @@ class Dataset:
                                              span=blank_span)
         check_blanks(train, blank_kind, blank_low, blank_high)
         is_text = type(train[0]) is str
+        assert not chat_template or hasattr(tok, 'encode_chat'), (
+            "chat_template: expected a pretrained generator")
         # A causal network continues running text at its end, and a pair by its answer.
         self.blank_kind = blank_kind
         if causal and blank_kind == 'random':
             self.blank_kind = 'suffix' if is_text else 'answer'
-        has_chat = hasattr(tok, 'encode_chat') and not is_text and blank_kind != 'marked'
-        assert has_chat or not chat_template, (
-            "chat_template: expected a pretrained generator, and prompts without marked blanks")
         if is_text:
-            self.make_windows(train, held_out, block_size or 64)
+            self.block_size = block_size or 64
+            self.make_windows(train, held_out)
             return
-        self.make_rows(train, held_out, block_size)
-        if causal:                              # room after the longest prompt
-            blanks = (self.shown == tok.blank_id).int()
-            room = self.block_size - int(blanks.argmax(1).max())
-            assert room >= max_new_tokens, (
-                f"max_new_tokens = {max_new_tokens}, but after the longest prompt the network has "
-                f"room for {room} tokens: see block_size in pretrain.py")
+        # a column that a record lacks is None
+        columns = dict.fromkeys(itertools.chain(*train, *held_out))
+        encoded = [self.encode(columns | record) for record in train + held_out]
+        self.rows_of = {'train': np.arange(len(train)),
+                        'val': np.arange(len(train), len(encoded))}
+        # After any prompt there is room for the longest completion.
+        longest_prompt = max(len(prompt) for prompt, *_ in encoded)
+        longest_answer = max(len(answer) for _, answer, *_ in encoded)
+        self.block_size = min(block_size or 1024,
+                              longest_prompt + (max_new_tokens or longest_answer))
+        self.make_rows(encoded)
 
-    def make_windows(self, train, held_out, T):
+    def make_windows(self, train, held_out):
         """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""
-        self.block_size = T
+        T = self.block_size
         self.rows_of = {}
         stream = []
         # Windows that begin in the training texts and end in those that are held out belong to no
@@ -235,91 +225,70 @@ class Dataset:
         for split, texts in (('train', train), ('val', held_out)):
             start = len(stream)
             for text in texts:
-                stream += self.encode(text) + [self.tok.eos]
+                stream += self.tok.encode(text) + [self.tok.eos]
             self.rows_of[split] = np.arange(start, len(stream) - T + 1)
             assert len(self.rows_of[split]) > 0, f"'{split}' has fewer than {T} tokens"
         self.rows = torch.tensor(stream).unfold(0, T, 1)    # all windows, without a copy
         self.examples = [{}] * len(self.rows)   # running text has no columns
 
-    def make_rows(self, train, held_out, block_size):
-        """Encode each record as a row, and once more with blank_id in its blanks."""
-        records = train + held_out
-        self.rows_of = {'train': np.arange(len(train)),
-                        'val': np.arange(len(train), len(records))}
-        columns = dict.fromkeys(itertools.chain(*records))      # one that is missing is None
-        encode = self.encode_marked if self.blank_kind == 'marked' else self.encode_pair
-        encoded = [encode(columns | record) for record in records]
-        # After any prompt there is room for the longest answer.
-        prompts, answers, _, self.examples = zip(*encoded)
-        longest = max(map(len, prompts)) + max(self.max_new_tokens, *map(len, answers))
-        self.block_size = T = min(block_size or 1024, longest)
+    def encode(self, record):
+        """Return the ids of a prompt; those of its answer, and eos; which of all these are blank, a
+        list of bool; and an example for rewards. Of a prompt with marked blanks the first list is
+        the whole text (its answer, if there is one), and the second only eos."""
+        tok = self.tok
+        if self.blank_kind == 'marked':
+            # Text between blanks is encoded by itself, so that no token spans a blank.
+            shown = []
+            for part in record['prompt'].split(BLANK):
+                shown += tok.encode(part) + [tok.blank_id]
+            shown.pop()                         # no blank follows the last part
+            prompt = tok.encode(record['answer']) if record['answer'] else shown
+            fits = [other in (id, tok.blank_id) for id, other in zip(prompt, shown)]
+            assert len(prompt) == len(shown) and all(fits), (
+                f"{record.get('line', record)}: the answer is not the prompt with its blanks "
+                f"filled: expected the whole text ({len(shown)} tokens, found {len(prompt)})")
+            answer = [tok.eos]
+            blank = [id == tok.blank_id for id in shown] + [False]
+        else:
+            prompt = (tok.encode_chat if self.chat_template else tok.encode)(record['prompt'])
+            answer = tok.encode(record['answer']) + [tok.eos]
+            # a generated answer includes its end
+            blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
+        example = dict(record)
+        if record['answer'] and not self.causal:
+            # a completion is the whole text, so the answer is, too
+            example['answer'] = tok.decode((prompt + answer)[:-1])
+        if self.blank_kind != 'marked' and not self.causal:
+            del example['prompt']               # Prompts.cases() makes it, and shows the blanks
+        return prompt, answer, blank, example
+
+    def make_rows(self, encoded):
+        """Make rows of T tokens of what encode() has returned."""
+        T = self.block_size
         rows = []
-        shown_rows = []
-        for prompt, answer, shown, example in encoded:
-            # A pair that is cut would teach an answer without its end.
-            n = len(shown)
+        blanks = []
+        for prompt, answer, blank, example in encoded:
+            # A pair that is cut would teach an answer without its end. (If there is a
+            # max_new_tokens, no answer is learned.)
+            n = len(prompt) + (self.max_new_tokens or len(answer))
             assert n <= T, (
-                f"{example.get('line', 'a pair')} has {n} tokens; expected {T} or less")
-            padding = [self.tok.pad] * (T - n)
-            rows.append(prompt + answer + padding)
-            shown_rows.append(shown + padding)
+                f"{example.get('line', self.tok.decode(prompt))!r:.60} needs {n} tokens; expected "
+                f"{T} or less")
+            rows.append((prompt + answer + [self.tok.pad] * T)[:T])
+            blanks.append((blank + [False] * T)[:T])
         self.rows = torch.tensor(rows)
-        self.shown = torch.tensor(shown_rows)
-
-    def encode_pair(self, record):
-        """Return three lists of ids, a prompt; its answer and eos; and both, with blank_id in the
-        blanks; and the example of this record."""
-        tok = self.tok
-        assert record['answer'] or self.causal or self.blank_kind != 'answer', (
-            f"{record.get('line', record)} has no answer; only a causal generator needs none")
-        encode_prompt = tok.encode_chat if self.chat_template else self.encode
-        prompt = encode_prompt(record['prompt'])
-        answer = self.encode(record['answer'])
-        if self.causal:                         # eos is generated, too
-            return prompt, answer + [tok.eos], prompt + [tok.blank_id] * (len(answer) + 1), record
-        # A completion is the whole text, so the answer is, too. Prompts.cases() makes the prompt,
-        # because it shows the blanks.
-        example = record | {'answer': tok.decode(prompt + answer)}
-        del example['prompt']
-        shown = prompt + [tok.blank_id] * len(answer) + [tok.eos]
-        return prompt, answer + [tok.eos], shown, example
-
-    def encode_marked(self, record):
-        """Return the same for a prompt with marked blanks. Here the first list is the whole text
-        (the answer, if there is one), and the second only eos."""
-        tok = self.tok
-        # Text between blanks is encoded by itself, so that no token spans a blank.
-        shown = []
-        for part in record['prompt'].split(BLANK):
-            shown += self.encode(part) + [tok.blank_id]
-        shown.pop()                             # no blank follows the last part
-        text = self.encode(record['answer']) if record['answer'] else shown
-        fits = [other in (id, tok.blank_id) for id, other in zip(text, shown)]
-        assert tok.blank_id in shown, (
-            f"{record.get('line', record)}: expected a blank, {BLANK!r}, for each token to fill")
-        assert len(text) == len(shown) and all(fits), (
-            f"{record.get('line', record)}: the answer is not the prompt with its blanks filled: "
-            f"expected the whole text ({len(shown)} tokens, found {len(text)})")
-        if record['answer']:
-            record = record | {'answer': tok.decode(text)}
-        return text, [tok.eos], shown + [tok.eos], record
-
-    def encode(self, text):
-        """Return the ids of a text, which may not have the sign of a blank if blanks are filled."""
-        assert self.causal or BLANK not in text, (
-            f"{text!r:.80} has the sign {BLANK!r}, which stands for a blank: replace it. (Prompts "
-            "can mark their blanks with it, see blank_kind = 'marked'.)")
-        return self.tok.encode(text)
+        self.blank = torch.tensor(blanks)
+        assert self.blank.any() or self.blank_kind == 'random', (
+            f"blank_kind = '{self.blank_kind}': no text has a blank, or an answer to be one")
+        self.examples = [example for *_, example in encoded]
 
     def typed_prompt(self, prompt, k, seed):
         """Return the Prompts of one prompt: causal, it is continued; else it has marked blanks."""
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
-        data.max_new_tokens = self.max_new_tokens or self.block_size
-        record = {'prompt': prompt, 'answer': '', 'line': 'the prompt'}
-        data.make_rows([record], [], self.block_size)
-        # a reward that asks for these gets none
-        del data.examples[0]['answer'], data.examples[0]['line']
+        data.make_rows([data.encode({'prompt': prompt, 'answer': ''})])
+        data.rows_of = {'train': [0]}
+        del data.examples[0]['answer']          # a reward that asks for it gets none
         return data.prompts('train', 1, k, seed)
 
     def prompts(self, split, n, k, seed, step=0, purpose=''):
@@ -341,7 +310,7 @@ class Dataset:
                 may_be_blank &= tokens != tok.eos
             blank = self.draw_blanks(may_be_blank, rng, is_suffix)
         else:
-            blank = self.shown[row] == tok.blank_id
+            blank = self.blank[row]
         if self.causal:
             # All from the first blank on is generated, also where the original ends and padding
             # follows: a completion may be longer.
@@ -378,12 +347,12 @@ def random_blanks(may_be_blank, rng, suffix, low, high, span):
     key = torch.from_numpy(np.take_along_axis(key_of_run, run, 1))                      # (n, T)
     if suffix:                                  # the last positions have the lowest keys
         key = -torch.arange(T).expand(n, T)
-    # argsort twice gives each position its place in the order of the keys. The first `count` places
-    # are blank. Keys are below 1, so what may not be blank comes last.
-    place = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
+    # argsort twice gives each position its rank among the keys. The first `count` are blank. Keys
+    # are below 1, so what may not be blank comes last.
+    rank = key.masked_fill(~may_be_blank, 2).argsort(dim=1, stable=True).argsort(dim=1)
     share = torch.from_numpy(rng.uniform(low, high, size=(n, 1)))
     count = (share * may_be_blank.sum(1, keepdim=True)).round().clamp(min=1)            # (n, 1)
-    return (place < count) & may_be_blank
+    return (rank < count) & may_be_blank
 
 
 # ---- records: prompts and answers of your own ----------------------------------------------------
@@ -393,35 +362,29 @@ def random_blanks(may_be_blank, rng, suffix, low, high, span):
 #
 #     {"prompt": "3h05m=", "answer": "185"}
 #
-# Objects without an answer, which then none may have, are prompts to be continued. Other names are
-# columns, which rewards can ask for, and so is `line`, such as 'mine.jsonl, line 3'.
-
-
-def read_text(path):
-    """Return the text of a UTF-8 file."""
-    try:
-        return Path(path).read_text('utf-8-sig')
-    except UnicodeDecodeError as e:
-        line = 1 + e.object[:e.start].count(b'\n')
-        raise AssertionError(f"{path}, line {line}: expected UTF-8, not {e.object[e.start:][:9]} "
-                             f"({e.reason})") from e
+# Objects without an answer are prompts to be continued. Other names are columns, which rewards can
+# ask for, and so is `line`, such as 'mine.jsonl, line 3'.
 
 
 def read_records(path):
     """Return the records of a file, dicts with 'prompt' and 'answer'. An error names the first line
     that is no record."""
     records = []
-    for number, line in enumerate(read_text(path).split('\n'), 1):
-        place = f'{Path(path).name}, line {number}'      # whichever folder it is in
+    for number, line in enumerate(Path(path).read_bytes().split(b'\n'), 1):
+        name = f'{Path(path).name}, line {number}'      # whichever folder it is in
         try:
             if line.strip():
-                records.append(as_record({'line': place} | json.loads(line)))
+                records.append(as_record({'line': name} | json.loads(line, object_pairs_hook=once)))
         except Exception as e:
-            why = repr(e)[:100].replace('line 1 ', '')      # json sees one line
-            raise AssertionError(
-                f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both in '
-                f'quotes, or a prompt alone ({why})') from None
+            fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
+                 f'prompt alone ({e!r:.100})')
     return records
+
+
+def once(pairs):
+    """Return the dict of (name, value) pairs, whose names must differ."""
+    assert len(dict(pairs)) == len(pairs), "a name comes twice"
+    return dict(pairs)
 
 
 def as_record(text):
@@ -431,23 +394,25 @@ def as_record(text):
     if type(text) in (tuple, list):
         text = dict(zip(('prompt', 'answer'), text, strict=True))
     record = {'answer': ''} | text
-    reserved = record.keys() & {'prompts', 'completion', 'completions', 'text', 'texts', 'ended'}
-    assert not reserved, f"{reserved} cannot be columns: rewards get these from the run"
     (record['prompt'] + record['answer']).encode()          # raises if they are no text
     return record
 
 
 def is_answer(completion, answer):
-    """verify() of records: 1.0 if the completion is the answer, else 0.0."""
-    return float(completion.strip() == answer.strip())
+    """verify() of records: 1.0 if the completion is the answer, else 0.0. Nothing is no answer."""
+    return float(completion.strip() == answer.strip() != '')
 
 
-# ---- running text: the paragraphs of a file, and a check for unknown words ------------------------
+# ---- running text: the paragraphs of a file, and a check for unknown words -----------------------
 
 
 def paragraphs_of(path):
     """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
-    return [part for part in re.split(r'\n\s*\n', read_text(path)) if part.strip()]
+    try:
+        text = Path(path).read_text('utf-8-sig')
+    except UnicodeDecodeError as e:
+        fail(f"{path}: {e}")
+    return [part for part in re.split(r'\n\s*\n', text) if part.strip()]
 
 
 def checker(texts):
@@ -479,10 +444,10 @@ def known_words(words, prompt, text, ended):
             return 0.0
         text += ' ' * ended     # no edge of a window has cut the last word of a text that has ended
         spans = [(len(prompt), len(text))]
-    elif len(prompt) == len(text):
+    elif len(text) > len(prompt):       # tokens have several characters: all words are looked up
+        spans = [(0, len(text))]
+    else:                               # (shorter: the last blank is an eos, which is not shown)
         spans = [match.span() for match in re.finditer(f'{BLANK}+', prompt)]
-    else:                                       # a token can have several characters
-        spans = spans_between(re.split(f'{BLANK}+', prompt), text)
     spaced = re.sub(r'[\W\d_]', ' ', text)
     hits = []
     for word in re.finditer(WORD + '|(?<= )(?= )', text):
@@ -491,18 +456,3 @@ def known_words(words, prompt, text, ended):
         if any(left <= stop and start <= right for start, stop in spans):
             hits.append(spaced[max(0, left - 1):right + 1] in words)
     return sum(hits) / max(1, len(hits))
-
-
-def spans_between(pieces, text):
-    """Return (start, stop) of what stands between the pieces of a text, each of which is as far to
-    the left as it can be, but the last at the end; the whole text if it has not these pieces."""
-    first, *others = pieces
-    start = len(first)
-    spans = []
-    for i, piece in enumerate(others, 1):
-        stop = text.rfind(piece) if i == len(others) else text.find(piece, start)
-        if stop < start:
-            return [(0, len(text))]
-        spans.append((start, stop))
-        start = stop + len(piece)
-    return spans

@@ -29,7 +29,7 @@ from run.networks import open_networks
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
 out = 'out/network.pt'      # new checkpoint to write; a run names those of its recipes itself
-dataset = 'arithmetic'      # a module of data/ | FILE.jsonl | FILE.txt
+dataset = 'arithmetic'      # a module of data/ | FILE.py | FILE.jsonl | FILE.txt
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken. (A
                             # classifier `against` a network has that network's tokenizer.)
 kind = 'fill'               # 'fill' blanks | 'causal': left to right | 'classifier'

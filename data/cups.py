@@ -1,8 +1,8 @@
 """A game: under which cup is the ball? Pairs such as `b ea ca dc de db eb ba ..=` and `d`.
 
 A ball lies under one of five cups, a to e. A prompt names this cup, and then up to eight swaps (in
-data/cups20.py twenty): ea swaps the cups e and a, and .. swaps nothing. The answer is the cup where
-the ball ends. Most texts answer at once (`d`); a share of them thinks first: a colon, and then
+extras/studies/cups20.py twenty): ea swaps the cups e and a, and .. swaps nothing. The answer is the
+cup where the ball ends. Most texts answer at once (`d`); a share of them thinks first: a colon, and then
 where the ball is after each swap (`:bbbbdddd`), so that the last letter is the answer."""
 import random
 

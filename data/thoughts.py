@@ -9,9 +9,8 @@ from dataset import BLANK
 N_SWAPS = 8
 
 
-def texts(backwards=False, n_train=100_000):
-    """Return n_train training records and 512 that are held out. backwards: thoughts are written
-    from the last one to the first."""
+def texts(n_train=100_000):
+    """Return n_train training records and 512 that are held out."""
     rng = random.Random(2402)
     prompts = {}                                # a dict, because the order of a set is not fixed
     while len(prompts) < 512 + n_train:
@@ -22,7 +21,5 @@ def texts(backwards=False, n_train=100_000):
         blanks = rng.sample(range(N_SWAPS), n_blanks)
         thoughts = follow(prompt)
         shown = ''.join(BLANK if t in blanks else cup for t, cup in enumerate(thoughts))
-        if backwards:
-            shown, thoughts = shown[::-1], thoughts[::-1]
         records.append({'prompt': prompt + shown, 'answer': prompt + thoughts})
     return records[512:], records[:512]

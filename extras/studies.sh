@@ -146,11 +146,12 @@ j() { # fixed schedules of passes, and learned ones at four costs
 }
 
 k() { # orders and passes on three tasks in which the order matters; seed 1
-    for data in thoughts thoughts_backwards carries; do
-        recipe=config/networks/generator_${data%_backwards}.py
+    for data in data/thoughts.py extras/studies/{thoughts_backwards,carries}.py; do
+        name=$(basename $data .py)
+        recipe=config/networks/generator_${name%_backwards}.py
         for schedule in "learned 12" {random,left,confident}" "{2,4,8}; do
             read -r order n <<< "$schedule"
-            run=out-studies/k-$data-$order-$n
+            run=out-studies/k-$name-$order-$n
             python train_grpo.py config/grpo_order.py --eval_interval=50 --dataset=$data \
                 --generator=$recipe --fill_order=$order --n_fill_steps=$n --out_dir=$run > $run.txt
             echo $run; grep 'greedy' $run.txt

@@ -20,8 +20,6 @@ import pytest
 import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
-import data.arithmetic
-import data.cups
 import data.docstrings
 from dataset import read_texts
 from run.folder import RunFolder, load_checkpoint
@@ -29,15 +27,17 @@ from run.networks import read_recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
-# Each run reads its texts anew, so they are few; a fork has these, too.
-data.cups.N_TEXTS = 1000
-ALL_EQUATIONS = data.arithmetic.texts()
-FEW_EQUATIONS = [pairs[::8] for pairs in ALL_EQUATIONS]
-data.arithmetic.texts = lambda: FEW_EQUATIONS
 FORK = multiprocessing.get_context('fork')
 RECIPE = """
 n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 10, 16, 'float32'
 block_size = min(block_size, 66)
+"""
+# Each run reads its texts anew, so they are few.
+FEW_EQUATIONS = """
+all_texts = texts
+
+def texts():
+    return [pairs[::8] for pairs in all_texts()]
 """
 PROSE = ["The cat sat on the mat, and the dog ran to the old house by the sea.",
          "If the file cannot be read, the call fails with an error that names the missing file.",
@@ -60,6 +60,9 @@ def toy_repository():
     shutil.copytree(ROOT, REPOSITORY, ignore=unwanted, dirs_exist_ok=True)
     for path in REPOSITORY.glob('config/networks/*.py'):
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
+    for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', 'N_TEXTS = 1000')):
+        with open(REPOSITORY / f'data/{name}.py', 'a') as file:
+            file.write(more)
     (REPOSITORY / 'out').mkdir()
     texts = [f'{text} {i} {PROSE[2]}' for i in range(20) for text in PROSE]
     (REPOSITORY / data.docstrings.CACHE).write_text(json.dumps(texts))

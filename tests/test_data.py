@@ -1,17 +1,21 @@
 """Data: texts become rows and texts again; blanks, prompts and their random numbers; the corpora
 and their verifiers."""
+import functools
 import json
+import os
 import pathlib
 import re
+import shlex
 
 import pytest
 import torch
 
-from data import arithmetic, carries, cups, failure_labels, failures, problems, sums
+from data import arithmetic, cups, failure_labels, failures, problems, sums, thoughts
 from dataset import (BLANK, Dataset, Prompts, Tokenizer, as_record, checker, hold_out, is_answer,
                      make_tokenizer, paragraphs_of, random_blanks, read_records, read_texts,
                      rng_for)
-from processes import ALL_EQUATIONS, refused, write
+from extras.studies import carries, thoughts_backwards
+from processes import TOY, fails, refused, succeeds, write
 
 TOK = Tokenizer('char', 'ab=')
 
@@ -47,12 +51,22 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
     data = toy_data(*pairs, block_size=6)
     assert data.rows.equal(ids('a=b.--', 'ab=bb.', 'b=.---', 'a=b.--', 'ab=bb.', 'b=.---'))
     assert [list(rows) for rows in data.rows_of.values()] == [[0, 1, 2], [3, 4, 5]]
-    assert toy_data(*pairs, max_new_tokens=4).block_size == 7
-    assert toy_data(*pairs, max_new_tokens=2).block_size == 6       # 3 + an answer and its end
-    with pytest.raises(AssertionError, match='a pair has 6 tokens; expected 5'):
+    with pytest.raises(AssertionError, match="'ab=' needs 6 tokens; expected 5"):
         toy_data(*pairs, block_size=5)
-    with pytest.raises(AssertionError, match='line 7 has 3002 tokens; expected 1024'):
+    with pytest.raises(AssertionError, match="line 7' needs 3002 tokens; expected 1024"):
         toy_data({'line': 'line 7', 'prompt': 'a' * 3000, 'answer': 'b'})
+
+
+def test_a_row_has_room_for_max_new_tokens_and_an_answer_may_be_longer():
+    """Nothing learns an answer then; rewards see all of it."""
+    for n, rows in ((4, ('a=b.---', 'ab=bba.')), (2, ('a=b.-', 'ab=bb'))):
+        data = toy_data(('a=', 'b'), ('ab=', 'bba'), causal=True, max_new_tokens=n)
+        assert data.rows[:2].equal(ids(*rows))
+        blank = data.prompts('val', 2, 1, 0).blank
+        assert blank.sum(1).tolist() == [n, n]
+        assert data.examples[1]['answer'] == 'bba'
+    with pytest.raises(AssertionError, match="'ab=' needs 7 tokens; expected 6"):
+        toy_data(('a=', 'b'), ('ab=', ''), causal=True, max_new_tokens=4, block_size=6)
 
 
 def test_running_text_is_cut_into_all_its_windows():
@@ -83,20 +97,41 @@ def test_a_column_says_which_prompts_are_held_out():
         hold_out(texts)
 
 
-def test_a_mistake_in_a_module_of_data_is_one_line(monkeypatch):
-    monkeypatch.setattr(arithmetic, 'texts', lambda: 1 // 0)
-    with pytest.raises(AssertionError, match='data/arithmetic.py is damaged.*ZeroDivisionError'):
-        read_texts.__wrapped__('arithmetic')
-    monkeypatch.undo()
-    monkeypatch.setattr(arithmetic, 'verify', 1.0, raising=False)
-    refused('verify is no function', read_texts.__wrapped__, 'arithmetic')
+def records_of(*records):
+    """Write records to a file of JSON lines. Return what read_texts() makes of it."""
+    read_texts.cache_clear()
+    return read_texts(write('mine.jsonl', '\n'.join(map(json.dumps, records))))
 
 
-def test_what_is_held_out_is_not_trained_on_even_if_its_columns_differ():
-    lines = [json.dumps({'prompt': f'p{i % 30}', 'answer': '', 'level': i, 'held_out': i < 9})
-             for i in range(60)]
-    train, held_out, _ = read_texts.__wrapped__(write('twice.jsonl', '\n'.join(lines)))
-    assert sorted(len(part) for part in (train, held_out)) == [9, 42]
+def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says():
+    train, held_out, _ = records_of(*[
+        {'prompt': f'p{i % 30}=', 'answer': f'{i}', 'held_out': i < 9} for i in range(60)])
+    assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
+    prompts = {record['prompt'] for record in train}
+    assert len(train) == 42 and prompts == {f'p{i}=' for i in range(9, 30)}
+
+
+def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():
+    """As in a game whose prompt is always the same, and whose secret is a column."""
+    train, held_out, _ = records_of(*[
+        {'prompt': ':', 'secret': i % 15, 'answer': f'{i}', 'held_out': i < 3} for i in range(45)])
+    assert [record['secret'] for record in held_out] == [0, 1, 2]
+    assert [record['secret'] for record in train] == 3 * list(range(3, 15))
+    data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
+    cases = data.prompts('val', 9, 1, 0).cases(data.rows[-3:])
+    assert sorted(case['secret'] for case in cases) == [0, 1, 2]
+
+
+def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts():
+    """A game of 15 letters is held out by the ways in which it was played."""
+    read_texts.cache_clear()
+    train, held_out, _ = read_texts(write('game.py', """
+def texts():
+    texts = [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(45)]
+    return texts, texts[:15]
+"""))
+    assert train == [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(15, 45)]
+    assert len(held_out) == 15
 
 
 def test_a_file_of_your_own_is_a_dataset():
@@ -108,14 +143,13 @@ def test_a_file_of_your_own_is_a_dataset():
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
     assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
-    with pytest.raises(AssertionError, match='line 3 has no answer'):
-        read_texts(write('some.jsonl', '\n'.join(lines[:2] + bare)))
     for name in ('pairs.csv', 'pairs.json', 'pairs.JSONL'):
         refused('FILE.jsonl', read_texts, write(name, lines[0]))
+    refused("similar names: ['arithmetic'", read_texts, 'arithmetics')
     latin = 1000 * '{"prompt": "a"}\n\n' + '{"prompt": "caf\u00e9"}'
     pathlib.Path('latin.txt').write_bytes(latin.encode('latin-1'))
-    for read in (read_records, paragraphs_of):
-        refused('latin.txt, line 2001: ', read, 'latin.txt')
+    refused('latin.txt, line 2001: ', read_records, 'latin.txt')
+    refused("latin.txt: 'utf-8' codec can't decode", paragraphs_of, 'latin.txt')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify = read_texts(write('cats.txt', cats))
@@ -123,19 +157,25 @@ def test_a_file_of_your_own_is_a_dataset():
     with pytest.raises(AssertionError, match='short.txt'):
         read_texts(write('short.txt', 'one'))
     train, held_out, _ = read_texts(write('signs.txt', cats.replace('s', BLANK)))
-    for causal, words in ((False, 'has the sign'), (True, 'lacks the characters')):
-        with pytest.raises(AssertionError, match=words):
-            Dataset(train, held_out, make_tokenizer('char', 'signs.txt'), causal)
+    with pytest.raises(AssertionError, match=r"lacks the characters \['_'\]"):     # of a blank
+        Dataset(train, held_out, make_tokenizer('char', 'signs.txt'), False)
+
+
+@pytest.mark.parametrize('source, verify', [('', is_answer), ('verify = abs', abs)])
+def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
+    """Without a verify() what is right is the answer. Pairs can be lists."""
+    read_texts.cache_clear()
+    write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
+    assert read_texts('mine.py') == ([{'prompt': 'a=', 'answer': 'b'}],
+                                     [{'prompt': 'a_', 'answer': 'b'}], verify)
+    refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
 
 @pytest.mark.parametrize('line', [
     '{"answer": "b"}', '["a"]', '[' * 10 ** 5, '{"prompt": 3, "answer": 4}',
-    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "ended": 1}',
-    '{"prompt": "a", "text": "b"}'])
+    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "prompt": "b"}'])
 def test_a_line_that_is_no_record_is_named(line):
-    with pytest.raises(AssertionError, match='mine.jsonl, line 2: ') as caught:
-        read_records(write('mine.jsonl', '{"prompt": "a"}\n' + line))
-    assert str(caught.value).count('line ') == 1            # not json's, which is always 1
+    refused('mine.jsonl, line 2: ', read_records, write('mine.jsonl', '{"prompt": "a"}\n' + line))
 
 
 # ---- blanks and prompts --------------------------------------------------------------------------
@@ -225,7 +265,7 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
         case, = prompts.cases(prompts.tokens)
         assert case['prompt'] == text and 'answer' not in case
-    with pytest.raises(AssertionError, match='the prompt has 8 tokens; expected 6'):
+    with pytest.raises(AssertionError, match='needs 8 tokens; expected 6'):
         toy_data('a' * 9, block_size=6).typed_prompt('_' * 7, 1, 0)
 
 
@@ -254,13 +294,23 @@ def test_marked_blanks_stand_where_the_prompt_has_them():
 
 
 @pytest.mark.parametrize('prompt, answer', [
-    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', 'bab'), ('aab', 'aab')])
-def test_a_marked_prompt_with_another_answer_or_without_a_blank_is_named(prompt, answer):
+    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', 'bab')])
+def test_a_marked_prompt_with_another_answer_is_named(prompt, answer):
     lines = [json.dumps({'prompt': f'{"a" * i}_', 'answer': 'a' * i + 'b'}) for i in range(40)]
     lines.append(json.dumps({'prompt': prompt, 'answer': answer}))
     train, held_out, _ = read_texts.__wrapped__(write('mine.jsonl', '\n'.join(lines)))
     with pytest.raises(AssertionError, match='^mine.jsonl, line 41: '):
         Dataset(train, held_out, TOK, False, blank_kind='marked')
+
+
+@pytest.mark.parametrize('blank_kind', ['answer', 'marked'])
+def test_texts_without_a_blank_are_refused_if_blanks_are_filled(blank_kind):
+    for blank in ('_', ''):
+        pairs = [('ab', ''), ('ab', blank) if blank_kind == 'answer' else (f'ab{blank}', '')]
+        if blank:
+            assert toy_data(*pairs, blank_kind=blank_kind, tok=Tokenizer('char', 'ab_')).blank.any()
+        else:
+            refused('no text has a blank', toy_data, *pairs, blank_kind=blank_kind)
 
 
 def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():
@@ -279,29 +329,18 @@ def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():
         assert (shown, completion.strip('?'), original) == (prompt, '', expected)
 
 
+def test_a_column_that_only_some_records_have_is_none_for_the_others():
+    data = toy_data({'prompt': 'a', 'level': 3}, {'prompt': 'b', 'topic': 'x'}, causal=True)
+    assert [(example['level'], example['topic']) for example in data.examples[:2]] == [
+        (3, None), (None, 'x')]
+
+
 @pytest.mark.parametrize('causal, blank_kind', [
     (True, 'answer'), (False, 'random'), (False, 'answer')])
 def test_the_text_of_the_file_as_a_completion_is_the_right_answer(causal, blank_kind):
     data = toy_data(('a=', 'bbbb'), causal=causal, blank_kind=blank_kind)
     _, completion, answer = text_of(data.prompts('val', 1, 1, 0))
     assert completion == answer
-
-
-def test_a_module_needs_only_texts(monkeypatch):
-    """Pairs without a verify() are right if they are the answer; what cannot be texts is named."""
-    train, held_out = [('a=', 'b')], [['a_', 'b']]
-    monkeypatch.setattr(problems, 'texts', lambda: (train, held_out))
-    monkeypatch.delattr(problems, 'verify')
-    assert read_texts.__wrapped__('problems')[2] is is_answer
-    for held_out, word in ((None, 'data/problems.py'), ([('a', 5)], 'data/problems.py'),
-                           ([('a', 'b', 'c')], 'data/problems.py')):
-        refused(word, read_texts.__wrapped__, 'problems')
-    # A set has another order in each process. An empty completion would be right if ' ' were.
-    for held_out, word in (([{'prompt': 'a', 'tags': {'b'}}], 'set is not JSON'),
-                           (['a'], 'running text'), ([('b', '')], 'no answer'),
-                           ([('b', ' ')], 'no answer')):
-        with pytest.raises(AssertionError, match=word):
-            read_texts.__wrapped__('problems')
 
 
 # ---- corpora -------------------------------------------------------------------------------------
@@ -320,7 +359,7 @@ def test_arithmetic_and_sums_are_verified():
 
 def test_held_out_equations_are_not_trained_the_other_way_round():
     trained, held_out = [{frozenset(prompt[:5].split('+')) for prompt, _ in pairs}
-                         for pairs in ALL_EQUATIONS]
+                         for pairs in arithmetic.texts()]
     assert not trained & held_out and len(trained | held_out) == 5050
     assert 450 < len(held_out) < 550
 
@@ -339,8 +378,9 @@ LOOKED_UP = {               # the share of known words, by prompt and whole text
     ('th_ c_t sat', 'the cht sat'): 1 / 2,
     ('the c', 'the cat sa'): 1, ('the c', 'the cat ta'): 1 / 2,         # cut by the edge
     ('the__cat', 'the  cat'): 2 / 3,
-    ('the_cat', 'the hat cat'): 2 / 3,                      # one token
-    ('th_ c_t _', 'th12 c3t sat'): 1 / 4,                   # th, c, t, sat
+    ('th_ c_t _', 'th1 c2t 1'): 0,                          # th, c, t
+    ('the c_t_', 'the cut'): 0,                             # the last blank became an eos
+    ('the_cat', 'the hat cat sat'): 3 / 4,      # a token has several letters: all words count
     ('_', '12'): 0,
     ('\u0434_', '\u0434\u0430'): 1, ('\u0434_', '\u0434\u0434'): 0,         # Cyrillic
 }
@@ -381,6 +421,19 @@ def test_sums_with_long_carries_are_right_and_no_held_out_sum_is_trained_on():
     assert len(train) == 300 and len(held_out) == 512 and not seen[0] & seen[1]
 
 
+def test_thoughts_are_right_and_can_be_written_backwards(monkeypatch):
+    monkeypatch.setattr(thoughts, 'texts', functools.partial(thoughts.texts, 300))
+    forwards, backwards = [module.texts() for module in (thoughts, thoughts_backwards)]
+    for records, others in zip(forwards, backwards):
+        for record, other in zip(records, others):
+            text = record['answer']
+            assert thoughts.verify(text) == thoughts_backwards.verify(other['answer']) == 1
+            assert re.fullmatch(record['prompt'].replace('.', r'\.').replace('_', '.'), text)
+            assert other['answer'] == text[:-8] + text[:-9:-1]
+            assert other['prompt'] == record['prompt'][:-8] + record['prompt'][:-9:-1]
+    assert all(record['prompt'].endswith('=' + '_' * 8) for record in forwards[1])
+
+
 def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):
     text = ("Return the number of words in a text, or raise an error if it is empty and has no "
             "words. Nothing happens to a text that is longer than this, whatever its length is.")
@@ -393,7 +446,9 @@ def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypat
     assert [record['label'] for record in labels] == [0, 1]
 
 
-def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_the_answer():
+def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_the_answer(
+        monkeypatch):
+    monkeypatch.setattr(cups, 'N_TEXTS', 1000)
     train, held_out = cups.texts(share=0.5)
     assert not set(dict(train)) & set(dict(held_out)) and len(held_out) == 512
     for prompt, answer in held_out:
@@ -422,3 +477,22 @@ def test_a_name_is_new_has_its_letters_in_order_and_can_be_pronounced():
     train, held_out = names.texts()
     assert not {prompt for prompt, _ in train} & {prompt for prompt, _ in held_out}
     assert all(names.verify(*pair) == 0 for pair in train + held_out)
+
+
+def test_a_run_with_a_dataset_in_python_is_shown_if_its_file_is_named():
+    write('ones.py', """
+def texts():
+    open('ran', 'a').close()
+    pairs = [(f'{i:02}+17=', str(i)) for i in range(99)]
+    return pairs[20:], pairs[:20]
+
+def verify(completion):
+    return float('1' in completion)
+""")
+    words = [*TOY, '--dataset=ones.py', "--rewards={'verify': 1.0}", '--out_dir=run']
+    command = f'python sample.py {shlex.join(["run", *words])}'
+    assert command in succeeds('train_grpo.py', *words)
+    os.remove('ran')
+    fails(command, 'sample.py', 'run')
+    assert not os.path.exists('ran')            # no checkpoint runs a program
+    assert 'verify' in succeeds('sample.py', 'run', '--dataset=ones.py', '--num_samples=1')

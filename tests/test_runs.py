@@ -489,7 +489,7 @@ MISTAKES = {
     '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
-    '--chat_template=True': 'chat_template', '--blank_kind=marked': 'expected a blank',
+    '--chat_template=True': 'chat_template', '--blank_kind=marked': 'the answer is not the prompt',
     '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size',
     '--temperature=1e-40': 'temperature',
     f'--generator={EQUATIONS} --blank_kind=answer --n_fill_steps=2': 'passes',
@@ -548,7 +548,7 @@ def test_prompts_without_an_answer_need_the_length_of_completions():
     write('asked.jsonl', '\n'.join(f'{{"prompt": "{i}+1="}}' for i in range(99)))
     flags = [f'--generator={EQUATIONS}', '--dataset=asked.jsonl', '--rewards={"distinct": 1.0}']
     fails('expected --max_new_tokens', *command(*flags))
-    fails('has room for', *command(*flags, '--max_new_tokens=99'))
+    fails('needs 103 tokens; expected 10', *command(*flags, '--max_new_tokens=99'))
     train(*flags, '--max_new_tokens=3', '--max_iters=1')
     assert read_log('run')[0]['eval/tokens'] > 1
 

@@ -1,6 +1,6 @@
 # answers at once in nine of ten cases, as generator_think, but thinking takes 22 tokens
 
-dataset = 'cups20'
+dataset = 'extras/studies/cups20.py'
 kind = 'causal'
 blank_kind = 'answer'
 positions = 'learned'
