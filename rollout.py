@@ -99,8 +99,8 @@ class Rollout:
     pass_of: Tensor             # (N, T) in which pass a token was sampled, from 0; -1: it was not,
                                 # because it belongs to the prompt, or comes after the end
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled, plus those
-                                # of the decisions about its place; 0 elsewhere (only for the log:
-                                # the ratio takes logp_old)
+                                # of the decisions about its place; 0 elsewhere. (ppo() compares
+                                # with logp_old: learn() says why)
     kept: Tensor | None         # (M, V) bool: the ids that top-k and top-p kept for a token, in the
                                 # order in which tokens were sampled; None: no filter
     kept_row: Tensor            # (N, T) the row of each sampled token in kept
@@ -215,9 +215,9 @@ def kept_set(logp, top_k=0, top_p=1.0):
     if top_k > 0:
         p[:, top_k:] = 0
     cdf = p.cumsum(-1)
-    # An id is kept if the likelier ids together have less than this. What top_k has set to 0 comes
-    # after all the mass, so it is never kept.
-    keep = cdf - p < top_p * cdf[:, -1:]
+    # An id is kept if the likelier ids together have less than this, and if top_k has not set it to
+    # 0. (The parallel sum of a GPU can rise by a rounding error behind all the mass.)
+    keep = (cdf - p < top_p * cdf[:, -1:]) & (p > 0)
     return keep.scatter(-1, order, keep)        # back into the order of the ids
 
 
@@ -275,7 +275,8 @@ def in_parts(function, model, *tensors):
 
 class TokenStats(NamedTuple):
     """What a policy, as it is now, and a reference say of the tokens that a Rollout sampled: (N, T)
-    each, in nats, 0 where no token was sampled. All are at the temperature that samples."""
+    each, in nats, 0 where no token was sampled. All are at the temperature that samples, but for decisions
+    of a learned order, which have none."""
     logp: Tensor        # of the policy now, among the ids that top-k and top-p kept when sampling
     logp_full: Tensor   # of the policy now, among all ids
     logp_ref: Tensor    # of the reference, among all ids; without a reference that of the policy
@@ -313,14 +314,14 @@ def token_stats(r, policy, reference=None, temperature=1.0):
     states, state_of = r.states(policy)                                     # (S, T), (I, N)
     i = r.pass_of.clamp(0, len(state_of) - 1)                               # (N, T)
     n = torch.arange(len(i), device=i.device)[:, None]                      # (N, 1)
-    # in the example above Rollout . 0 2 for the first sequence and . 1 4 for the last
+    # in the example above Rollout this is . 4 2 for the first sequence and . 1 0 for the last
     return stats_in(states, state_of[i, n], r, policy, reference, temperature)
 
 
 def stats_in(states, state_of, r, policy, reference, temperature):
     """Return the TokenStats of a Rollout whose tokens are seen in states (S, T): state_of (N, T)
-    says in which of them each token is. The features of the reference never change, so the first
-    call keeps them in r.x_ref."""
+    says in which of them each token is. The features of the reference never change, so they are
+    kept in r.x_ref."""
     x = policy(states, r.prompts.k).flatten(0, 1)                           # (S * T, C)
     if reference and r.x_ref is None:
         with torch.no_grad():

@@ -14,8 +14,7 @@ from rollout import token_stats
 from run.machine import as_numbers, print_line
 from run.progress import group_of, show_group
 
-TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the update (cispo: minus "
-                    "advantage x log p)",
+TERMS = {'pg_loss': "minus ratio x advantage, and every ratio is 1 before the update",
          'kl_penalty': "kl_beta x KL; the policy has not moved yet, so it is 0",
          'entropy_bonus': "minus entropy_coef x entropy",
          'loss': "their sum"}
