@@ -480,6 +480,30 @@ def test_a_number_that_is_not_finite_ends_the_run_and_spares_its_checkpoint(max_
     assert load_checkpoint('run')['step'] == 0 and weights('run').isfinite().all()
 
 
+def test_ranks_with_different_knobs_end_at_the_start():
+    def before():
+        if os.environ['RANK'] == '1':
+            sys.argv.append('--seed=2')
+
+    code, text = run(*command(), ranks=2, before=before)
+    assert code == 1 and 'the ranks have different knobs' in text
+    assert not os.path.exists('run') and 'step 0' not in text
+
+
+def test_a_run_says_which_function_of_a_file_nobody_names_and_a_resumed_one_compares_names():
+    text = train(write('mine.py', """
+adv_norm = 'mine'
+def mine(reward, scores):
+    return reward - reward.mean(1, keepdim=True)
+def other(reward, scores):
+    return reward
+"""), '--max_iters=1')
+    assert re.search(r'(?m)^adv_norm: mine\(\) of mine.py$', text)
+    assert re.search(r'(?m)^no knob and no reward: other\(\) of mine.py$', text)
+    fails("keeps its adv_norm, 'mine', not 'other'",
+          *command('mine.py', '--adv_norm=other', '--resume=True'))
+
+
 MISTAKES = {
     '--rewards={}': 'rewards = {}', '--rewards={"jugde":1.0}': 'jugde',
     '--group_size=1': 'group_size = 1', '--judge=config/networks/judge_labels.py': 'vocabulary',
