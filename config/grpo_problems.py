@@ -15,7 +15,7 @@ rewards = {'verify': 1.0, 'stops': 0.5}     # verify: the last number is right
 generator = 'out/smollm2'
 
 group_size = 8
-batch_size = 4              # 9 GB of memory; 8 at a time need 12, 16 at a time 14
+batch_size = 4              # 9 GB of memory; 8 at a time need 12
 gradient_accumulation_steps = 4
 
 temperature = 0.7
