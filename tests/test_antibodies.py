@@ -17,19 +17,22 @@ from test_hf import folder_of
 
 @pytest.fixture(autouse=True)
 def loops():
-    lines = [json.dumps({'prompt': f'Q{v}CAR{n * "_"}WGQ', 'held_out': v in 'DE'})
-             for v in 'ADEFG' for n in (3, 5)]
+    lines = []
+    for v in 'ADEFG':
+        for blanks in ('___', '_____'):
+            record = {'prompt': f'Q{v}CAR{blanks}WGQ', 'held_out': v in 'DE'}
+            lines.append(json.dumps(record))
     write('loops.jsonl', '\n'.join(lines))
 
 
 def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its_w_on():
     v_genes = {'IGHV1-2*01': 'QV-CAR--', 'IGHV1-2*02': 'QICAR', 'IGHV4-4*01': 'QLCAK'}
     j_genes = {'IGHJ1*01': '--FQHWG', 'IGHJ4*01': 'FDYWG', 'IGHJ2*01': 'FDLWR'}
-    prompts = make_prompts(v_genes, j_genes)
-    assert {(prompt.replace('_', ' ').split()[0], prompt.split('_')[-1], held_out)
-            for prompt, held_out in prompts.items()} == {
-                ('QVCAR', 'WG', False), ('QLCAK', 'WR', True)}
-    assert sorted(prompt.count('_') for prompt in prompts) == sorted(2 * [*range(6, 13)])
+    expected = {}
+    for n in range(6, 13):
+        expected['QVCAR' + n * '_' + 'WG'] = False
+        expected['QLCAK' + n * '_' + 'WR'] = True
+    assert make_prompts(v_genes, j_genes) == expected
 
 
 @pytest.mark.parametrize('loop, is_free, net_is_right', [
@@ -37,11 +40,12 @@ def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its
     ('GYMDV', 0, 1), ('NYSDY', 0, 1), ('NPSDR', 0, 0), ('G\nFDY', 0, 1)])
 def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_right):
     """The genes around it have motifs, too."""
-    first, second = [runpy.run_path(ROOT / f'examples/antibodies/{name}.py')
-                     for name in ('free', 'charge')]
-    prompt, completion = [f'MCNGSCA{middle}WDG' for middle in (len(loop) * '_', loop)]
-    assert first['free']([prompt], [completion]) == [is_free]
-    assert second['charge']([prompt], [completion]) == [net_is_right]
+    first = runpy.run_path(ROOT / 'examples/antibodies/free.py')
+    second = runpy.run_path(ROOT / 'examples/antibodies/charge.py')
+    prompts = ['MCNGSCA' + len(loop) * '_' + 'WDG']
+    completions = [f'MCNGSCA{loop}WDG']
+    assert first['free'](prompts, completions) == [is_free]
+    assert second['charge'](prompts, completions) == [net_is_right]
 
 
 def test_pseudo_likelihood_masks_one_blank_at_a_time():
@@ -55,7 +59,8 @@ def test_pseudo_likelihood_masks_one_blank_at_a_time():
         for t in blank.nonzero()[:, 0]:
             state = ids.clone()
             state[t] = model.blank_id
-            logp.append(model.logits(model(state[None]))[0, t].log_softmax(-1)[ids[t]])
+            logits = model.logits(model(state[None]))[0, t]                     # (V,)
+            logp.append(logits.log_softmax(-1)[ids[t]])
         expected.append(torch.stack(logp).mean())
     found = pseudo_likelihood(model, sequences, prompts.blank)
     torch.testing.assert_close(found, torch.stack(expected))
