@@ -66,8 +66,8 @@ def judged(scorer, r):
 
 def distinct(scorer, r):
     """1 / how often the group has this completion."""
-    _, number = distinct_rows(r.sequences)                                      # (N,)
-    groups = number.view(-1, r.prompts.k)                                       # (B, k)
+    _, index = distinct_rows(r.sequences)                                       # (N,)
+    groups = index.view(-1, r.prompts.k)                                       # (B, k)
     return 1 / (groups[:, :, None] == groups[:, None]).sum(2).flatten()
 
 

@@ -12,7 +12,7 @@ from model import NUMBERS_AT_ONCE
 
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
 # V base ids | C channels | M sampled tokens of all sequences | I passes | S different states
-# U different places where tokens were sampled: two sequences in one state share its places
+# U different places, a place is a position in a state: sequences in one state share its places
 
 
 # ---- prompts: sequences with blanks --------------------------------------------------------------
@@ -99,7 +99,7 @@ class Rollout:
     pass_of: Tensor             # (N, T) in which pass a token was sampled, from 0; -1: it was not,
                                 # because it belongs to the prompt, or comes after the end
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled, plus those
-                                # of the decisions about its place; 0 elsewhere. (ppo() compares
+                                # of the decisions when to sample it; 0 elsewhere. (ppo() compares
                                 # with logp_old: learn() says why)
     kept: Tensor | None         # (M, V) bool: the ids that top-k and top-p kept for a token, in the
                                 # order in which tokens were sampled; None: no filter
@@ -113,7 +113,7 @@ class Rollout:
 
     @property
     def is_sampled(self):
-        """The places (N, T) where a token was sampled, bool."""
+        """Where a token was sampled (N, T), bool."""
         return self.pass_of >= 0
 
     @property
@@ -327,7 +327,7 @@ def stats_in(states, state_of, r, policy, reference, temperature):
         with torch.no_grad():
             r.x_ref = reference(states, r.prompts.k).flatten(0, 1)
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
-    place = state_of[n, t] * states.size(1) + t                             # (M,) rows of x
+    place = state_of[n, t] * states.size(1) + t                             # (M,) as rows of x
 
     def part(place, actions, row):
         # tokens that were sampled at one place of one state share a distribution
@@ -358,13 +358,13 @@ def stats_with_blanks(is_blank, r, policy, reference, temperature):
 
 def decision_stats(r, policy, x, reference=None):
     """Return the five numbers of TokenStats, (N, T) each, of the decisions of a learned order: of
-    each place the sum over the passes in which it was open. x (S * T, C): features of the policy in
+    each blank the sum over the passes in which it was open. x (S * T, C): features of the policy in
     the states that sampled."""
-    _, number = r.states(policy)                                            # (I, N)
-    passes = torch.arange(len(number), device=x.device)[:, None, None]      # (I, 1, 1)
+    _, state_of = r.states(policy)                                          # (I, N)
+    passes = torch.arange(len(state_of), device=x.device)[:, None, None]      # (I, 1, 1)
     is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
     i, n, t = is_open.nonzero(as_tuple=True)                                # (D,) each
-    place = number[i, n] * r.sequences.size(1) + t
+    place = state_of[i, n] * r.sequences.size(1) + t                        # (D,) as rows of x
     is_now = (r.pass_of[n, t] == i).long()
 
     def logits(model, x):                       # (D, 2), to wait and to fill it now
