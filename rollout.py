@@ -275,8 +275,8 @@ def in_parts(function, model, *tensors):
 
 class TokenStats(NamedTuple):
     """What a policy, as it is now, and a reference say of the tokens that a Rollout sampled: (N, T)
-    each, in nats, 0 where no token was sampled. All are at the temperature that samples, but for decisions
-    of a learned order, which have none."""
+    each, in nats, 0 where no token was sampled. All are at the temperature that samples; decisions
+    of a learned order, which are added, have none."""
     logp: Tensor        # of the policy now, among the ids that top-k and top-p kept when sampling
     logp_full: Tensor   # of the policy now, among all ids
     logp_ref: Tensor    # of the reference, among all ids; without a reference that of the policy

@@ -72,7 +72,8 @@ def check_objective(f):
     yield 'loss and numbers are (N, T)', fits, ''
     halves = [loss(logp, rows)[0] for rows in (slice(N // 2), slice(N // 2, N))]
     yield ('half of the sequences have the loss that they have among all',
-           torch.allclose(torch.cat(halves), whole, **CLOSE), 'ranks and micro-steps would change it')
+           torch.allclose(torch.cat(halves), whole, **CLOSE),
+           'ranks and micro-steps would change it')
     x = logp_old.clone().requires_grad_()
     push, = torch.autograd.grad((loss(x)[0] * is_sampled).sum(), x)
     yield ('before the first update good tokens become likelier, bad ones less',
@@ -152,6 +153,6 @@ def check(*words):
 if __name__ == "__main__":
     results = check(*words_of(__doc__, 1))
     for knob, sentence, is_true, follows in results:
-        print(f"{'ok ' if is_true else 'NOT'} {knob}: {sentence}{'' if is_true else ': ' + follows}")
+        print(f'ok  {knob}: {sentence}' if is_true else f'NOT {knob}: {sentence}: {follows}')
     if not results:
         print("none of these files puts a function in the place of ours")

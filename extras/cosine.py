@@ -32,7 +32,8 @@ if __name__ == "__main__":
     # What is compared is the likelihood alone. With an estimate the prompts get the random numbers
     # of its masks.
     path, *words = words_of(__doc__, 2)
-    run, networks = open_run(path, *words, '--adv_norm=none', '--objective=ppo', '--loss_norm=token')
+    run, networks = open_run(path, *words, '--adv_norm=none', '--objective=ppo',
+                             '--loss_norm=token')
     name, grpo.likelihood = grpo.likelihood, 'trajectory'       # of the reward `kl`
     assert name != 'trajectory', "expected the file of a paper that estimates the likelihood"
     for label, network in networks.items():

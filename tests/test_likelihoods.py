@@ -303,7 +303,8 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
         assert (hidden & (r.sequences != TOK.pad)).any()
 
 
-@pytest.mark.parametrize('kind, drawn, share', [('one_pass', 0.15, 0.9), ('random_share', 0.0, 0.5)])
+@pytest.mark.parametrize('kind, drawn, share', [
+    ('one_pass', 0.15, 0.9), ('random_share', 0.0, 0.5)])
 def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_a_random_share_are_the_trajectory(
         kind, drawn, share, knobs):
     """If one pass filled all: then it is the state that sampled."""
