@@ -1,8 +1,8 @@
 """Networks of transformers in the place of a GPT: a folder that save_pretrained() wrote, or one
 that was downloaded from the hub.
 
-    python train_grpo.py config/grpo_smollm2.py --generator=FOLDER --dataset=mine.jsonl
-    python -m extras.export out-smollm2 my-folder           # write the policy of a run for others
+    python train_grpo.py config/grpo_problems.py --generator=FOLDER --dataset=mine.jsonl
+    python -m extras.export out-problems my-folder          # write the policy of a run for others
 
 The folder brings its own tokenizer. A ...ForMaskedLM fills blanks, any other network generates.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6

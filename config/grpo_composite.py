@@ -3,6 +3,8 @@
 # reward: start 0.376, line to beat 0.811, policy 1.048, 1.036, 1.060; seeds 1, 2, 3 (with
 # --adv_norm=std 1.040, 1.084, 1.048); 159 s of an idle Intel Xeon (159 s of CPU time),
 # besides pretraining
+# Words that begin with s: start 4.9 %, line to beat 20.3 %, policy 98.5, 98.2, 97.4 % (with
+# --adv_norm=std 97.9, 97.3, 97.8 %) with --rewards="{'verify': 1.0, 'alliteration': 1.0}"
 
 from collections import Counter
 
@@ -45,4 +47,13 @@ def diversity(prompts, completions):
         words = set(completion.split())
         only_here = sum(count[prompt, word] == 1 for word in words)
         scores.append(only_here / max(1, len(words)))
+    return scores
+
+def alliteration(completions):
+    """Share of the words of a completion, without its first, that begin with s, each counted once.
+    """
+    scores = []
+    for completion in completions:
+        words = completion.split()[1:]
+        scores.append(len({word for word in words if word[0] in 'sS'}) / max(1, len(words)))
     return scores

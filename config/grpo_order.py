@@ -4,6 +4,7 @@
 # verify: start 22.3 %, line to beat 23.0 %, policy 99.1, 99.3, 99.2 %; seeds 1, 2, 3. Generators of
 # seeds 2 and 3: 22.9 -> 95.2, 21.5 -> 97.5. From nothing to the end 145 s of an idle Intel Xeon
 # (138 s of CPU time), 85 s of an AMD EPYC
+# passes that cost something: extras/studies/grpo_order_cost.py
 # other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 
 dataset = 'thoughts'

@@ -6,10 +6,9 @@
 
 dataset = 'mine.jsonl'
 blank_kind = 'answer'
-rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_alliteration.py
+rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_composite.py
 
 generator = 'config/networks/generator_pairs.py'
-judge = 'config/networks/judge_pairs.py'     # if rewards has 'judge'
 
 group_size = 8
 batch_size = 32

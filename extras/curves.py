@@ -1,16 +1,13 @@
 """Draw the log of a run, or of several in one picture, as a PNG in the first run's folder.
 
     python -m extras.curves out-grpo                        # out-grpo/curves.png
-    python -m extras.curves out-grpo out-other              # out-grpo/compare.png
-
-extras.compare calls report(), for several seeds of each variant."""
+    python -m extras.curves out-grpo out-other              # out-grpo/compare.png"""
 import contextlib
 import json
 import os
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
 from run.command import fail_unknown, reading, words_of
@@ -69,55 +66,6 @@ def save(figure, path):
     assert Path(path).parent.is_dir(), f"{path} was not drawn: {Path(path).parent} is no folder"
     figure.savefig(path)
     print(f"wrote {path}")
-
-
-def curves_by(clock, goal, groups):
-    """Return 101 times, from 0 to the end of the run that ends first, and {variant: (seeds, 101)}:
-    the goal at these times, interpolated between the lines of the logs."""
-    points = {}
-    for folder in sum(groups.values(), []):
-        check_goal(folder, goal)
-        points[folder] = points_of(folder, clock, goal)
-    times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
-    curves = {}
-    for name, folders in groups.items():
-        curves[name] = np.array([np.interp(times, *points[folder]) for folder in folders])
-    return times, curves
-
-
-def print_row(name, means, errors, digits):
-    """Print every 25th of 101 numbers, with its error."""
-    cells = [f'{mean:{digits}} +- {error:{digits}}' for mean, error in zip(means, errors)]
-    print(f'{name:16}', *[f'{cell:>18}' for cell in cells[::25]])
-
-
-def report(groups, goal, path):
-    """Print tables of a number of the log, and draw it: mean +- standard deviation over seeds, by
-    step and by the seconds of the processor. groups {variant: folders of its runs, a seed each}.
-
-    The tables have the start, each quarter and the end. Below them stand the differences to the
-    first variant, seed by seed: their mean +- its standard error."""
-    figure = Figure(figsize=(11, 4))
-    panels = figure.subplots(1, 2, sharey=True)
-    first, *others = groups
-    for ax, clock in zip(panels, ('step', 'cpu_seconds')):
-        times, curves = curves_by(clock, goal, groups)
-        print(f'\n{clock:16}', *[f'{time:>18.1f}' for time in times[::25]])
-        for name, curve in curves.items():      # (seeds, 101)
-            mean = curve.mean(0)
-            std = curve.std(0, ddof=1)
-            print_row(name, mean, std, '.3f')
-            ax.plot(times, mean, label=name)
-            ax.fill_between(times, mean - std, mean + std, alpha=0.2)
-        print(f'minus {first}')
-        for name in others:
-            gap = curves[name] - curves[first]
-            print_row(name, gap.mean(0), gap.std(0, ddof=1) / len(gap) ** 0.5, '.4f')
-        ax.set_xlabel(clock)
-    ax.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    figure.suptitle(f'{goal}: mean and standard deviation over seeds')
-    print()
-    save(figure, path)
 
 
 if __name__ == "__main__":

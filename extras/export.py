@@ -1,7 +1,7 @@
 """Write the policy of a run as a folder that transformers can open. The run must have started from
 such a folder.
 
-    python -m extras.export out-smollm2 my-folder"""
+    python -m extras.export out-problems my-folder"""
 import os
 
 from run.command import fail, words_of

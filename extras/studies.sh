@@ -17,7 +17,7 @@ study() { # folder, words of extras.compare: a table and a picture for each of t
     done
 }
 
-long="config/grpo_think.py config/grpo_cups20.py --max_iters=40"
+long="config/grpo_think.py extras/studies/grpo_cups20.py --max_iters=40"
 papers=()
 for paper in grpo dr_grpo dapo rloo gspo cispo maxrl; do
     papers+=("$paper=config/papers/$paper.py --learn_from=all")      # DAPO without its sampling
@@ -42,7 +42,7 @@ b() { # sixteen updates a step; GSPO also with a clip a hundred times as wide
 
 c() { # what an advantage is divided by: with one reward, and with two
     study c-one $long --seeds=1,2,3,4,5 "${rules[@]}"
-    two="config/grpo_config.py config/grpo_repeats.py"
+    two="config/grpo_config.py extras/studies/grpo_repeats.py"
     goals="eval/reward eval/verify eval/repeats" study c-two $two --seeds=1,2,3,4,5 "${rules[@]}"
     for lr in 3e-4 3e-3; do
         study c-one-$lr $long --learning_rate=$lr --seeds=1,2,3 "${rules[@]}"
@@ -141,14 +141,16 @@ j() { # fixed schedules of passes, and learned ones at four costs
     for cost in 0 0.03 0.1 0.2; do
         variants+=("learned$cost=--rewards={'verify':1.0,'passes':-$cost}")
     done
-    goals="eval/verify eval/passes eval/pass@4" study j config/grpo_order_cost.py \
+    goals="eval/verify eval/passes eval/pass@4" study j extras/studies/grpo_order_cost.py \
         --eval_interval=50 --seeds=1,2 "${variants[@]}"
 }
 
 k() { # orders and passes on three tasks in which the order matters; seed 1
-    for data in data/thoughts.py extras/studies/{thoughts_backwards,carries}.py; do
+    thoughts=config/networks/generator_thoughts.py
+    for task in "data/thoughts.py $thoughts" "extras/studies/thoughts_backwards.py $thoughts" \
+            "extras/studies/carries.py extras/studies/generator_carries.py"; do
+        read -r data recipe <<< "$task"
         name=$(basename $data .py)
-        recipe=config/networks/generator_${name%_backwards}.py
         for schedule in "learned 12" {random,left,confident}" "{2,4,8}; do
             read -r order n <<< "$schedule"
             run=out-studies/k-$name-$order-$n
@@ -159,53 +161,35 @@ k() { # orders and passes on three tasks in which the order matters; seed 1
     done
 }
 
-rate() { # experiment, steps between evaluations, learning rates; seed 1
-    for lr in "${@:3}"; do
+rate() { # name, words, steps between evaluations, learning rates: all evaluations of seed 1
+    mkdir -p out-studies
+    for lr in "${@:4}"; do
         run=out-studies/rates-$1-$lr
-        [ -e "$run.txt" ] || python train_grpo.py "config/grpo_$1.py" "--eval_interval=$2" \
-            "--learning_rate=$lr" "--out_dir=$run" ${more[@]+"${more[@]}"} > "$run.part"
-        [ -e "$run.txt" ] || mv "$run.part" "$run.txt"
-        python - "$run" <<'PYTHON'
-import json, sys
-from extras.curves import read_log
-run = sys.argv[1]
-goal = 'eval/' + json.load(open(f'{run}/config.json'))['goal']
-values = {line['step']: line[goal] for line in read_log(run) if goal in line}
-*_, end = values.values()
-lowest = min(values, key=values.get)
-print(f"{run}: start {values[0]:.3f}, lowest {values[lowest]:.3f} after {lowest}, end {end:.3f}")
-PYTHON
+        if [ ! -e "$run.txt" ]; then
+            python train_grpo.py $2 "--eval_interval=$3" "--learning_rate=$lr" "--out_dir=$run" > "$run.part"
+            mv "$run.part" "$run.txt"
+        fi
+        echo "$run"; grep greedy "$run.txt"
     done
 }
 
 rates() { # three learning rates of every small experiment
-    mkdir -p out-studies
-    python - <<'PYTHON'
-import json, random
-cases = random.Random(0).sample([(h, m) for h in range(1, 10) for m in range(60)], 300)
-with open('out-studies/mine.jsonl', 'w') as file:
-    for h, m in cases:
-        print(json.dumps({'prompt': f'{h}h{m:02}m=', 'answer': str(60 * h + m)}), file=file)
-PYTHON
-    more=()
-    rate think 10 3e-4 1e-3 3e-3
-    rate think_cost 10 3e-4 1e-3 3e-3
-    rate config 25 1.3e-3 4e-3 1.2e-2
-    rate causal 15 7e-4 2e-3 6e-3
-    rate labels 5 1.7e-4 5e-4 1.5e-3
-    rate alliteration 10 3e-4 1e-3 3e-3
-    rate passes 50 7e-4 2e-3 6e-3
-    rate composite 10 3e-4 1e-3 3e-3
-    rate docstrings 50 7e-4 2e-3 6e-3
-    more=(--dataset=out-studies/mine.jsonl)
-    rate pairs 20 3e-4 1e-3 3e-3
+    rate think config/grpo_think.py 10 3e-4 1e-3 3e-3
+    rate think_cost "config/grpo_think.py --rewards={'verify':1.0,'length':-1.0} --adv_norm=none --max_iters=200" 10 3e-4 1e-3 3e-3
+    rate config config/grpo_config.py 25 1.3e-3 4e-3 1.2e-2
+    rate causal config/grpo_causal.py 15 7e-4 2e-3 6e-3
+    rate labels config/grpo_labels.py 5 1.7e-4 5e-4 1.5e-3
+    rate alliteration "config/grpo_composite.py --rewards={'verify':1.0,'alliteration':1.0}" 10 3e-4 1e-3 3e-3
+    rate passes config/grpo_passes.py 50 7e-4 2e-3 6e-3
+    rate composite config/grpo_composite.py 10 3e-4 1e-3 3e-3
+    rate docstrings config/grpo_docstrings.py 50 7e-4 2e-3 6e-3
+    python -m extras.tasks times 1000 > out-studies/mine.jsonl
+    rate pairs "config/grpo_pairs.py --dataset=out-studies/mine.jsonl" 20 3e-4 1e-3 3e-3
 }
 
 pretrained() { # three learning rates of the models of others
-    mkdir -p out-studies
-    more=()
-    rate smollm2 15 7e-6 2e-5 6e-5
-    rate problems 8 1e-5 2e-5 4e-5
+    rate sums extras/studies/grpo_sums.py 15 7e-6 2e-5 6e-5
+    rate problems config/grpo_problems.py 8 1e-5 2e-5 4e-5
 }
 
 for name in ${*:-a b c d e f g h i j k rates pretrained}; do

@@ -58,7 +58,8 @@ def toy_repository():
     unwanted = shutil.ignore_patterns('out*', '.*', '__pycache__', 'wandb', 'tests', 'venv',
                                       '*.jsonl', 'mine*')
     shutil.copytree(ROOT, REPOSITORY, ignore=unwanted, dirs_exist_ok=True)
-    for path in REPOSITORY.glob('config/networks/*.py'):
+    for path in [*REPOSITORY.glob('config/networks/*.py'),
+                 *REPOSITORY.glob('extras/studies/generator_*.py')]:
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
     for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', 'N_TEXTS = 1000')):
         with open(REPOSITORY / f'data/{name}.py', 'a') as file:

@@ -290,20 +290,13 @@ def test_a_folder_whose_output_layer_has_a_bias_of_its_own_leaves_as_it_came():
 # ---- a run ---------------------------------------------------------------------------------------
 
 
-def test_the_config_for_a_gpu_takes_a_step_on_a_cpu():
-    text = succeeds('train_grpo.py', 'config/grpo_gpu_problems.py', '--dataset=sums.jsonl',
-                    f'--generator={folder_of("llama")}', '--max_iters=1', '--max_new_tokens=5',
-                    '--eval_prompts=2', '--device=cpu', '--gradient_accumulation_steps=1')
-    assert 'right 0.' in text
-
-
 RUNS = {
-    'llama': ['config/grpo_smollm2.py', '--dataset=sums.jsonl'],
+    'llama': ['extras/studies/grpo_sums.py', '--dataset=sums.jsonl'],
     'llama, as a chat': ['config/grpo_problems.py', '--dataset=sums.jsonl', '--dtype=bfloat16',
                          '--max_new_tokens=2'],     # so that completions are equal now and then
-    'bert': ['config/grpo_smollm2.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
+    'bert': ['extras/studies/grpo_sums.py', '--dataset=blanks.jsonl', '--blank_kind=marked',
              '--max_new_tokens=0', '--n_fill_steps=2'],
-    'bert, prompts alone': ['config/grpo_smollm2.py', '--dataset=alone.jsonl',
+    'bert, prompts alone': ['extras/studies/grpo_sums.py', '--dataset=alone.jsonl',
                             '--blank_kind=marked', '--max_new_tokens=0', '--kl_beta=0.05',
                             '--adv_norm=batch'],
 }

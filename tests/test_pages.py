@@ -12,7 +12,7 @@ PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manua
          'docs/results.md', 'docs/data.md', 'docs/ideas.md', 'docs/other-engines.md',
          'examples/antibodies/README.md']
 SOURCES = {str(path.relative_to(ROOT)): path.read_text('utf-8')
-           for folder in ('', 'config/**', 'data', 'run', 'extras', 'examples/**', 'tests')
+           for folder in ('', 'config/**', 'data', 'run', 'extras/**', 'examples/**', 'tests')
            for path in sorted(ROOT.glob(f'{folder}/*.py'.lstrip('/')))}
 
 
@@ -30,14 +30,14 @@ def knobs_of(script):
 
 def test_every_command_names_scripts_configs_and_knobs_that_exist():
     text = '\n'.join([*map(page, PAGES), *SOURCES.values()]).replace('\\\n', ' ')
-    commands = re.findall(r'(?m)^[ #]*(?:python|torchrun [-\w= ]+) (?:-m )?((?:extras|examples)\.[\w.]+|\w+\.py)'
-                          r'([^`\n#&]*)', text)
+    commands = re.findall(r'(?m)^[ #]*(?:python|torchrun [-\w= ]+) (?:-m )?'
+                          r'((?:extras|examples)\.[\w.]+|\w+\.py)([^`\n#&]*)', text)
     scripts = [script.removesuffix('.py').replace('.', '/') + '.py' for script, _ in commands]
     assert len(commands) > 30
     for script, (_, words) in zip(scripts, commands):
         for knob in re.findall(r' --(\w+)', words):
             assert knob in knobs_of(script) or f"'--{knob}'" in SOURCES[script], (script, knob)
-        for path in re.findall(r' ((?:config|examples)/\S+)', words):
+        for path in re.findall(r' ((?:config|examples|extras)/\S+\.py)', words):
             assert path in SOURCES, (script, path)
 
 
@@ -101,12 +101,3 @@ def lines_of(path):
             used.update(range(body[0].lineno, body[-1].end_lineno + 1))
     lines = source.splitlines()
     return sum(bool(re.sub('#.*', '', lines[number - 1]).strip()) for number in used)
-
-
-def test_the_variants_of_the_studies_have_names_that_a_comparison_takes():
-    """A name becomes a folder: letters, digits, - and _."""
-    text = (ROOT / 'extras/studies.sh').read_text()
-    names = re.findall(r"""[ ('"](?!--)([^\s('"=]+)=(?:--|config)""", text)
-    assert len(names) > 30
-    for name in names:
-        assert re.fullmatch(r'\w[\w.-]*', re.sub(r'\$\w+', 'x', name)), name

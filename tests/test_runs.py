@@ -160,18 +160,22 @@ def test_a_kl_in_the_reward_alone_has_a_reference_too():
 # ---- every config file ---------------------------------------------------------------------------
 
 
-PRETRAINED = ('grpo_smollm2', 'grpo_problems', 'grpo_gpu_problems')
+PRETRAINED = ('grpo_sums', 'grpo_problems')
 AFTER = {'grpo_cups20': ['config/grpo_think.py'], 'grpo_repeats': ['config/grpo_config.py']}
 
 
-@pytest.mark.parametrize('name', [path.stem for path in sorted(ROOT.glob('config/grpo_*.py'))
-                                  if path.stem not in PRETRAINED])
-def test_every_config_file_runs_with_the_recipes_that_it_names(name):
+EXPERIMENTS = [path for folder in ('config', 'extras/studies')
+               for path in sorted(ROOT.glob(f'{folder}/grpo_*.py')) if path.stem not in PRETRAINED]
+
+
+@pytest.mark.parametrize('path', EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_config_file_runs_with_the_recipes_that_it_names(path):
     """The networks are made in this process first. The run must find them as it names them. For
     those of transformers see test_hf.py."""
     lines = [json.dumps({'prompt': f'{i}h{i}m=', 'answer': str(i % 3)}) for i in range(60)]
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
-    paths = [*AFTER.get(name, []), f'config/{name}.py']
+    name = path.stem
+    paths = [*AFTER.get(name, []), str(path.relative_to(ROOT))]
     if name == 'grpo_order':                    # to read 100,000 records takes seconds
         records = itertools.chain(*thoughts.texts(n_train=600))
         paths.append('--dataset=' + write('thoughts.jsonl', '\n'.join(map(json.dumps, records))))

@@ -1,7 +1,7 @@
 """Scripts for TRL: they compile, knobs land in the right place; a step of TRL is a step of ours.
 
 With a model of your own, on a CPU:
-    PYTHONPATH=. python tests/test_trl.py config/grpo_smollm2.py --dtype=float32"""
+    PYTHONPATH=. python tests/test_trl.py extras/studies/grpo_sums.py --dtype=float32"""
 import ast
 import re
 import runpy
@@ -16,8 +16,8 @@ from extras import trl as export
 from processes import ROOT, fails, refused, succeeds, write
 from rollout import token_stats
 
-SUMS = ['config/grpo_smollm2.py', '--dataset=sums.jsonl', '--dtype=float32', '--device=cpu']
-EXPRESSIBLE = ['grpo_problems', 'grpo_smollm2', 'grpo_gpu_problems']
+SUMS = ['extras/studies/grpo_sums.py', '--dataset=sums.jsonl', '--dtype=float32', '--device=cpu']
+EXPRESSIBLE = ['grpo_problems']
 
 
 @pytest.fixture(autouse=True)

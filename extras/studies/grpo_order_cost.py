@@ -1,6 +1,6 @@
 # how many passes does an equation need? Each costs 0.03, and the policy decides in each which
 # blanks it fills
-# python train_grpo.py config/grpo_order_cost.py
+# python train_grpo.py extras/studies/grpo_order_cost.py
 # verify: start and line to beat 75.7 %, policy 88.8, 91.9, 89.5 %; passes 4.1 -> 2.3, 2.2, 2.3;
 # seeds 1, 2, 3. Fixed orders of two passes end at 77 to 86 %. 39 s of an idle Intel Xeon (39 s of
 # CPU time), besides pretraining

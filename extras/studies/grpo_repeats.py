@@ -1,5 +1,5 @@
 # two rewards for the blanks of equations: be true, and repeat a digit. Comes after grpo_config.py
-# python train_grpo.py config/grpo_config.py config/grpo_repeats.py
+# python train_grpo.py config/grpo_config.py extras/studies/grpo_repeats.py
 rewards = {'verify': 1.0, 'repeats': 1.0}
 out_dir = 'out-repeats'
 
