@@ -142,9 +142,8 @@ class RunFolder:
         checkpoint = load_checkpoint(self.path)
         for name, value in checkpoint['config'].items():
             assert name in FREE or config.get(name) == value, (
-                f"a resumed run keeps its {name}, {value!r}, not {config.get(name)!r}. It may change "
-                f"{', '.join(FREE)}; for another experiment begin a run with "
-                f"--generator={os.path.relpath(self.path)}/ckpt.pt and another --out_dir")
+                f"a resumed run keeps its {name}, {value!r}, not {config.get(name)!r}; it may change "
+                f"{', '.join(FREE)}")
         model.load_state_dict(checkpoint['model'])
         for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
             optimizer.load_state_dict(state)
@@ -196,7 +195,6 @@ def save_checkpoint(path, model, vocabulary, config, **more):
     name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
     is not finite, an older file is unchanged."""
     temporary = Path(f'{path}.tmp')             # of a process that was killed: it is overwritten
-    temporary.parent.mkdir(parents=True, exist_ok=True)
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     try:

@@ -2,6 +2,7 @@
 networks. So a run takes a fraction of a second."""
 import atexit
 import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -21,6 +22,8 @@ import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
 import data.docstrings
+import model
+import rollout
 from dataset import read_texts
 from run.folder import RunFolder, load_checkpoint
 from run.networks import read_recipe
@@ -48,6 +51,17 @@ TOY = ['--generator=out/generator_arithmetic.pt', '--judge=out/judge_arithmetic.
        '--group_size=4', '--batch_size=4', '--gradient_accumulation_steps=2', '--max_iters=4',
        '--log_interval=1', '--eval_interval=2', '--eval_prompts=8', '--learning_rate=0.01',
        '--device=cpu', '--dtype=float32']
+EQUATIONS = 'out/generator_equations.pt'
+KINDS = {
+    'fill': ['--rewards={"judge": 1.0, "distinct": 0.3}', '--target_kl=0.01'],
+    'marked': ['--dataset=marked.jsonl', '--blank_kind=marked'],
+    'passes': ['--dataset=marked.jsonl', '--blank_kind=marked', '--n_fill_steps=3', '--top_p=0.9',
+               '--mini_batches=2', '--epochs=2', '--optimizer=muon', '--fill_order=learned'],
+    'estimate': ['--n_fill_steps=2', 'config/papers/diffucoder.py', '--kl_type=exact',
+                 '--mini_batches=2', '--epochs=2'],
+    'causal': [f'--generator={EQUATIONS}', '--blank_kind=answer', '--top_p=0.9', '--kl_beta=0',
+               '--rewards={"verify": 1.0, "length": -0.1}', '--epochs=2'],
+}
 
 
 def toy_repository():
@@ -146,8 +160,11 @@ def become(output, argv, env, before):
         before()
     try:
         runpy.run_path(argv[0], run_name='__main__')
+    except Exception:
+        sys.excepthook(*sys.exc_info())         # a fork does neither this nor the next by itself
+        sys.exit(1)
     finally:
-        atexit._run_exitfuncs()                 # a fork does not do this by itself
+        atexit._run_exitfuncs()
 
 
 def at_step(number, signal_number):
@@ -160,6 +177,31 @@ def at_step(number, signal_number):
             if step == number:
                 os.kill(os.getpid(), signal_number)
         RunFolder.log = interrupt
+    return before
+
+
+def at_moment(n, signal_number):
+    """Return a function that makes a script send itself a signal at its n-th moment: before or after
+    it samples, updates weights, writes a line, or saves."""
+    def before():
+        moments = itertools.count(1)
+
+        def moment():
+            if next(moments) == n:
+                os.kill(os.getpid(), signal_number)
+
+        def watched(function):
+            def call(*args, **more):
+                moment()
+                result = function(*args, **more)
+                moment()
+                return result
+            return call
+
+        for owner, name in ((rollout, 'complete'), (model, 'optimizer_step'), (RunFolder, 'log'),
+                            (RunFolder, 'log_samples'), (torch, 'save'), (os, 'truncate'),
+                            (pathlib.Path, 'replace')):
+            setattr(owner, name, watched(getattr(owner, name)))
     return before
 
 
@@ -209,3 +251,28 @@ def weights(folder):
     """Return the weights of a checkpoint, or of that in a run's folder, one vector."""
     model = load_checkpoint(folder)['model']
     return torch.cat([values.flatten() for values in model.values()])
+
+
+def command(*flags, out='run'):
+    """Return the words of a run of GRPO in a folder of this test."""
+    return 'train_grpo.py', *TOY, *flags, f'--out_dir={out}'
+
+
+def train(*flags, out='run', **more):
+    """Run GRPO to its end. Return the output."""
+    return succeeds(*command(*flags, out=out), **more)
+
+
+def read_log(folder):
+    """Return the lines of a log without times."""
+    times = dict.fromkeys(('ms', 'seconds_left', 'seconds', 'cpu_seconds'), 0)
+    lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
+    return [line | {name: 0 for name in times if name in line} for line in lines]
+
+
+def assert_same(a, b):
+    """Two runs have the same log, line by line, and the same weights, bit for bit."""
+    assert read_log(a) == read_log(b)
+    assert open(f'{a}/samples.jsonl').read() == open(f'{b}/samples.jsonl').read()
+    for name in ('ckpt.pt', 'best.pt'):
+        assert weights(f'{a}/{name}').equal(weights(f'{b}/{name}'))

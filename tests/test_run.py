@@ -4,7 +4,6 @@ import json
 import math
 import multiprocessing
 import os
-import pathlib
 import re
 import sys
 import types
@@ -17,9 +16,9 @@ import train_grpo
 from dataset import Dataset
 from judge import Scorer
 from processes import ROOT, refused, succeeds, write
-from run.command import configure, knobs_of, show_error
 from run.checks import check_knobs
-from run.folder import FREE, RunFolder, load_checkpoint, save_checkpoint
+from run.command import configure, knobs_of, show_error
+from run.folder import FREE, RunFolder
 from run.machine import as_numbers, init_device
 from run.progress import Progress
 from test_grpo import TOK, tiny
@@ -175,24 +174,6 @@ def open_folder(path, resume=False, config=CONFIG):
 
 def save(folder, config=CONFIG):
     folder.save('ckpt.pt', tiny(), TOK.vocabulary, config, [])
-
-
-def test_runs_are_moved_aside_to_the_first_free_number_and_other_folders_stay():
-    for step in range(4):
-        folder = open_folder('mine', resume=step == 3)
-        for resume in (False, True):
-            refused('another run', open_folder, './mine/', resume)
-        folder.log(step, {'a': 1.5})
-        save(folder)
-        folder.lock.release()                   # as the end of its process does
-    steps = {name: [json.loads(line)['step'] for line in open(f'{name}/log.jsonl')]
-             for name in ('mine-1', 'mine-2', 'mine')}
-    assert steps == {'mine-1': [0], 'mine-2': [1], 'mine': [2, 3]}
-    os.mkdir('theirs')
-    open_folder('theirs').lock.release()        # an empty folder is as good as none
-    # and so is one of a run that ended before its first evaluation
-    open_folder('theirs').lock.release()
-    assert not os.path.exists('theirs-1')
 
 
 @pytest.mark.parametrize('path, words', [
@@ -417,37 +398,3 @@ def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
 def test_of_equal_evaluations_the_last_is_the_best():
     values = [HALF, NONE, HALF, SOME, NONE]
     assert [after(*values[:n + 1]).is_best() for n in range(5)] == [True, False, True, True, False]
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-def test_a_full_disk_and_weights_that_are_not_finite_leave_the_old_checkpoint(monkeypatch):
-    def save(content, path):
-        pathlib.Path(path).write_text('half')
-        raise OSError('No space left')
-
-    gpt = tiny()
-    save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
-    before = pathlib.Path('new/a.pt').read_bytes()
-    gpt.head.weight.data[0, 0] = math.inf
-    with pytest.raises(AssertionError, match='not finite, so new/a.pt was not overwritten'):
-        save_checkpoint('new/a.pt', gpt, TOK.vocabulary, {})
-    gpt.head.weight.data[0, 0] = 0.0
-    monkeypatch.setattr(torch, 'save', save)
-    refused('No space left', save_checkpoint, 'new/a.pt', gpt, TOK.vocabulary, {})
-    assert os.listdir('new') == ['a.pt'] and pathlib.Path('new/a.pt').read_bytes() == before
-
-
-def test_a_file_that_is_damaged_or_no_checkpoint_or_would_run_code_is_refused():
-    class Intruder:
-        def __reduce__(self):
-            return open, ('was-here', 'w')
-
-    save_checkpoint('a.pt', tiny(), TOK.vocabulary, {})
-    torch.save({'model': Intruder()}, 'b.pt')
-    pathlib.Path('c.pt').write_bytes(pathlib.Path('a.pt').read_bytes()[:5000])
-    for name in ('b.pt', 'c.pt'):
-        refused(f'{name} is no checkpoint', load_checkpoint, name)
-    refused("no run or checkpoint 'd.pt'; similar names: ['", load_checkpoint, 'd.pt')
-    assert not os.path.exists('was-here')
