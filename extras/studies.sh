@@ -161,6 +161,31 @@ k() { # orders and passes on three tasks in which the order matters; seed 1
     done
 }
 
+l() { # three later papers, a first look
+    for lr in 3e-4 1e-3 3e-3; do
+        goals=eval/verify study l-dppo-$lr config/grpo_think.py --max_iters=6 --warmup_iters=2 \
+            --eval_interval=6 --eval_prompts=256 --batch_size=8 --gradient_accumulation_steps=4 \
+            --mini_batches=4 --epochs=4 --learning_rate=$lr --seeds=1,2 \
+            dr_grpo=config/papers/dr_grpo.py dppo=config/papers/dppo.py
+    done
+    weak=out/thoughts_weak.pt
+    [ -e $weak ] || python pretrain.py --dataset=thoughts --blank_kind=marked \
+        config/networks/generator_thoughts.py --max_iters=400 --out=$weak
+    d1="config/papers/d1.py --epochs=1 --temperature=1 --clip_low=0.2 --clip_high=0.2"
+    for lr in 1e-4 3e-4 1e-3; do
+        goals=eval/verify study l-tis-$lr config/grpo_order.py --n_fill_steps=8 --max_iters=10 \
+            --eval_interval=10 --eval_prompts=256 --batch_size=32 --min_lr=1e-5 \
+            --generator=$weak --learning_rate=$lr --seeds=1,2 "d1=$d1" \
+            "tis=config/papers/tis.py $d1 --objective=tis"
+    done
+    for lr in 1.3e-3 4e-3 1.2e-2; do
+        goals="eval/reward eval/verify" study l-gdpo-$lr config/grpo_config.py \
+            extras/studies/grpo_repeats.py --max_iters=40 --eval_interval=40 --eval_prompts=256 \
+            --learning_rate=$lr --seeds=1,2 std=--adv_norm=std \
+            "gdpo=config/papers/gdpo.py --loss_norm=token --kl_beta=0.05 --entropy_coef=0.02"
+    done
+}
+
 rate() { # name, words, steps between evaluations, learning rates: all evaluations of seed 1
     mkdir -p out-studies
     for lr in "${@:4}"; do
@@ -192,6 +217,6 @@ pretrained() { # three learning rates of the models of others
     rate problems config/grpo_problems.py 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g h i j k rates pretrained}; do
+for name in ${*:-a b c d e f g h i j k l rates pretrained}; do
     $name
 done
