@@ -209,7 +209,7 @@ def save_checkpoint(path, model, vocabulary, config, **more):
 def check_exists(path):
     """Exit if there is nothing, and suggest what is near."""
     if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*')]
+        near = [str(other) for other in Path(path).parent.glob('*') if other.suffix != '.lock']
         fail_unknown('there is no run or checkpoint', str(path), near)
 
 
