@@ -96,7 +96,8 @@ class RunFolder:
         there = next(place for place in (self.path, *self.path.parents) if place.exists())
         assert there.is_dir() and os.access(there, os.W_OK), (
             f"out_dir = '{path}': {there} is no folder that can be written")
-        assert there != self.path or self.logs[0].exists() or not os.listdir(path), (
+        is_free = there != self.path or os.listdir(path) in ([], ['lock'])
+        assert is_free or self.logs[0].exists(), (
             f"out_dir = '{path}' is no folder of a run, and holds something else")
         if resume:
             check_exists(path)
@@ -105,35 +106,38 @@ class RunFolder:
         """Begin to write. config: all knobs. Return the checkpoint of a resumed run; None if the
         run is new, or was killed before it had one."""
         if rank() == 0:
-            # Beside the folder, which may be renamed. Held until the process ends.
-            self.lock = filelock.FileLock(f'{self.path}.lock')
-            try:
-                self.lock.acquire(timeout=0)
-            except filelock.Timeout:
-                fail(f"another run is already writing to {self.path}; choose another --out_dir=DIR")
+            self.acquire()
         checkpoint = None
         if self.resume and Path(self.path, 'ckpt.pt').exists():
             checkpoint = self.restore(config, model, optimizers)
         if rank() > 0:
             return checkpoint
+        if checkpoint:
+            for path, size in zip(self.logs, checkpoint['log_sizes']):
+                os.truncate(path, size)
+        elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:
+            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
+        self.files = [open(path, 'a') for path in self.logs]
+        # the knobs of the last command, if the run was resumed with others
+        Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
         if config['wandb_project']:
             import wandb
             self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
                                     config=config)
             # A reward may log there, too, so the steps that wandb counts are not ours.
             self.wandb.define_metric('*', step_metric='step')
-        if checkpoint:
-            for path, size in zip(self.logs, checkpoint['log_sizes']):
-                os.truncate(path, size)
-        elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:
-            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.files = [open(path, 'a') for path in self.logs]
-        # the knobs of the last command, if the run was resumed with others
-        Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
         self.began = time.time()
         self.cpu_began = time.process_time()
         return checkpoint
+
+    def acquire(self):
+        """Make the folder, and take its lock, which ends with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = filelock.FileLock(self.path / 'lock')
+        try:
+            self.lock.acquire(timeout=0)
+        except filelock.Timeout:
+            fail(f"another run is already writing to {self.path}; choose another --out_dir=DIR")
 
     def restore(self, config, model, optimizers):
         """Load weights and moments of the run, and return its checkpoint. Exit if it had other
@@ -158,7 +162,9 @@ class RunFolder:
         number = 1
         while os.path.exists(f'{self.path}-{number}'):
             number += 1
+        self.lock.release()                     # Windows renames no folder with an open file
         self.path.rename(f'{self.path}-{number}')
+        self.acquire()
         print(f"{self.path.name} held another run, which is now in {self.path.name}-{number}")
 
     def log(self, step, numbers):
@@ -209,7 +215,7 @@ def save_checkpoint(path, model, vocabulary, config, **more):
 def check_exists(path):
     """Exit if there is nothing, and suggest what is near."""
     if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*') if other.suffix != '.lock']
+        near = [str(other) for other in Path(path).parent.glob('*')]
         fail_unknown('there is no run or checkpoint', str(path), near)
 
 
