@@ -40,14 +40,14 @@ def open_run(path='out-grpo', *words):
              'resume': True}                            # no network is made
     knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
     of_run = checkpoint.get('words', [])        # if functions of config files were rewards
-    if str(knobs.get('dataset')).endswith('.py'):       # its texts() and verify() are functions, too
+    if str(knobs.get('dataset')).endswith('.py'):      # its texts() and verify() are functions, too
         of_run = of_run or [f"--dataset={knobs['dataset']}"]
         del knobs['dataset']
     programs = [value for value in knobs.values() if str(value).endswith('.py')]
     assert not programs, f"{path} names {programs}; no program that a checkpoint names is run"
     if of_run and not words:
-        fail("its rewards or its texts are functions, and no file that a checkpoint names is run by "
-             f"itself: python sample.py {shlex.join([str(path), *of_run])}")
+        fail("its rewards or its texts are functions, and no file that a checkpoint names is run "
+             f"by itself: python sample.py {shlex.join([str(path), *of_run])}")
     # The words of the run come first: a file can change what a knob is so far, and has done so.
     run = grpo.set_up(sorted([knobs, *words], key=lambda word: word not in of_run))
     networks = {'before': run.policy}

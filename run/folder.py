@@ -146,8 +146,8 @@ class RunFolder:
         checkpoint = load_checkpoint(self.path)
         for name, value in checkpoint['config'].items():
             assert name in FREE or config.get(name) == value, (
-                f"a resumed run keeps its {name}, {value!r}, not {config.get(name)!r}; it may change "
-                f"{', '.join(FREE)}")
+                f"a resumed run keeps its {name}, {value!r}, not {config.get(name)!r}; it may "
+                f"change {', '.join(FREE)}")
         model.load_state_dict(checkpoint['model'])
         for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
             optimizer.load_state_dict(state)

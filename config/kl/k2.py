@@ -1,5 +1,5 @@
-# k2: its mean is not the KL, but the mean of its gradient is that of KL(policy || reference), before
-# the first update of a step. J. Schulman, "Approximating KL divergence", 2020
+# k2: its mean is not the KL, but the mean of its gradient is that of KL(policy || reference),
+# before the first update of a step. J. Schulman, "Approximating KL divergence", 2020
 
 kl_type = 'k2'
 

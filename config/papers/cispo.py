@@ -1,10 +1,11 @@
 # CISPO, arXiv:2506.13585, 3.1: the weight of log p is clipped, so that every token learns
-# left out: DAPO's dynamic sampling and penalty of length, and its head in float32 (which is so here).
+# left out: DAPO's dynamic sampling and penalty of length, and its head in float32 (which is so
+# here).
 # 16 updates of a step: --mini_batches=16 --gradient_accumulation_steps=16
 
 adv_norm = 'std'
 objective = 'cispo'
-clip_low, clip_high = 0.2, 0.28     # the lower one is not used; the upper is DAPO's, the paper gives none
+clip_low, clip_high = 0.2, 0.28     # the lower one is not used; the upper is DAPO's
 loss_norm = 'token'
 likelihood, learn_from = 'trajectory', 'all'
 kl_beta, kl_type = 0.0, 'exact'

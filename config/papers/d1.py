@@ -1,5 +1,5 @@
-# diffu-GRPO of d1, arXiv:2504.12216, 3.1 and 3.2, and its train.yaml: the likelihood of one pass over all
-# blanks and a prompt of which 0.15 is blank, drawn anew in each of 12 epochs; wide clips
+# diffu-GRPO of d1, arXiv:2504.12216, 3.1 and 3.2, and its train.yaml: the likelihood of one pass
+# over all blanks and a prompt of which 0.15 is blank, drawn anew in each of 12 epochs; wide clips
 # behind an experiment that fills blanks, such as config/grpo_passes.py
 # left out: blanks are filled in blocks of 32, the surest of a block first; here they are one block.
 # Two blanks a pass: --n_fill_steps=N. Its log-probabilities are at temperature 1, ours at 0.9

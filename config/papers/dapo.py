@@ -1,6 +1,7 @@
-# DAPO, arXiv:2503.14476: a higher upper clip (3.1), dynamic sampling (3.2), one mean over all tokens
-# (3.3), no KL
-# left out: its penalty for overlong answers (3.4); the rewards 'tokens' and 'ended' can take its place
+# DAPO, arXiv:2503.14476: a higher upper clip (3.1), dynamic sampling (3.2), one mean over all
+# tokens (3.3), no KL
+# left out: its penalty for overlong answers (3.4); the rewards 'tokens' and 'ended' can take its
+# place
 # 16 updates of a step (4.1): --mini_batches=16 --gradient_accumulation_steps=16
 
 adv_norm = 'std'

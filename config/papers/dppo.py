@@ -1,6 +1,6 @@
-# DPPO, arXiv:2602.04879, eq. 11 to 13: a token stops to learn when its probability has moved by more
-# than 0.15 since it was sampled, not when the ratio has moved by 20 %. A clip of the ratio forbids
-# 0.001 -> 0.002 and allows 0.99 -> 0.8. The weight is the ratio, at most 20
+# DPPO, arXiv:2602.04879, eq. 11 to 13: a token stops to learn when its probability has moved by
+# more than 0.15 since it was sampled, not when the ratio has moved by 20 %. A clip of the ratio
+# forbids 0.001 -> 0.002 and allows 0.99 -> 0.8. The weight is the ratio, at most 20
 # its recipe takes eight updates of a step: --mini_batches=8 --gradient_accumulation_steps=8
 # for exact likelihoods and fixed orders: else exp(logp) is no probability of a token
 

@@ -1,6 +1,6 @@
-# GDPO, arXiv:2601.05242, eq. 4 to 7: each reward is normalised in its group by itself, then they are
-# summed, and the sum is normalised over the step. For several rewards: 'std' of their sum cannot
-# tell (1, 0) from (0, 1), and a reward of large spread hides the others
+# GDPO, arXiv:2601.05242, eq. 4 to 7: each reward is normalised in its group by itself, then they
+# are summed, and the sum is normalised over the step. For several rewards: 'std' of their sum
+# cannot tell (1, 0) from (0, 1), and a reward of large spread hides the others
 # left out: a reward that counts only where a harder one is reached (eq. 8); its experiments take
 # four updates of a step: --mini_batches=4 --gradient_accumulation_steps=4
 

@@ -1,5 +1,5 @@
-# GMPO, arXiv:2507.20673, eq. 4 and algorithm 1: one weight for a sequence, the geometric mean of its
-# clipped ratios; the clip is one of log ratios, and wide
+# GMPO, arXiv:2507.20673, eq. 4 and algorithm 1: one weight for a sequence, the geometric mean of
+# its clipped ratios; the clip is one of log ratios, and wide
 # eight updates of a step: --mini_batches=8 --gradient_accumulation_steps=8
 
 adv_norm = 'std'

@@ -1,5 +1,6 @@
-# JustGRPO, arXiv:2601.15165, 4.2, and its code: a masked model that is trained from left to right, one blank a pass,
-# so its likelihood is exact; it sees the blanks that are left. One update a step, no KL
+# JustGRPO, arXiv:2601.15165, 4.2, and its code: a masked model that is trained from left to right,
+# one blank a pass, so its likelihood is exact; it sees the blanks that are left. One update a step,
+# no KL
 # (Its eq. 8 divides by the length, its code by a constant.)
 # behind an experiment that fills blanks, such as config/grpo_passes.py
 

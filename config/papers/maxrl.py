@@ -1,5 +1,5 @@
-# MaxRL, arXiv:2602.02710, algorithm 1: divided by the mean reward, which must not be negative; no KL;
-# one update a step
+# MaxRL, arXiv:2602.02710, algorithm 1: divided by the mean reward, which must not be negative; no
+# KL; one update a step
 
 adv_norm = 'maxrl'
 objective = 'ppo'
@@ -11,6 +11,6 @@ entropy_coef = 0.0
 
 
 def maxrl(reward, scores):
-    assert reward.min() >= 0, f"MaxRL divides by the mean: expected rewards >= 0, not {reward.min()}"
+    assert reward.min() >= 0, f"MaxRL needs rewards >= 0, not {reward.min()}"
     mean = reward.mean(1, keepdim=True)
     return (reward - mean) / mean.clamp(min=1e-30)      # where all are 0, 0

@@ -1,5 +1,5 @@
-# RLOO, arXiv:2402.14740, 2.3: the mean of the others is the baseline, no clip (3.2), the KL is in the
-# reward (eq. 3; add 'kl': -0.05 to the rewards of the experiment; the paper has 0.03 and 0.1)
+# RLOO, arXiv:2402.14740, 2.3: the mean of the others is the baseline, no clip (3.2), the KL is in
+# the reward (eq. 3; add 'kl': -0.05 to the rewards of the experiment; the paper has 0.03 and 0.1)
 
 adv_norm = 'rloo'
 objective = 'ppo'

@@ -1,8 +1,8 @@
-# UniGRPO of MMaDA, arXiv:2505.15809, 2.3.1, eq. 3 to 5: a random share of the completion is blank, drawn anew in
-# each epoch, and only these tokens count
+# UniGRPO of MMaDA, arXiv:2505.15809, 2.3.1, eq. 3 to 5: a random share of the completion is blank,
+# drawn anew in each epoch, and only these tokens count
 # behind an experiment that fills blanks, such as config/grpo_passes.py
-# Its shares of the epochs are spread evenly from a random start (algorithm 1); here each is drawn by
-# itself
+# Its shares of the epochs are spread evenly from a random start (algorithm 1); here each is drawn
+# by itself
 
 adv_norm = 'std'
 objective = 'ppo'
