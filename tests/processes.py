@@ -181,8 +181,8 @@ def at_step(number, signal_number):
 
 
 def at_moment(n, signal_number):
-    """Return a function that makes a script send itself a signal at its n-th moment: before or after
-    it samples, updates weights, writes a line, or saves."""
+    """Return a function that makes a script send itself a signal at its n-th moment: before or
+    after it samples, updates weights, writes a line, or saves."""
     def before():
         moments = itertools.count(1)
 

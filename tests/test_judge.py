@@ -171,7 +171,8 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
         ids = rollout_of_records.sequences[n, rollout_of_records.is_sampled[n]]
-        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids, is_right]
+        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids,
+                          is_right]
 
 
 FAILURES = {                # of a function of a whole list, that can name no completion

@@ -1,5 +1,5 @@
-"""Each file of config/papers/ and config/kl/ against its equation, in slow loops over one token at a
-time. A new file needs a test here, of its name."""
+"""Each file of config/papers/ and config/kl/ against its equation, in slow loops over one token at
+a time. A new file needs a test here, of its name."""
 import math
 from pathlib import Path
 

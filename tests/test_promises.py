@@ -1,5 +1,4 @@
-"""What we promise, and nothing else: twelve sentences, those of docs/manual.md, each with its tests.
-"""
+"""What we promise, and nothing else: twelve sentences, those of docs/manual.md, with their tests."""
 import itertools
 import json
 import math
@@ -20,8 +19,8 @@ from test_grpo import TOK, everything, gradient, knobs, randn, tiny
 from test_run import open_folder, save
 from train_grpo import grpo_loss, token_stats
 
-# 1. The same command on the same CPU, with the same versions and threads, writes the same log, times
-#    aside.
+# 1. The same command on the same CPU, with the same versions and threads, writes the same log,
+#    times aside.
 
 
 def test_the_same_command_gives_the_same_run_and_compiling_and_evaluating_change_nothing():
@@ -36,9 +35,9 @@ def test_the_same_command_gives_the_same_run_and_compiling_and_evaluating_change
     assert read_log('a')[0] == read_log('seed')[0]
 
 
-# 2. A run that was killed at any moment and is resumed ends bit for bit like an uninterrupted one, on
-#    a CPU. Ctrl-C and SIGTERM let the step end and save; so does a reward that fails, after the last
-#    finished step. After anything else (SIGKILL, an error in an update, a full disk) the last
+# 2. A run that was killed at any moment and is resumed ends bit for bit like an uninterrupted one,
+#    on a CPU. Ctrl-C and SIGTERM let the step end and save; so does a reward that fails, after the
+#    last finished step. After anything else (SIGKILL, an error in an update, a full disk) the last
 #    checkpoint stands: steps are lost, never work.
 
 
@@ -84,7 +83,7 @@ def test_a_signal_to_one_rank_lets_both_end_the_same_step():
     assert '--resume=True goes on' in text and 'Traceback' not in text
 
 
-# It asks for a column of a file, and fails from the call on that FIRST says, until `mended` is there.
+# It asks for a column of a file, and fails from the call that FIRST says, until `mended` is there.
 MINE = """
 import os
 rewards = {'mine': 1.0}
@@ -226,7 +225,7 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
 
 @pytest.mark.parametrize('wrong, words', [
     ('return [None] * 15 + [1 / 0]', "reward 'mine': ZeroDivisionError('division by zero')"),
-    ('return [1.0] * 15', "reward 'mine': AssertionError('expected 16 numbers, one for each comple"),
+    ('return [1.0] * 15', "reward 'mine': AssertionError('expected 16 numbers, one for each"),
     ("return [None, float('nan')] * 8", "a finite number, not nan"), ('exit()', 'SystemExit')])
 def test_a_reward_that_fails_at_the_start_is_named_and_leaves_no_run(wrong, words):
     text = fails("reward 'mine'", *command(*failing(wrong, first=1)))

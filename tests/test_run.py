@@ -115,7 +115,7 @@ def toy_rule():
     (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)')])
 def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, expected):
     """With near names, and the file that defines it."""
-    write('rule.py', 'def medians(reward, scores):\n    return 0\ndef three(a, b, c):\n    return 0')
+    write('rule.py', 'def medians(reward, scores):\n    pass\ndef three(a, b, c):\n    pass')
     refused(expected, configure, toy_rule(), words)
     config, _ = configure(toy_rule(), ['rule.py', '--adv_norm=medians'])
     assert config['adv_norm'] == 'medians'

@@ -110,7 +110,7 @@ def test_the_settings_of_a_paper_go_with_any_experiment(path):
     for name in functions:
         assert re.search(rf'(?m)^(adv_norm|objective|likelihood|learn_from|kl_type): {name}\(\) of '
                          f'config/papers/{path.name}$', text)
-    text = succeeds('train_grpo.py', *TOY, '--out_dir=run', *flags, '--max_iters=2', '--resume=True')
+    text = train(*flags, '--max_iters=2', '--resume=True')
     assert 'python sample.py run' in text
     if functions:
         fails('are functions', 'sample.py', 'run')

@@ -43,7 +43,8 @@ def step(figure, *words):
     ax.text(0.9, (k - 1) / 2, r.cases()[0]['prompt'], family='monospace', ha='center', va='center')
     for y, j in enumerate((-scores['reward'][0] - p / 1000).argsort().tolist()):   # best, likeliest
         color = '#2a7f3f' if advantages[0, j] > 0 else '#b3352c'
-        ax.annotate('', (2.3, y), (1.75, (k - 1) / 2), arrowprops={'arrowstyle': '->', 'color': '0.6'})
+        ax.annotate('', (2.3, y), (1.75, (k - 1) / 2),
+                    arrowprops={'arrowstyle': '->', 'color': '0.6'})
         ax.text(3.2, y, r.cases()[j]['completion'], family='monospace', ha='center', va='center')
         ax.text(5, y, f"{scores['reward'][0, j]:g}", ha='center', va='center')
         ax.barh(y, advantages[0, j] / 2, 0.6, left=6.7, color=color)
