@@ -163,9 +163,9 @@ k() { # orders and passes on three tasks in which the order matters; seed 1
 
 l() { # three later papers, a first look
     for lr in 3e-4 1e-3 3e-3; do
-        goals=eval/verify study l-dppo-$lr config/grpo_think.py --max_iters=6 --warmup_iters=2 \
+        goals="eval/verify greedy/verify" study l-dppo-$lr config/grpo_think.py --max_iters=12 --warmup_iters=2 \
             --eval_interval=6 --eval_prompts=256 --batch_size=8 --gradient_accumulation_steps=4 \
-            --mini_batches=4 --epochs=4 --learning_rate=$lr --seeds=1,2 \
+            --mini_batches=4 --epochs=4 --learning_rate=$lr --seeds=1,2,3 \
             dr_grpo=config/papers/dr_grpo.py dppo=config/papers/dppo.py
     done
     weak=out/thoughts_weak.pt
@@ -173,15 +173,15 @@ l() { # three later papers, a first look
         config/networks/generator_thoughts.py --max_iters=400 --out=$weak
     d1="config/papers/d1.py --epochs=1 --temperature=1 --clip_low=0.2 --clip_high=0.2"
     for lr in 1e-4 3e-4 1e-3; do
-        goals=eval/verify study l-tis-$lr config/grpo_order.py --n_fill_steps=8 --max_iters=10 \
+        goals="eval/verify greedy/verify" study l-tis-$lr config/grpo_order.py --n_fill_steps=8 --max_iters=20 \
             --eval_interval=10 --eval_prompts=256 --batch_size=32 --min_lr=1e-5 \
-            --generator=$weak --learning_rate=$lr --seeds=1,2 "d1=$d1" \
+            --generator=$weak --learning_rate=$lr --seeds=1,2,3 "d1=$d1" \
             "tis=config/papers/tis.py $d1 --objective=tis"
     done
     for lr in 1.3e-3 4e-3 1.2e-2; do
         goals="eval/reward eval/verify" study l-gdpo-$lr config/grpo_config.py \
-            extras/studies/grpo_repeats.py --max_iters=40 --eval_interval=40 --eval_prompts=256 \
-            --learning_rate=$lr --seeds=1,2 std=--adv_norm=std \
+            extras/studies/grpo_repeats.py --max_iters=100 --eval_interval=50 --eval_prompts=256 \
+            --learning_rate=$lr --seeds=1,2,3 std=--adv_norm=std \
             "gdpo=config/papers/gdpo.py --loss_norm=token --kl_beta=0.05 --entropy_coef=0.02"
     done
 }
