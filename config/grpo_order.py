@@ -1,9 +1,9 @@
 # it learns in which order to think: a masked GPT, which knows where the ball is after a swap if it
 # sees where it was before, decides itself which thoughts it fills now
 # python train_grpo.py config/grpo_order.py
-# verify: start 22.3 %, line to beat 23.0 %, policy 99.1, 99.3, 99.2 %; seeds 1, 2, 3. Generators of
-# seeds 2 and 3: 22.9 -> 95.2, 21.5 -> 97.5. From nothing to the end 145 s of an idle Intel Xeon
-# (138 s of CPU time), 85 s of an AMD EPYC
+# verify: start 22.3 %, line to beat 23.0 %, policy 98.8, 99.5, 99.1 %; seeds 1, 2, 3. Generators of
+# seeds 2 and 3: 22.9 -> 95.2, 21.5 -> 97.5. From nothing to the end 85 s of an AMD EPYC, 145 s of
+# an idle Intel Xeon
 # passes that cost something: extras/studies/grpo_order_cost.py
 # other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 

@@ -186,6 +186,33 @@ l() { # three later papers, a first look
     done
 }
 
+share() { # the game of cups: how many of the texts that the generator reads must think?
+    mkdir -p out-studies
+    for name in 1 2 5 20 errors no_colon; do
+        case $name in
+            errors) texts="cups.texts(errors=0.1)" ;;
+            no_colon) texts="[[(p, a.lstrip(':')) for p, a in part] for part in cups.texts()]" ;;
+            *) texts="cups.texts(share=$name / 100)" ;;
+        esac
+        data=out-studies/cups_$name.py
+        printf '%s\n' "from data import cups" "from data.cups import verify" "" "" "def texts():" \
+            "    return $texts" > $data
+        [ -e out/cups_$name.pt ] || python pretrain.py config/networks/generator_think.py \
+            --dataset=$data --out=out/cups_$name.pt
+        goals=eval/verify study share config/grpo_think.py --dataset=$data --seeds=1,2,3 \
+            "$name=--generator=out/cups_$name.pt"
+    done
+}
+
+cost() { # the game of cups: what may a token cost?
+    variants=()
+    for weight in 0.25 0.5 1 2; do
+        variants+=("$weight=--rewards={'verify':1.0,'length':-$weight}")
+    done
+    goals=eval/verify study cost config/grpo_think.py --adv_norm=none --max_iters=200 \
+        --seeds=1,2,3 "${variants[@]}"
+}
+
 rate() { # name, words, steps between evaluations, learning rates: all evaluations of seed 1
     mkdir -p out-studies
     for lr in "${@:4}"; do
@@ -217,6 +244,6 @@ pretrained() { # three learning rates of the models of others
     rate problems config/grpo_problems.py 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g h i j k l rates pretrained}; do
+for name in ${*:-a b c d e f g h i j k l share cost rates pretrained}; do
     $name
 done
