@@ -4,6 +4,7 @@ A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -101,15 +102,17 @@ class Scorer:
     """Computes rewards by their names. A field that the rewards do not need can be left out."""
     judge: nn.Module | None = None      # a frozen network
     verify: Callable | None = None      # one completion, by names such as `text` and `answer` ->
-                                # 1.0 if it is right, or less
+                                # 1.0 if it is right, or less; or None
     functions: dict = field(default_factory=dict)       # name: (prompts, completions, texts, ...)
-                                # -> a number for each; they get the columns that they name
+                                # -> a number for each, or None; they get the columns that they
+                                # name
     reference: nn.Module | None = None  # the frozen start, for the KL in the loss and in the reward
 
     @torch.no_grad()
     def score(self, names, r):
-        """Return {name: (B, k)} of the completions of a Rollout. An error names the reward and, if
-        it is known, the completion."""
+        """Return {name: (B, k)} of the completions of a Rollout; NaN is a missing value, where a
+        function has returned None. An error names the reward and, if it is known, the completion.
+        """
         # Text is made when the first reward asks for it: built-in ones read ids.
         cases = functools.cache(r.cases)
         scores = {}
@@ -119,8 +122,9 @@ class Scorer:
                 values = self.score_one(name, r, cases)
                 numbers = []
                 for value in values:
-                    assert -LARGEST <= value <= LARGEST, f"expected a finite number, not {value}"
-                    numbers.append(float(value))
+                    assert value is None or -LARGEST <= value <= LARGEST, (
+                        f"expected None or a finite number, not {value}")
+                    numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 of = '' if numbers is None else f" of {cases()[len(numbers)]['completion']!r:.60}"
                 raise AssertionError(f"reward '{name}'{of}: {e!r:.300}") from e
@@ -138,10 +142,8 @@ class Scorer:
                  for column in cases()[0]}
         function = self.functions[name]
         values = function(**{column: lists[column] for column in asked_for(function, lists)})
-        if hasattr(values, 'tolist'):           # a tensor, or an array of numpy
-            values = values.tolist()
-        else:                                   # TRL's functions may return None: does not apply
-            values = [0.0 if value is None else value for value in values]
+        # a tensor, or an array of numpy
+        values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
             f"expected {len(cases())} numbers, one for each completion, not {len(values)}")
         return values

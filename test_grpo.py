@@ -33,6 +33,7 @@ import rollout
 import train_grpo
 from dataset import Tokenizer
 from judge import Scorer
+from processes import refused
 from model import GPT, make_optimizers
 from rollout import (Prompts, Rollout, TokenStats, distinct_rows, draw, kept_set, log_probs,
                      stats_of, token_stats)
@@ -68,8 +69,8 @@ def knobs(monkeypatch):
     return change
 
 
-def close(actual, expected, atol=1e-9):
-    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-6)
+def close(actual, expected, atol=1e-9, **more):
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-6, **more)
 
 
 def randn(*shape):
@@ -233,6 +234,56 @@ def test_advantages_equal_a_slow_loop(rule, knobs):
     for group, advantages in zip(reward, group_advantages(reward)):
         scale = {'none': 1, 'std': group.std() + 1e-4, 'batch': reward.std() + 1e-4}[rule]
         close(advantages, torch.stack([(x - sum(group) / 4) / scale for x in group]))
+
+
+# None: the function does not apply, or has no answer.
+SOME_MISSING = [[1.0, None, 0.5, -1.0], [None, 3.0, None, None], [2.1, 2.1, None, 2.1], [None] * 4]
+
+
+@RULES
+def test_a_missing_reward_is_left_out_of_mean_and_std_and_does_not_learn(rule, knobs):
+    knobs(adv_norm=rule, rewards={'mine': 2.0}, batch_size=2)
+    parts = iter([sum(SOME_MISSING[:2], []), sum(SOME_MISSING[2:], [])])
+    scorer = Scorer(functions={'mine': lambda completions: next(parts)})
+    _, scores, advantages = collect(tiny(), scorer, toy_prompts(k=4))
+    del scores['tokens'], scores['ended']
+    groups = [[2 * x for x in row if x is not None] for row in SOME_MISSING]
+    everything = torch.tensor(sum(groups, []))
+    means = train_grpo.means_of(scores, 'mean_')
+    close(means, {'mean_mine': everything.mean() / 2, 'mean_reward': everything.mean()})
+    for row, group, found in zip(SOME_MISSING, groups, advantages):
+        for x, A in zip(row, found):
+            expected = 0
+            if x is not None and max(group) > min(group):
+                values = torch.tensor(group)
+                scale = {'none': 1, 'std': values.std() + 1e-4, 'batch': everything.std() + 1e-4}
+                expected = (2 * x - values.mean()) / scale[rule]
+            assert A == pytest.approx(expected)
+    assert dead_groups(advantages)[:, 0].tolist() == [False, True, True, True]
+    assert train_grpo.means_of({'mine': scores['mine'][3:]}, 'mean_') == {}
+
+
+def test_of_several_rewards_each_counts_where_it_applies(knobs):
+    """A missing one moves nothing: it counts as the mean of its group."""
+    knobs(rewards={'a': 1.0, 'b': -2.0})
+    b = torch.tensor([[math.nan if x is None else x for x in row] for row in SOME_MISSING])
+    a = torch.rand(4, 4)
+    a[0, 1] = a[3, 3] = math.nan
+    b[3, 2] = math.nan
+    filled = b.clone()
+    filled[0, 1], filled[1], filled[2, 2], filled[3] = 0.5 / 3, 3.0, 2.1, 0.0
+    expected = a - 2 * filled
+    expected[0, 1] = math.nan
+    close(train_grpo.weighted_sum({'a': a, 'b': b}), expected, equal_nan=True)
+
+
+def test_a_rule_that_forgets_missing_rewards_is_refused(knobs, monkeypatch):
+    knobs(adv_norm='mine', rewards={'mine': 1.0}, batch_size=4)
+    scorer = Scorer(functions={'mine': lambda completions: [None] + 15 * [1.0]})
+    monkeypatch.setitem(train_grpo.RULES, 'mine',
+                        lambda reward, scores: reward - reward.mean(1, keepdim=True))
+    refused("adv_norm = 'mine': expected NaN where a reward is missing", collect, tiny(), scorer,
+            toy_prompts(k=4))
 
 
 @RULES

@@ -50,6 +50,11 @@ def check_adv_norm(f):
         return
     is_dead = grpo.dead_groups(A)[:2].all()
     yield 'groups of equal rewards have equal advantages', is_dead, 'they would not become 0'
+    some = {name: values.clone() for name, values in scores.items()}
+    for values in some.values():
+        values[2, 1] = torch.nan
+    yield ('it is NaN for a missing reward (NaN), and only there',
+           f(some['reward'], some).isnan().equal(some['reward'].isnan()), 'nanmean(), nanstd()')
     order = torch.randperm(P)
     again = f(reward[order], {name: values[order] for name, values in scores.items()})
     yield ('the order of prompts does not matter', torch.allclose(again, A[order], **CLOSE),

@@ -129,6 +129,9 @@ chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_p
 _, functions = configure(dict(vars(train_grpo)), $flags)        # rewards
 
 
+is_missing = {}             # {reward: of which completions}
+
+
 def reward_of(name):
     """Return a reward as TRL calls it. Ours gets the columns that it names."""
     def reward(completion_ids, row, **_):
@@ -138,9 +141,13 @@ def reward_of(name):
             text = tok.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
             case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended}
         own = {'tokens': map(len, completion_ids), 'ended': [case['ended'] for case in cases]}
-        if name in own:
-            return list(map(float, own[name]))
-        return list(Scorer(None, verify, functions).score_one(name, None, lambda: cases))
+        values = list(own[name] if name in own else Scorer(None, verify, functions).score_one(
+            name, None, lambda: cases))
+        if name == $watched:    # it is no reward, so it is missing where the rewards are
+            return [None if all(others) else value
+                    for value, others in zip(values, zip(*is_missing.values()))]
+        is_missing[name] = [value is None for value in values]
+        return values
     reward.__name__ = name
     return reward
 
@@ -250,11 +257,13 @@ def script_of(k, functions, words):
         f"rewards {unknown} have no counterpart in TRL; the nearest is a function of a config "
         "file, and --kl_beta for 'kl'")
     algorithm = algorithm_of(k, functions, weights)
+    watched = None
     if verify and 'verify' not in weights:      # watched, if it is not rewarded
+        watched = 'verify'
         weights = weights | {'verify': 0.0}
         algorithm['reward_weights'].append(0.0)
     values = k | {
-        'names': list(weights), 'min_lr': min(k['min_lr'], k['learning_rate']),
+        'names': list(weights), 'watched': watched, 'min_lr': min(k['min_lr'], k['learning_rate']),
         'bf16': k['dtype'] != 'float32',
         'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
         'report_to': 'wandb' if k['wandb_project'] else 'none',

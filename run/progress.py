@@ -22,12 +22,10 @@ class Progress:
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""
         self.means[step], self.now, greedy, self.prompts = evaluation
-        assert len(set(self.prompts)) > 1, (
-            "one held-out prompt has no standard error: expected two or more that differ")
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
-            self.line = max(self.now, greedy, key=np.mean)
+            self.line = max(self.now, greedy, key=np.nanmean)
 
     def expect(self, first, blank_kind):
         """Print what can be expected, if it is not much. first: the numbers of the first step."""
@@ -40,7 +38,7 @@ class Progress:
         if gap > 0.25 and blank_kind != 'marked':
             print0(f"the generator has memorised: {first['mean_verify']:.0%} of the samples are "
                    "right for training prompts; more texts are needed")
-        if self.goal == 'verify' and np.mean(self.line) > 0.95:
+        if self.goal == 'verify' and np.nanmean(self.line) > 0.95:
             print0("little is left to learn: the line to beat is above 95 %")
 
     def is_best(self):
@@ -54,10 +52,10 @@ class Progress:
         *_, means = self.means.values()
         above, error = self.above()
         numbers = [
-            (self.goal, np.mean(self.now)),
-            ('greedy', means[f'greedy/{self.goal}']),
+            (self.goal, np.nanmean(self.now)),
+            ('greedy', means.get(f'greedy/{self.goal}', np.nan)),
             ('start', self.means[0][f'eval/{self.goal}']),
-            ('line to beat', np.mean(self.line)),
+            ('line to beat', np.nanmean(self.line)),
             ('above it', above),
             ('standard error', error),
         ]
@@ -70,21 +68,24 @@ class Progress:
         """Return in a sentence whether the run worked. Less than two standard errors are noise."""
         above, error = self.above()
         words = 'above' if above > 2 * error else 'not above'
-        return (f"{self.goal} {np.mean(self.now):.3f} is {words} the line to beat: {above:+.3f} +- "
-                f"{2 * error:.3f}")
+        return (f"{self.goal} {np.nanmean(self.now):.3f} is {words} the line to beat: {above:+.3f} "
+                f"+- {2 * error:.3f}")
 
     def above(self):
         """Return by how much the last evaluation is above the line, and the standard error."""
         gaps = np.subtract(self.now, self.line)                                     # (P,)
+        is_known = ~np.isnan(gaps)              # of a prompt without a value NaN
+        gaps = gaps[is_known]
+        names, index = np.unique(np.array(self.prompts)[is_known], return_inverse=True)
+        n = len(names)
+        assert n > 1, (
+            f"{n} of the held-out prompts have a {self.goal} and differ, and one has no standard "
+            "error: expected two or more (None is no value)")
         # A prompt that is held out several times is one observation, not several: what its gaps
         # have in common must not look as if it had been found again and again. So they are added
         # before they are squared. (If all prompts differ, this is std / sqrt(P).)
-        sums = collections.Counter()
-        for prompt, gap in zip(self.prompts, gaps - gaps.mean()):
-            sums[prompt] += gap
-        n = len(sums)
-        error = (np.square(list(sums.values())).sum() * n / (n - 1)) ** 0.5 / len(gaps)
-        return gaps.mean(), error
+        sums = np.bincount(index, gaps - gaps.mean())                               # (n,)
+        return gaps.mean(), (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
 
 
 def first_group(micro_step, scores, names, advantages):
@@ -103,13 +104,18 @@ def group_of(r, scores, b=0, **more):
     k = r.prompts.k
     for j, case in enumerate(r.cases()[b * k:(b + 1) * k]):
         sample = {'prompt': case['prompt'], 'completion': case['completion']}
-        sample |= {name: values[b, j].item() for name, values in more.items()}
+        sample |= {name: number(values[b, j]) for name, values in more.items()}
         # apart: a reward can have any name
-        sample['scores'] = {name: values[b, j].item() for name, values in scores.items()}
+        sample['scores'] = {name: number(values[b, j]) for name, values in scores.items()}
         if not r.prompts.causal and r.pass_of.max() > 0:
             sample['passes'] = letters_of_passes(r, b * k + j)
         samples.append(sample)
     return samples
+
+
+def number(value):
+    """Return the number of a tensor; None of NaN, a missing value, which JSON lacks."""
+    return None if value.isnan() else value.item()
 
 
 def show_group(label, samples):
@@ -121,13 +127,14 @@ def show_group(label, samples):
         numbers = {name: sample[name] for name in ('reward', 'advantage') if name in sample}
         numbers |= sample['scores']
         counts[*numbers.values(), sample['completion'], sample.get('passes', '')] += 1
-    rows = sorted(counts, reverse=True)
+    rows = sorted(counts, reverse=True, key=lambda row: [(x is not None, x) for x in row])
     del rows[3:-3]
     columns = ''.join(f' {name:>12.12}' for name in numbers)
     print0(f"{label:9}{columns}   {sample['prompt']!r}")
     for row in rows:
         *values, completion, passes = row
-        columns = ''.join(f' {value:12.3f}' for value in values)
+        columns = ''.join(f'{"none":>13}' if value is None else f' {value:12.3f}'
+                          for value in values)
         print0(f'{counts[row]:7} x{columns}   {completion!r}')
         if passes:
             print0(' ' * (13 + len(columns)) + passes)

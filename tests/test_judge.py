@@ -220,8 +220,7 @@ def test_a_value_that_is_no_finite_number_is_named_with_its_completion(
 
 
 @pytest.mark.parametrize('verify', [
-    lambda completion: 1 / completion.count('b'), lambda completion: sys.exit(),
-    lambda completion: None])
+    lambda completion: 1 / completion.count('b'), lambda completion: sys.exit()])
 def test_a_checker_that_fails_is_named_with_its_completion(verify, rollout_of_records):
     for case in rollout_of_records.cases():
         try:
@@ -233,9 +232,8 @@ def test_a_checker_that_fails_is_named_with_its_completion(verify, rollout_of_re
 
 
 @pytest.mark.parametrize('values', [
-    np.ma.masked_array([2.0] * 6, mask=[0, 0, 1, 0, 0, 0]), np.array([1.0, 1, 1j, 1, 1, 1]),
-    torch.tensor([1.0, 1, math.nan, 1, 1, 1]), np.array([1.0, 1, '1', 1, 1, 1], object)],
-    ids=['masked', 'complex', 'nan', 'text'])
+    np.array([1.0, 1, 1j, 1, 1, 1]), torch.tensor([1.0, 1, math.nan, 1, 1, 1]),
+    np.array([1.0, 1, '1', 1, 1, 1], object)], ids=['complex', 'nan', 'text'])
 def test_an_array_of_what_is_no_number_is_refused(values, rollout_of_records):
     scorer = Scorer(functions={'mine': lambda prompts: values})
     refused("reward 'mine' of ", scorer.score, ['mine'], rollout_of_records)
@@ -270,11 +268,29 @@ def test_rewards_may_return_the_same_array_each_time(buffer, rollout_of_records)
     assert (scores['ones'] == 1).all() and (scores['twos'] == 2).all()
 
 
-def test_none_means_0_as_in_trl(rollout_of_records):
-    """There a reward that does not apply to a completion is None."""
-    scorer = Scorer(functions={'mine': lambda prompts: [None, 2.0, None, 1.0, 3.0, None]})
-    scores = scorer.score(['mine'], rollout_of_records)['mine']
-    assert scores.flatten().tolist() == [0, 2, 0, 1, 3, 0]
+def test_none_and_what_an_array_masks_are_missing_values(rollout_of_records):
+    values = [None, 2.0, None, 1.0, 3.0, None]
+    masked = np.ma.masked_array([2.0] * 6, mask=[value is None for value in values])
+    left = iter(values)
+    scorer = Scorer(verify=lambda completion: next(left), functions={
+        'mine': lambda prompts: values, 'masked': lambda prompts: masked})
+    scores = scorer.score(['mine', 'masked', 'verify'], rollout_of_records)
+    for name, expected in (('mine', values), ('verify', values), ('masked', masked.tolist())):
+        expected = [math.nan if value is None else value for value in expected]
+        np.testing.assert_equal(scores[name].flatten().tolist(), expected)
+
+
+def test_a_missing_value_is_null_in_samples_and_none_on_the_console(capsys):
+    r = act(tiny(), toy_prompts(k=3))
+    values = torch.tensor([[math.nan, 1.5, 0.5]] * 4)
+    samples = group_of(r, {'mine': values}, reward=values)
+    assert [sample['scores']['mine'] for sample in samples] == [None, 1.5, 0.5]
+    assert [sample['reward'] for sample in samples] == [None, 1.5, 0.5]
+    show_group('here', samples)
+    _, *lines = capsys.readouterr().out.splitlines()
+    shown = [[word for word in line.split() if word in ('none', '1.500', '0.500')]
+             for line in lines]
+    assert shown == [['1.500'] * 2, ['0.500'] * 2, ['none'] * 2]
 
 
 def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():

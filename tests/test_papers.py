@@ -47,6 +47,19 @@ def test_maxrl_divides_by_the_mean_and_refuses_negative_rewards(knobs):
         advantages_of('maxrl', knobs, torch.tensor([[1.0, -0.5]]))
 
 
+@pytest.mark.parametrize('name', ['rloo', 'diffucoder', 'maxrl', 'gdpo'])
+def test_a_group_with_missing_rewards_has_the_advantages_of_the_smaller_group(name, knobs):
+    """Where all but one are missing there are none: see collect()."""
+    whole = torch.rand(3, 6).double()
+    few = whole[:, :4]
+    some = torch.cat((few, torch.full((3, 2), math.nan).double()), 1)[:, [4, 0, 1, 5, 2, 3]]
+    A, expected = [advantages_of(name, knobs, reward, {'judge': reward}) for reward in (some, few)]
+    close(A[:, [1, 2, 4, 5]], expected)
+    assert A[:, [0, 3]].isnan().all()
+    alone = torch.tensor([[math.nan, 1.5, math.nan]])
+    assert advantages_of(name, knobs, alone, {'judge': alone})[0, 1] == 0
+
+
 @pytest.mark.parametrize('k', [2, 3, 4])
 def test_maxrl_follows_the_gradient_of_pass_at_1_plus_pass_at_2_over_2_and_so_on(k, knobs):
     """Dividing by the mean gives weight to prompts that seldom succeed."""

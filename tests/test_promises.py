@@ -294,9 +294,15 @@ def test_sample_runs_no_program_that_a_checkpoint_names(knob, path):
 
 @pytest.mark.parametrize('kind', ['fill', 'passes', 'estimate', 'causal'])
 def test_two_ranks_and_other_micro_steps_take_the_steps_of_one_process(kind):
-    """In float64, so that only the order of sums differs."""
+    """In float64, so that only the order of sums differs. Some rewards are missing."""
     flags = [*KINDS[kind], '--dtype=float64', '--max_iters=2', '--loss_norm=sequence',
              '--entropy_coef=0.01']
+    if kind == 'fill':
+        flags.append(write('some.py', """
+rewards |= {'some': 1.0}
+def some(completions):
+    return [None if text.count('1') == 1 else text.count('2') for text in completions]
+"""))
     train(*flags, out='one')                    # 2 micro-steps of 4 prompts
     flags += ['--gradient_accumulation_steps=4', '--batch_size=2']
     for out, ranks in (('more', 1), ('two', 2)):

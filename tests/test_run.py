@@ -315,7 +315,8 @@ def after(*evaluations, goal='verify', greedy=None, prompts=None):
         line = greedy if step == 0 and greedy else [0.0] * len(values)
         means = {f'eval/{goal}': np.mean(values), f'greedy/{goal}': np.mean(line),
                  'eval/judge': -step}
-        progress.add(10 * step, (means, values, line, prompts or list(map(str, range(9)))))
+        names = prompts or list(map(str, range(len(values))))
+        progress.add(10 * step, (means, values, line, names))
     return progress
 
 
@@ -369,7 +370,17 @@ def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors(
     assert thrice == pytest.approx(once)
     spread = after(2 * then, [0.1, 0.3, 0.9, 0.3, 0.5, 1.1], prompts=2 * ['a', 'b', 'c']).above()
     assert spread == pytest.approx(once)
-    refused('two or more that differ', after, then, prompts=['a'] * 3)
+    refused('two or more', after(then, prompts=['a'] * 3).above)
+
+
+def test_prompts_without_a_value_in_one_of_two_evaluations_are_left_out():
+    """None of their completions has a reward."""
+    then, now = [0.0, math.nan, 0.3, 0.9, 0.1], [0.2, 0.5, 0.4, 1.0, math.nan]
+    progress = after(then, now)
+    assert progress.above() == pytest.approx(after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above())
+    assert progress.numbers({})[0] == ('verify', pytest.approx(2.1 / 4))
+    assert dict(progress.numbers({}))['line to beat'] == pytest.approx(1.3 / 4)
+    refused('None is no value', after([math.nan] * 3, [0.5] * 3, greedy=[0.5] * 3).above)
 
 
 def test_held_out_prompts_are_equal_if_their_columns_are_too(monkeypatch):

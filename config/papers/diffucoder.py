@@ -18,8 +18,8 @@ epochs = 2
 
 
 def rloo(reward, scores):
-    k = reward.size(1)
-    return (reward - reward.mean(1, keepdim=True)) / ((k - 1) / k)
+    k = (~reward.isnan()).sum(1, keepdim=True, dtype=reward.dtype).clamp(min=2)
+    return (reward - reward.nanmean(1, keepdim=True)) / ((k - 1) / k)
 
 
 def coupled(r, policy, reference, temperature):

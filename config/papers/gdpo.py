@@ -18,6 +18,7 @@ def gdpo(reward, scores):
     total = torch.zeros_like(reward)
     for name, weight in rewards.items():
         score = scores[name]                                                    # (P, k)
-        A = (score - score.mean(1, keepdim=True)) / (score.std(1, keepdim=True) + 1e-4)     # eq. 4
-        total += weight * A.masked_fill(dead_groups(score), 0.0)                # eq. 7
-    return total / (total.std() + 1e-4)                                 # eq. 6; its mean is 0
+        A = (score - score.nanmean(1, keepdim=True)) / (nanstd(score, 1) + 1e-4)        # eq. 4
+        total += weight * A.masked_fill(dead_groups(score) | score.isnan(), 0.0)        # eq. 7
+    total = total.masked_fill(reward.isnan(), torch.nan)
+    return total / (nanstd(total) + 1e-4)                               # eq. 6; its mean is 0

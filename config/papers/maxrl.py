@@ -11,6 +11,6 @@ entropy_coef = 0.0
 
 
 def maxrl(reward, scores):
-    assert reward.min() >= 0, f"MaxRL needs rewards >= 0, not {reward.min()}"
-    mean = reward.mean(1, keepdim=True)
+    assert not (reward < 0).any(), f"MaxRL needs rewards >= 0, not {reward[reward < 0]}"
+    mean = reward.nanmean(1, keepdim=True)
     return (reward - mean) / mean.clamp(min=1e-30)      # where all are 0, 0
