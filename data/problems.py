@@ -4,9 +4,9 @@
 
 The last number that it writes is its answer. Held-out problems have names and pairs of numbers that
 no training problem has."""
-import math
 import random
-import re
+
+from checkers import same_number as verify      # noqa: F401
 
 STORIES = [
     "{name} has {a} apples. {friend} gives {name} {b} more. How many apples does {name} have now?",
@@ -37,16 +37,3 @@ def make_problem(pairs, names, rng):
     name, friend = rng.sample(names, 2)
     prompt = rng.choice(STORIES).format(a=a, b=b, name=name, friend=friend)
     return {'prompt': prompt, 'answer': str(a + b)}
-
-
-def verify(completion, answer):
-    """Return 1.0 if the last number of the completion is the last number of the answer, which may
-    have steps, too; else 0.0."""
-    return float(last_number(completion) == last_number(answer))
-
-
-def last_number(text):
-    """Return the last number of a text, without the commas of 1,000. If there is none: NaN, which
-    equals nothing."""
-    numbers = re.findall(r'-?\d+(?:\.\d+)?', text.replace(',', ''))
-    return float(numbers[-1]) if numbers else math.nan

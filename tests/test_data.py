@@ -10,10 +10,10 @@ import shlex
 import pytest
 import torch
 
+from checkers import checker, is_answer
 from data import arithmetic, cups, failure_labels, failures, problems, thoughts
-from dataset import (BLANK, Dataset, Prompts, Tokenizer, as_record, checker, hold_out, is_answer,
-                     make_tokenizer, paragraphs_of, random_blanks, read_records, read_texts,
-                     rng_for)
+from dataset import (BLANK, Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
+                     paragraphs_of, random_blanks, read_records, read_texts, rng_for)
 from extras.studies import carries, sums, thoughts_backwards
 from processes import TOY, fails, refused, succeeds, write
 

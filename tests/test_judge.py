@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from checkers import is_answer, last_number, numbers_in, same_number
 from dataset import Dataset, Tokenizer
-from dataset import is_answer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
@@ -299,6 +299,39 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     assert Scorer().goal({'judge': 1.0}) == 'reward'
     assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
+
+
+# ---- checkers ------------------------------------------------------------------------------------
+
+
+NUMBERS = {                 # a text, and its numbers as people read them
+    'x=8,12': [8, 12], 'so 8,12 remain': [8, 12], '1,234': [1234], '$1,234.50.': [1234.5],
+    '12,345,678 of 1,000': [12345678, 1000], '1,23 and 1234,567': [1, 23, 1234, 567],
+    '8,12,345': [8, 12, 345], '0,5': [0, 5],
+    'pages 10-12': [10, 12], '10 - 12': [10, 12], 'it is \u22125': [-5], '3 - -5=8': [3, -5, 8],
+    '-$5, x=-5; (-5) {-5} **-5**': 5 * [-5], 'x-5, (2)-5, 50%-5': [5, 2, 5, 50, 5], 'no--5': [5],
+    '.5 or -.5, x.5 (7.)': [.5, -.5, 5, 7], '3.14.15': [3.14, 15], 'wait...5': [5],
+    '3/4 of 12/25/2023, 1/0': [.75, 12, 25, 2023, 1, 0], '50 % and 50%': [50, 50],
+    '1e-3 2E5': [.001, 200000], 'no number': [], '007': [7], '12+35=047': [12, 35, 47],
+    '3h05m': [3, 5], '#### 34': [34], '\u20ac5': [5], '9' * 30: [10 ** 30 - 1],
+}
+
+
+@pytest.mark.parametrize('text', NUMBERS)
+def test_numbers_are_read_as_people_read_them(text):
+    numbers = NUMBERS[text]
+    assert numbers_in(text) == numbers
+    assert not numbers or last_number(text) == numbers[-1]
+
+
+@pytest.mark.parametrize('completion, answer, score', [
+    ('12 - 5 = 7', '7', 1), ('so 8,12 remain', '812', 0), ('10-12', '12', 1), ('12', '10-12', 1),
+    ('it is \u22125', '5', 0), ('That makes $1,234.50.', '1234.5', 1), ('50%', '50', 1),
+    ('34', 'First 30, then 4 more.\n#### 34', 1), ('1/4', '3/4', 0), ('0.75', '3/4', 1),
+    ('none', 'none', 0), ('', '', 0), ('9' * 9999, '9', 0),
+    ('12345678901234567890', '12345678901234567891', 0)])
+def test_two_texts_have_the_same_number_if_they_end_with_it(completion, answer, score):
+    assert same_number(completion, answer) == score
 
 
 # ---- words and numbers for people ----------------------------------------------------------------

@@ -5,9 +5,9 @@
 
 A tenth of the sums is held out: they are never asked in training, but 46 + 31 may be if 31 + 46 is
 held out."""
-import re
-
 import numpy as np
+
+from checkers import numbers_in
 
 
 def texts():
@@ -26,5 +26,4 @@ def texts():
 def verify(completion, answer):
     """Return 1.0 if the first number of the completion is the sum, else 0.0."""
     # A language model goes on after its answer, so only the first number counts.
-    numbers = re.findall(r'\d+', completion)
-    return float(numbers[:1] == [answer.strip()])
+    return float(numbers_in(completion)[:1] == numbers_in(answer))
