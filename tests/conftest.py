@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import processes
+from dataset import read_texts
 
 torch.set_num_threads(1)
 
@@ -29,4 +30,5 @@ def own_folder(tmp_path, monkeypatch):
     for path in processes.REPOSITORY.iterdir():
         if path.name != 'run':                  # tests give this name to the folder of a run
             os.symlink(path, path.name)
+    read_texts.cache_clear()                    # other tests have files of the same names
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import runpy
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,10 +22,10 @@ import pytest
 import torch
 import torch._dynamo    # optimizers import it, which takes a second: once, not in every run
 
+import data.cups
 import data.docstrings
 import model
 import rollout
-from dataset import read_texts
 from run.folder import RunFolder, load_checkpoint
 from run.networks import read_recipe
 
@@ -32,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
 FORK = multiprocessing.get_context('fork')
 RECIPE = """
-n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 10, 16, 'float32'
+n_layer, n_embd, n_head, max_iters, batch_size, dtype = 2, 32, 4, 10, 8, 'float32'
 block_size = min(block_size, 66)
 """
 # Each run reads its texts anew, so they are few.
@@ -42,6 +43,8 @@ all_texts = texts
 def texts():
     return [pairs[::8] for pairs in all_texts()]
 """
+FEW_GAMES = "N_TEXTS = 1000"
+FEW_THOUGHTS = "texts.__defaults__ = (600,)"
 PROSE = ["The cat sat on the mat, and the dog ran to the old house by the sea.",
          "If the file cannot be read, the call fails with an error that names the missing file.",
          "Return the number of words in a text, or raise an error if it is empty and has no words.",
@@ -75,9 +78,10 @@ def toy_repository():
     for path in [*REPOSITORY.glob('config/networks/*.py'),
                  *REPOSITORY.glob('extras/studies/generator_*.py')]:
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
-    for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', 'N_TEXTS = 1000')):
+    for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', FEW_GAMES), ('thoughts', FEW_THOUGHTS)):
         with open(REPOSITORY / f'data/{name}.py', 'a') as file:
             file.write(more)
+    exec(FEW_GAMES, vars(data.cups))            # other modules import it
     (REPOSITORY / 'out').mkdir()
     texts = [f'{text} {i} {PROSE[2]}' for i in range(20) for text in PROSE]
     (REPOSITORY / data.docstrings.CACHE).write_text(json.dumps(texts))
@@ -101,7 +105,6 @@ def make_network(recipe, *flags):
 def make_for_run(recipe, dataset, blank_kind='random'):
     """Make the network of a recipe, if it is not there, as a run with these knobs would make it.
     But this is a fork, so it takes less time. Return its path."""
-    read_texts.cache_clear()                    # each test has files of its own
     path, words = read_recipe(recipe, {'dataset': dataset, 'blank_kind': blank_kind})
     if not os.path.exists(path):
         succeeds('pretrain.py', *words)
@@ -145,15 +148,28 @@ class Run:
         return self.ranks[0].exitcode, self.text()
 
 
+class Popen(FORK.Process):
+    """A fork that stands for a process that a run begins, to make a network."""
+
+    def __init__(self, command, env):
+        super().__init__(target=become, args=(None, command[1:], env, None))
+        self.start()
+
+    wait = FORK.Process.join
+
+
 def become(output, argv, env, before):
     """Make this process, a fork, one that runs a script."""
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    if output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     sys.stdout = open(1, 'w', closefd=False)
     sys.stderr = open(2, 'w', closefd=False)
     os.environ.update(env)
     sys.argv = argv
     signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    subprocess.Popen = Popen
     sys.modules['tiktoken'] = types.SimpleNamespace(get_encoding=lambda name: Bytes)
     atexit._clear()                             # of the test process
     if before:

@@ -99,7 +99,6 @@ def test_a_column_says_which_prompts_are_held_out():
 
 def records_of(*records):
     """Write records to a file of JSON lines. Return what read_texts() makes of it."""
-    read_texts.cache_clear()
     return read_texts(write('mine.jsonl', '\n'.join(map(json.dumps, records))))
 
 
@@ -124,7 +123,6 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():
 
 def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts():
     """A game of 15 letters is held out by the ways in which it was played."""
-    read_texts.cache_clear()
     train, held_out, _ = read_texts(write('game.py', """
 def texts():
     texts = [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(45)]
@@ -164,7 +162,6 @@ def test_a_file_of_your_own_is_a_dataset():
 @pytest.mark.parametrize('source, verify', [('', is_answer), ('verify = abs', abs)])
 def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     """Without a verify() what is right is the answer. Pairs can be lists."""
-    read_texts.cache_clear()
     write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
     assert read_texts('mine.py') == ([{'prompt': 'a=', 'answer': 'b'}],
                                      [{'prompt': 'a_', 'answer': 'b'}], verify)

@@ -23,14 +23,12 @@ from train_grpo import grpo_loss, token_stats
 #    times aside.
 
 
-def test_the_same_command_gives_the_same_run_and_compiling_and_evaluating_change_nothing():
+def test_the_same_command_gives_the_same_run_and_evaluations_change_nothing():
     train(out='a')
     train(out='b')
-    train('--compile=True', before=lambda: torch.compiler.set_stance('force_eager'), out='compiled')
     train('--eval_interval=1', '--log_interval=2', '--eval_prompts=6', out='often')
     train('--seed=2', '--max_iters=0', out='seed')      # the held-out prompts are always the same
     assert_same('a', 'b')
-    assert_same('a', 'compiled')
     assert weights('a').equal(weights('often'))
     assert read_log('a')[0] == read_log('seed')[0]
 
@@ -103,8 +101,7 @@ def failing(wrong="assert 0, 'no more'", first=9, where='0'):
 
 
 @pytest.mark.parametrize('wrong, first, saved', [
-    ("assert 0, 'no more'", 9, 2), ('exit()', 9, 2),
-    ("assert 0, 'no more'", 13, 4)])            # in an evaluation
+    ('exit()', 9, 2), ("assert 0, 'no more'", 13, 4)])          # the latter in an evaluation
 def test_a_reward_that_fails_loses_no_step_and_can_be_mended(wrong, first, saved):
     """The start is evaluated in 4 calls, a step has 2."""
     words = failing(wrong, first)
@@ -304,12 +301,10 @@ def some(completions):
     return [None if text.count('1') == 1 else text.count('2') for text in completions]
 """))
     train(*flags, out='one')                    # 2 micro-steps of 4 prompts
-    flags += ['--gradient_accumulation_steps=4', '--batch_size=2']
-    for out, ranks in (('more', 1), ('two', 2)):
-        train(*flags, out=out, ranks=ranks)
-        assert (weights(out) - weights('one')).abs().max() < 1e-12
-        for line, same in zip(read_log('one'), read_log(out), strict=True):
-            assert line == pytest.approx(same, rel=1e-4, abs=1e-4)
+    train(*flags, '--gradient_accumulation_steps=4', '--batch_size=2', out='two', ranks=2)
+    assert (weights('two') - weights('one')).abs().max() < 1e-12
+    for line, same in zip(read_log('one'), read_log('two'), strict=True):
+        assert line == pytest.approx(same, rel=1e-4, abs=1e-4)
 
 
 # 9. Console and log say what the manual says they say.

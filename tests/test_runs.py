@@ -1,5 +1,4 @@
 """Runs beside the promises: every config file, networks and their recipes, sample.py."""
-import itertools
 import json
 import os
 import pathlib
@@ -15,7 +14,6 @@ import torch
 
 import pretrain
 import train_grpo
-from data import thoughts
 from data.cups import follow
 from dataset import Dataset, read_texts
 from judge import judge_sequences
@@ -79,17 +77,14 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(path):
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
     name = path.stem
     paths = [*AFTER.get(name, []), str(path.relative_to(ROOT))]
-    if name == 'grpo_order':                    # to read 100,000 records takes seconds
-        records = itertools.chain(*thoughts.texts(n_train=600))
-        paths.append('--dataset=' + write('thoughts.jsonl', '\n'.join(map(json.dumps, records))))
     if name == 'grpo_names':                    # the toy prose has too few words
         paths.append('--dataset=mine.jsonl')
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):
         make_for_run(config[knob], config['dataset'], config['blank_kind'])
     text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
-                    '--eval_prompts=4', '--log_interval=1', '--gradient_accumulation_steps=4',
-                    '--device=cpu', '--compile=False', '--out_dir=run')
+                    '--eval_prompts=2', '--log_interval=1', '--device=cpu', '--out_dir=run',
+                    f"--gradient_accumulation_steps={config['mini_batches']}")
     assert 'mean_reward' in text and sys.executable not in text
     if name == 'grpo_pairs':                    # a typed prompt has no answer to compare with
         text = succeeds('sample.py', 'run', '--prompt=1h1m=')
@@ -99,23 +94,23 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(path):
         assert re.search(r"(?m)'b ea dc=b[a-e]'\n +[1-9a-c]$", text)
 
 
-@pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')))
+@pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')), ids=lambda path: path.stem)
 def test_the_settings_of_a_paper_go_with_any_experiment(path):
-    flags = [f'config/papers/{path.name}', '--rewards={"verify": 1.0}', '--epochs=2']
-    text = train(*flags, '--max_iters=1')
-    config = json.loads(pathlib.Path('run/config.json').read_text())
-    changed, functions = configure(vars(train_grpo).copy(), [str(path)])
-    assert config['adv_norm'] == changed['adv_norm'] and config['loss_norm'] == changed['loss_norm']
-    # the run says what it takes from where, and can go on and be looked at by the same words
+    """The run says what it takes from where."""
+    words = f'config/papers/{path.name}'
+    text = train(words, '--rewards={"verify": 1.0}', '--epochs=2', '--max_iters=1')
+    _, functions = configure(vars(train_grpo).copy(), [words])
     for name in functions:
-        assert re.search(rf'(?m)^(adv_norm|objective|likelihood|learn_from|kl_type): {name}\(\) of '
-                         f'config/papers/{path.name}$', text)
-    text = train(*flags, '--max_iters=2', '--resume=True')
-    assert 'python sample.py run' in text
-    if functions:
-        fails('are functions', 'sample.py', 'run')
-        words = shlex.split(re.search(r'python sample.py (run .*)', text)[1])
-        assert 'after' in succeeds('sample.py', *words, '--num_samples=1')
+        assert re.search(rf'(?m)^[a-z_]+: {name}\(\) of {words}$', text)
+
+
+def test_a_run_of_a_paper_goes_on_and_is_shown_by_the_words_that_it_prints():
+    words = ['config/papers/diffucoder.py', '--rewards={"verify": 1.0}']
+    train(*words, '--max_iters=1')
+    text = train(*words, '--max_iters=2', '--resume=True')
+    fails('are functions', 'sample.py', 'run')
+    words = shlex.split(re.search(r'python sample.py (run .*)', text)[1])
+    assert 'after' in succeeds('sample.py', *words, '--num_samples=1')
 
 
 # ---- networks by name ----------------------------------------------------------------------------
@@ -187,18 +182,19 @@ def test_pretraining_prints_which_share_of_the_samples_is_right():
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
-    'generator_arithmetic --dataset=marked.jsonl --blank_kind=marked': 1.9,
-    'generator_equations': 1.9,
-    'judge_classifier': 0.69,
-    'judge_labels --dataset=failure_labels': 0.6,
+    'generator_arithmetic --dataset=marked.jsonl --blank_kind=marked': 1.0,
+    'generator_equations': 2.2,
+    'judge_classifier': 0.66,
+    'judge_labels --dataset=labels.jsonl --tokenizer=char --block_size=4': 0.5,
 }
 
 
 @pytest.mark.parametrize('words', LEARNS)
 def test_pretraining_learns(words):
+    write('labels.jsonl', ''.join(f'{{"prompt": "{i:03}", "label": {i % 2}}}\n' for i in range(999)))
     recipe, *flags = words.split()
-    text = succeeds('pretrain.py', f'config/networks/{recipe}.py', '--max_iters=80',
-                    '--batch_size=64', '--dtype=float32', *flags, '--out=a.pt')
+    text = succeeds('pretrain.py', f'config/networks/{recipe}.py', '--max_iters=60',
+                    '--batch_size=32', '--dtype=float32', *flags, '--out=a.pt')
     *_, loss = re.findall(r'held-out loss (\S+)', text)
     assert float(loss) < LEARNS[words]
     assert ('held-out verify' in text) == recipe.startswith('generator')

@@ -23,7 +23,6 @@ EXPRESSIBLE = ['grpo_problems']
 @pytest.fixture(autouse=True)
 def texts():
     """Data of the experiments that somebody else has to download, and sums."""
-    grpo.read_texts.cache_clear()               # other tests have files of these names
     for name in ('gsm8k.jsonl', 'sums.jsonl', 'mine.jsonl'):
         write(name, ''.join(f'{{"prompt": "{a}+{b}=", "answer": "{a}"}}\n'
                             for a in range(9) for b in range(9)))
