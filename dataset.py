@@ -86,7 +86,7 @@ def make_tokenizer(kind, dataset):
     | 'gpt2' | another dataset, whose characters are taken, so that two networks fit each other."""
     if kind == 'gpt2':
         return Tokenizer('gpt2')
-    train, held_out, _ = read_texts(dataset if kind == 'char' else kind)
+    train, held_out, *_ = read_texts(dataset if kind == 'char' else kind)
     chars = set()
     for text in train + held_out:               # so that held-out ones can be encoded, too
         chars.update(text if type(text) is str else text['prompt'] + text['answer'])
@@ -98,18 +98,19 @@ def make_tokenizer(kind, dataset):
 
 @functools.cache
 def read_texts(dataset):
-    """Return (training texts, held-out texts, verify() or None) of a dataset.
+    """Return (training texts, held-out texts, verify() or None, reply() or None) of a dataset.
 
     dataset: a module of data/, such as 'arithmetic' | FILE.py, a module of your own | FILE.jsonl,
     see read_records() | FILE.txt. A module has texts(), which returns two lists, and it may have
-    verify(). A text is a string of running text, or a record {'prompt': ..., 'answer': ...}."""
+    verify() and reply(). A text is a string of running text, or a record {'prompt': ...,
+    'answer': ...}."""
     path = dataset if '.' in dataset else f'data/{dataset}.py'
     kind = Path(path).suffix
     if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
         fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
                      'python -m extras.tasks times 1000 > mine.jsonl), not', dataset,
                      [module.stem for module in Path('data').glob('*.py')] + os.listdir())
-    verify = None
+    verify = reply = None
     same = task_of              # what a file holds out is not trained on, whatever its answer says
     if kind == '.jsonl':
         train, held_out = hold_out(read_records(path))
@@ -120,6 +121,7 @@ def read_texts(dataset):
         assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
         train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
         verify = module.get('verify')
+        reply = module.get('reply')
         same = repr             # a game can have few tasks: all are in both lists, played otherwise
     known = set(map(same, held_out))
     train = [text for text in train if same(text) not in known]
@@ -131,7 +133,7 @@ def read_texts(dataset):
         verify = checker(train)
     elif verify is None and any(record['answer'].strip() for record in train + held_out):
         verify = is_answer
-    return train, held_out, verify
+    return train, held_out, verify, reply
 
 
 def task_of(text):
@@ -177,11 +179,13 @@ class Dataset:
     def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
                  chat_template=False, n_fill_steps=1, fill_order='random', likelihood='trajectory',
                  epochs=1, blank_kind='random', blank_low=0.2, blank_high=0.6, blank_span=1,
-                 **other_knobs):
+                 reply=None, **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
-        The rest are knobs of a script, which hands over all that it has."""
+        reply: what a world says. The rest are knobs of a script, which hands over all that it has.
+        """
         self.tok = tok
+        self.reply = reply
         self.causal = causal
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
@@ -331,7 +335,7 @@ class Dataset:
         return Prompts(tokens, blank, draw('samples', k).transpose(0, 1), order,
                        draw('more', k, self.n_decisions).permute(2, 0, 1, 3),
                        draw('more', k, self.n_masks).permute(2, 0, 1, 3), row, self.examples,
-                       tok, self.causal)
+                       tok, self.causal, self.reply)
 
 
 def random_blanks(may_be_blank, rng, suffix, low, high, span):

@@ -3,7 +3,6 @@
 A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from model import NUMBERS_AT_ONCE
-from rollout import distinct_rows
+from rollout import by_name, distinct_rows
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -91,6 +90,8 @@ BUILT_IN = {
     'passes': lambda scorer, r: r.lengths if r.prompts.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
+    # how often the policy began to write: after its prompt, and after each word of a world
+    'turns': lambda scorer, r: (r.is_sampled & ~r.is_sampled.roll(1, 1)).sum(1),
 }
 LARGEST = torch.finfo(torch.float32).max        # of finite numbers
 # functions of the user, which score many completions at once, call these columns by their plurals
@@ -136,12 +137,10 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r).tolist()
         if name == 'verify':                    # it is asked about one completion at a time
-            columns = asked_for(self.verify, cases()[0])
-            return (self.verify(**{column: case[column] for column in columns}) for case in cases())
+            return map(by_name(self.verify, cases()[0]), cases())
         lists = {PLURAL.get(column, column): [case[column] for case in cases()]
                  for column in cases()[0]}
-        function = self.functions[name]
-        values = function(**{column: lists[column] for column in asked_for(function, lists)})
+        values = by_name(self.functions[name], lists)(lists)
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
@@ -152,11 +151,3 @@ class Scorer:
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
-
-
-def asked_for(function, names):
-    """Return those of the names that a function has as parameters, or all if it has **kwargs, as
-    for TRL."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return [name for name in names if takes_all or name in parameters]

@@ -120,7 +120,7 @@ if __name__ == "__main__":
         sys.exit(f"{out} is there already; delete it, or choose another --out=FILE")
 
     # the texts; and the filler, the network `against`
-    train, held_out, verify = read_texts(dataset)
+    train, held_out, verify, reply = read_texts(dataset)
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:
@@ -128,7 +128,7 @@ if __name__ == "__main__":
     # A classifier is never causal itself. It takes the rows of its filler, or, if it learns labels,
     # those of a causal network: prompt, answer, eos.
     causal_rows = filler.causal if filler else kind != 'fill'
-    data = Dataset(train, held_out, tok, causal_rows, **config)
+    data = Dataset(train, held_out, tok, causal_rows, reply=reply, **config)
     for example in data.examples:               # those of running text are empty
         label = example.get('label')
         assert blank_kind != 'marked' or example['answer'], (

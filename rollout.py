@@ -1,5 +1,6 @@
 """Sampling: a network completes prompts, in one pass, in several passes, or from left to right. A
 Rollout keeps the completions, and in which pass each token was sampled."""
+import inspect
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class Prompts:
     examples: list      # of all rows of the dataset
     tok: object         # the Tokenizer, see dataset.py
     causal: bool        # prompts are continued from left to right; else blanks are filled
+    reply: object = None        # a function: what the world says, see let_the_world_reply()
 
     def __len__(self):
         return len(self.tokens)
@@ -149,11 +151,13 @@ class Rollout:
         return uniforms[:, 2 * self.epoch], uniforms[:, 2 * self.epoch + 1, :1]
 
     def cases(self):
-        """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', and columns
-        of the dataset."""
+        """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', columns of the
+        dataset, and 'sampled': the completion without the words of a world."""
         cases = self.prompts.cases(self.sequences)
-        for case, ended in zip(cases, self.ended.tolist()):
-            case['ended'] = ended
+        own = self.prompts.cases(
+            self.sequences.masked_fill(~self.is_sampled, self.prompts.tok.pad))
+        for case, ended, sampled in zip(cases, self.ended.tolist(), own):
+            case |= {'ended': ended, 'sampled': sampled['completion']}
         return cases
 
     def states(self, model):
@@ -193,6 +197,16 @@ def distinct_rows(x, is_used=None):
     index = torch.zeros_like(is_used, dtype=torch.long)
     index[is_used] = index_of_row
     return distinct, index
+
+
+def by_name(function, names):
+    """Return a function of columns {name: value} that calls a function of the user, a reward or a
+    world, with those of the names that it has as parameters; with all if it has **kwargs, as for
+    TRL."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    asked_for = [name for name in names if takes_all or name in parameters]
+    return lambda columns: function(**{name: columns[name] for name in asked_for})
 
 
 # ---- one log_probs() to sample, to score, and in the ratio ---------------------------------------
@@ -524,6 +538,8 @@ def from_left_to_right(model, prompts, sequences):
         last = sequences[:, column]                                             # (N,)
         unwritten[unwritten[:, column] & (last == prompts.tok.eos)] = False
         column += 1
+        if prompts.reply:
+            let_the_world_reply(prompts, sequences, n, column, unwritten)
         goes_on = unwritten[:, column:].any(1)                                  # (N,)
         if not goes_on.any():
             return
@@ -532,3 +548,26 @@ def from_left_to_right(model, prompts, sequences):
         new, state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
         cache.batch_select_indices(new[:, 0])
         inputs = new[:, 1:]
+
+
+def let_the_world_reply(prompts, sequences, n, column, unwritten):
+    """Write what the world says after the last token of each of the sequences n (M,), into their
+    columns from `column` on: given, not sampled, like a prompt that goes on. unwritten (N, T) bool
+    says where the policy is still to write, and is changed.
+
+    reply() returns a text, which is cut where the row ends; or (text, True), which ends the
+    completion, too; or None."""
+    cases = prompts.cases(sequences)
+    reply = by_name(prompts.reply, cases[0])
+    for i in n[unwritten[n, column:].any(1)].tolist():          # those that go on
+        try:
+            said = reply(cases[i])
+            if said is None:
+                continue
+            text, done = said if type(said) is tuple else (said, False)
+            ids = prompts.tok.encode(text)[:int(unwritten[i, column:].sum())]
+        except (Exception, SystemExit) as e:    # a function of yours can raise anything
+            raise AssertionError(f"reply to {cases[i]['completion']!r:.60}: {e!r:.300}") from e
+        stop = column + len(ids)
+        sequences[i, column:stop] = sequences.new_tensor(ids)
+        unwritten[i, column:None if done else stop] = False

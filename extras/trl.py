@@ -119,7 +119,7 @@ from run.command import configure
 from run.machine import n_ranks
 import train_grpo
 
-train, held_out, verify = read_texts($dataset)
+train, held_out, verify, _ = read_texts($dataset)
 records = train + held_out
 columns = {name: None for record in records for name in record}
 tok = AutoTokenizer.from_pretrained($generator)$bos
@@ -245,7 +245,7 @@ def algorithm_of(k, functions, weights):
 
 def script_of(k, functions, words):
     """Return the script for knobs k and functions, which words of a command line have set."""
-    train, _, verify = grpo.read_texts(k['dataset'])
+    train, _, verify, _ = grpo.read_texts(k['dataset'])
     check(k)
     check_knobs(k, verify, functions)
     assert type(train[0]) is dict, (

@@ -30,14 +30,16 @@ def check_knobs(k, verify, functions):
             f"rewards: expected a number as the weight of {name}, not {weight!r}")
 
 
-def check_generator(k, causal, examples):
-    """Refuse knobs that could not work with this kind of generator and these examples."""
+def check_generator(k, causal, data):
+    """Refuse knobs that could not work with this kind of generator and this Dataset."""
+    assert causal or not data.reply, (
+        "reply() answers a causal generator; one that fills blanks has no turns")
     fills = k['n_fill_steps'] > 1 or k['blank_kind'] == 'marked' or k['likelihood'] != 'trajectory'
     assert not (causal and fills), (
         "a causal generator has no passes (n_fill_steps = 1), no marked blanks, and no estimate "
         "(likelihood = 'trajectory')")
     assert causal or k['max_new_tokens'] == 0, "max_new_tokens is for causal generators"
     # without a limit the longest answer is the limit, so there must be one
-    has_answers = any(example.get('answer', True) for example in examples)
+    has_answers = any(example.get('answer', True) for example in data.examples)
     assert not causal or has_answers or k['max_new_tokens'] > 0, (
         "no prompt has an answer: expected --max_new_tokens=N, the length of completions")

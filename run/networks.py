@@ -59,7 +59,7 @@ def open_networks(names, config, device):
     """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
     checkpoint or a folder, or a recipe, whose network is made if it does not exist yet. config:
     knobs of a run. Of several ranks, the first makes networks while the others wait."""
-    train, _, _ = read_texts(config['dataset'])
+    train, *_ = read_texts(config['dataset'])
     check_blanks(train, config['blank_kind'], config['blank_low'], config['blank_high'])
     paths = []
     missing = {}                                # {path: words for pretrain.py}

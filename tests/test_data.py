@@ -103,7 +103,7 @@ def records_of(*records):
 
 
 def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says():
-    train, held_out, _ = records_of(*[
+    train, held_out, *_ = records_of(*[
         {'prompt': f'p{i % 30}=', 'answer': f'{i}', 'held_out': i < 9} for i in range(60)])
     assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
     prompts = {record['prompt'] for record in train}
@@ -112,7 +112,7 @@ def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says():
 
 def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():
     """As in a game whose prompt is always the same, and whose secret is a column."""
-    train, held_out, _ = records_of(*[
+    train, held_out, *_ = records_of(*[
         {'prompt': ':', 'secret': i % 15, 'answer': f'{i}', 'held_out': i < 3} for i in range(45)])
     assert [record['secret'] for record in held_out] == [0, 1, 2]
     assert [record['secret'] for record in train] == 3 * list(range(3, 15))
@@ -123,7 +123,7 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():
 
 def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts():
     """A game of 15 letters is held out by the ways in which it was played."""
-    train, held_out, _ = read_texts(write('game.py', """
+    train, held_out, *_ = read_texts(write('game.py', """
 def texts():
     texts = [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(45)]
     return texts, texts[:15]
@@ -135,7 +135,7 @@ def texts():
 def test_a_file_of_your_own_is_a_dataset():
     lines = [json.dumps({'prompt': f'{i}=', 'answer': str(i % 2)}) for i in range(100)]
     pairs = write('pairs.jsonl', '\ufeff' + '\n\n'.join(lines))
-    train, held_out, verify = read_texts(pairs)
+    train, held_out, verify, _ = read_texts(pairs)
     assert len(train + held_out) == 100
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
@@ -150,11 +150,11 @@ def test_a_file_of_your_own_is_a_dataset():
     refused("latin.txt: 'utf-8' codec can't decode", paragraphs_of, 'latin.txt')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
-    train, held_out, verify = read_texts(write('cats.txt', cats))
+    train, held_out, verify, _ = read_texts(write('cats.txt', cats))
     assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
     with pytest.raises(AssertionError, match='short.txt'):
         read_texts(write('short.txt', 'one'))
-    train, held_out, _ = read_texts(write('signs.txt', cats.replace('s', BLANK)))
+    train, held_out, *_ = read_texts(write('signs.txt', cats.replace('s', BLANK)))
     with pytest.raises(AssertionError, match=r"lacks the characters \['_'\]"):     # of a blank
         Dataset(train, held_out, make_tokenizer('char', 'signs.txt'), False)
 
@@ -164,7 +164,7 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     """Without a verify() what is right is the answer. Pairs can be lists."""
     write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
     assert read_texts('mine.py') == ([{'prompt': 'a=', 'answer': 'b'}],
-                                     [{'prompt': 'a_', 'answer': 'b'}], verify)
+                                     [{'prompt': 'a_', 'answer': 'b'}], verify, None)
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
 
@@ -295,7 +295,7 @@ def test_marked_blanks_stand_where_the_prompt_has_them():
 def test_a_marked_prompt_with_another_answer_is_named(prompt, answer):
     lines = [json.dumps({'prompt': f'{"a" * i}_', 'answer': 'a' * i + 'b'}) for i in range(40)]
     lines.append(json.dumps({'prompt': prompt, 'answer': answer}))
-    train, held_out, _ = read_texts.__wrapped__(write('mine.jsonl', '\n'.join(lines)))
+    train, held_out, *_ = read_texts.__wrapped__(write('mine.jsonl', '\n'.join(lines)))
     with pytest.raises(AssertionError, match='^mine.jsonl, line 41: '):
         Dataset(train, held_out, TOK, False, blank_kind='marked')
 

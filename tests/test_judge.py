@@ -129,12 +129,13 @@ def test_functions_get_whole_texts_whether_blanks_are_filled_or_prompts_continue
 
 
 def right(prompts, completions, answer, **kwargs):
-    assert kwargs.keys() == {'texts', 'level', 'ended'}
+    assert kwargs.keys() == {'texts', 'level', 'ended', 'sampled'}
     return [float(completion == text) for completion, text in zip(completions, answer)]
 
 
 def short(completions, **kwargs):
-    assert kwargs.keys() == {'prompts', 'texts', 'answer', 'level', 'ended'}
+    assert kwargs.keys() == {'prompts', 'texts', 'answer', 'level', 'ended',
+                             'sampled'}
     return np.array([-len(completion) for completion in completions])
 
 
