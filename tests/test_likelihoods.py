@@ -1,5 +1,5 @@
-"""More oracles for orders and likelihoods: a slow loop that fills one sequence at a time, one that
-scores one token at a time, and an update by hand."""
+"""Orders of masked models, and likelihoods: compared with an enumeration of all that can happen, with
+slow loops over one sequence and one token at a time, and with updates by hand."""
 import copy
 import functools
 import itertools
@@ -11,10 +11,11 @@ from torch import nn
 import train_grpo
 from dataset import Prompts
 from judge import Scorer
+from model import make_optimizers
 from rollout import complete, token_stats
 from test_grpo import (TOK, centred, close, gradient, knobs, letters, randn,     # noqa: F401
                        slow_softmax, tiny, toy_prompts)
-from train_grpo import act, collect, grpo_loss, learn, look_back
+from train_grpo import act, collect, group_advantages, grpo_loss, learn, look_back
 
 ESTIMATES = {'one_pass': 'd1', 'coupled': 'diffucoder', 'random_share': 'unigrpo'}     # papers
 KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
@@ -55,7 +56,102 @@ def choose_kind(knobs, kind, n_fill_steps=3, epochs=2, **more):
     return {'confident': 0, 'learned': n_fill_steps - 1}.get(kind, 2 * epochs)
 
 
-# ---- orders --------------------------------------------------------------------------------------
+# ---- orders: an enumeration ----------------------------------------------------------------------
+
+
+LETTERS = 3
+START = {                       # of a sequence of three tokens: -1 is a blank
+    ('confident', 2): [-1, 0, -1], ('learned', 2): [-1, 0, -1], ('learned', 3): [-1, 0, -1],
+    ('confident', 3): [-1, -1, -1],
+}
+
+
+def outcomes_of(model, fill_order, n_passes):
+    """Return all that can happen to the blanks of a sequence, by definition: a list of (sequence,
+    pass of each token, log p with graph, uniforms (T,), decisions (passes - 1, T))."""
+    def fill(i, state, pass_of, logp, uniforms, decisions):
+        blanks = [t for t in range(3) if state[t] == model.blank_id]
+        if not blanks:
+            return [(state, pass_of, logp, uniforms, decisions)]
+        x = model(torch.tensor(state)[None])[0]
+        p = model.logits(x).softmax(1)                                          # (T, V)
+        decides = fill_order == 'learned' and i < n_passes - 1
+        choices = [tuple(blanks)]               # which blanks are filled now
+        if fill_order == 'confident' and i < n_passes - 1:
+            choices = [(max(blanks, key=lambda t: p[t].max()),)]
+        if decides:
+            choices = [c for n in range(3) for c in itertools.combinations(blanks, n)]
+            chance = model.order_scores(x).sigmoid()
+        results = []
+        for now in choices:
+            for ids in itertools.product(range(LETTERS), repeat=len(now)):
+                more = logp
+                next_state, passes = list(state), list(pass_of)
+                u, d = uniforms.clone(), decisions.clone()
+                for t, id in zip(now, ids):
+                    next_state[t] = id
+                    passes[t] = i
+                    more = more + p[t, id].log()
+                    u[t] = p[t, :id].sum() + 0.5 * p[t, id]
+                for t in blanks if decides else []:
+                    more = more + (chance[t] if t in now else 1 - chance[t]).log()
+                    d[i, t] = 0.0 if t in now else 1 - 1e-9
+                results += fill(i + 1, next_state, passes, more, u, d)
+        return results
+
+    start = [model.blank_id if id < 0 else id for id in START[fill_order, n_passes]]
+    return fill(0, start, [-1] * 3, torch.zeros(()).double(), torch.zeros(3).double(),
+                torch.zeros(n_passes - 1, 3).double())
+
+
+def rollout_of(model, fill_order, n_passes, outcomes, groups):
+    """Return the Rollout whose groups (G, k) are outcomes of these numbers."""
+    uniforms = torch.stack([o[3] for o in outcomes]).detach()[groups]           # (G, k, T)
+    decisions = torch.stack([o[4] for o in outcomes])[groups]                   # (G, k, J, T)
+    tokens = torch.zeros(len(groups), 3).long()
+    blank = torch.tensor(START[fill_order, n_passes]).expand(len(groups), 3) < 0
+    prompts = Prompts(tokens, blank, uniforms, torch.zeros(len(groups), 3), decisions,
+                      torch.zeros(*groups.shape, 0, 3), groups[:, 0], [{}] * len(outcomes), TOK,
+                      False)
+    return complete(model, prompts, n_passes, fill_order)
+
+
+@pytest.mark.parametrize('fill_order, n_passes', START)
+def test_likelihood_and_gradient_of_an_order_are_those_of_the_enumeration(
+        fill_order, n_passes, knobs):
+    """Over all groups of two the gradient is that of the expected reward, times 1 / 2, because the
+    mean of a group is the baseline."""
+    knobs(loss_norm='constant')
+    model = network(V=LETTERS, T=3, seed=2)
+    outcomes = outcomes_of(model, fill_order, n_passes)
+    n = len(outcomes)
+    logp = torch.stack([o[2] for o in outcomes])
+    close(logp.exp().sum().item(), 1.0)
+    groups = torch.tensor(list(itertools.product(range(n), repeat=2)))          # (G, 2)
+    r = rollout_of(model, fill_order, n_passes, outcomes, groups)
+    every = groups.flatten().tolist()
+    assert r.sequences.tolist() == [outcomes[i][0] for i in every]
+    assert r.pass_of.tolist() == [outcomes[i][1] for i in every]
+    stats = token_stats(r, model)
+    for values in (r.logp_sampled, stats.logp):
+        close(values.sum(1), logp[groups.flatten()])
+    passes = Scorer().score(['passes'], r)['passes'].flatten()
+    assert passes.tolist() == [max(outcomes[i][1]) + 1 for i in every]
+    # In some a pass fills nothing, and counts. Of three blanks the order depends on what was filled.
+    assert any(0 not in o[1] for o in outcomes) == (fill_order == 'learned')
+    assert len({tuple(o[1]) for o in outcomes}) > 1 or n == 9
+
+    chance = logp[groups].sum(1, keepdim=True).exp().detach()
+    reward = randn(n)
+    terms, _ = grpo_loss(stats, r, chance * centred(reward[groups]), 0.0)
+    if fill_order == 'confident':
+        del model.order                         # it has no gradient there
+    expected = gradient(logp.exp() @ reward, model)
+    assert expected.abs().max() > 1e-3
+    close(gradient(terms['loss'] / 2, model), -expected / 2)
+
+
+# ---- orders: slow loops --------------------------------------------------------------------------
 
 
 def slow_fill(model, given, blank, uniforms, more, order, n_passes, greedy):
@@ -114,48 +210,6 @@ def test_an_order_equals_a_slow_loop_over_one_sequence_at_a_time(
     passes = Scorer().score(['passes'], r)['passes']
     assert passes.flatten().tolist() == [max(row) + 1 for row in r.pass_of.tolist()]
     assert passes[4].eq(0).all() and (n_passes == 1 or passes.max() > 1)
-
-
-def test_a_surest_blank_depends_on_what_earlier_passes_filled_and_the_gradient_is_exact(knobs):
-    """Three blanks in three passes: outcomes differ in their order, and it has no chance of its
-    own. Their chances, as complete() tells them, sum to 1."""
-    knobs(loss_norm='constant')
-    model = tiny(V=3, T=3, seed=2)
-    state = torch.full((3,), model.blank_id)
-    outcomes = []                               # pass of each token, log p, uniforms
-
-    def fill(state, pass_of, logp, uniforms):
-        is_open = [t for t in range(3) if state[t] == model.blank_id]
-        if not is_open:
-            outcomes.append((pass_of, logp, uniforms))
-            return
-        p = model.logits(model(state[None])[0]).softmax(1)
-        t = max(is_open, key=lambda t: p[t].max())
-        place = torch.arange(3) == t
-        for id in range(3):
-            fill(state.masked_fill(place, id), pass_of | {t: 3 - len(is_open)},
-                 logp + p[t, id].log(), uniforms | {t: (p[t, :id].sum() + p[t, id] / 2).item()})
-
-    fill(state, {}, 0.0, {})
-    logp = torch.stack([logp for _, logp, _ in outcomes])
-    order = torch.tensor([[pass_of[t] for t in range(3)] for pass_of, _, _ in outcomes])
-    assert len(order.unique(dim=0)) > 1
-    groups = torch.tensor(list(itertools.product(range(27), repeat=2)))         # (G, 2)
-    uniforms = torch.tensor([[u[t] for t in range(3)] for _, _, u in outcomes]).double()
-    tokens = torch.zeros(len(groups), 3).long()
-    prompts = Prompts(tokens, tokens == 0, uniforms[groups], randn(*tokens.shape),
-                      *[torch.zeros(len(groups), 2, 0, 3)] * 2, groups[:, 0], [{}] * 27, TOK, False)
-    r = complete(model, prompts, 3, 'confident')
-    assert r.pass_of.equal(order[groups.flatten()])
-    stats = token_stats(r, model)
-    for values in (r.logp_sampled, stats.logp):
-        close(values.sum(1), logp[groups.flatten()])
-    first = groups.flatten().eq(torch.arange(27)[:, None]).int().argmax(1)      # a row of each
-    close(r.logp_sampled[first].sum(1).exp().sum().item(), 1.0)
-    chance = logp[groups].sum(1, keepdim=True).exp().detach()
-    reward = randn(27)
-    terms, _ = grpo_loss(stats, r, chance * centred(reward[groups]), 0.0)
-    close(gradient(terms['loss'] / 2, model), -gradient(logp.exp() @ reward, model) / 2)
 
 
 def test_a_pass_in_which_nobody_fills_anything_counts(knobs):
@@ -217,6 +271,26 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
             stats = stats_of(whole.of_epoch(epoch), model, reference)
             close(stats_of(r.of_epoch(epoch), model, reference),
                   [values[kept] for values in stats])
+
+
+def test_a_learned_order_learns(knobs):
+    """A reward for early passes of the last blank: it is filled first."""
+    knobs(n_fill_steps=4, fill_order='learned', temperature=1.0, adv_norm='batch')
+    policy = tiny()
+    policy.decide_order(4)
+    optimizers = make_optimizers(policy, 'adamw', 0.0)
+    early = []
+    for step in range(30):
+        prompts = toy_prompts(P=16, k=8)
+        torch.manual_seed(step)
+        prompts.uniforms = torch.rand(16, 8, 6).double()
+        prompts.order_uniforms = torch.rand(16, 8, 3, 6).double()
+        r = act(policy, prompts)
+        last = r.pass_of[:, 4].float()
+        early.append(last[last >= 0].mean().item())
+        learn(policy, None, optimizers, [(slice(0, 16), r)],
+              group_advantages(-last.view(16, 8).double()), 5e-3, 0.0)
+    assert early[-1] < 0.3 * early[0]
 
 
 # ---- likelihoods ---------------------------------------------------------------------------------
@@ -303,22 +377,6 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
         assert (hidden & (r.sequences != TOK.pad)).any()
 
 
-@pytest.mark.parametrize('kind, drawn, share', [
-    ('one_pass', 0.15, 0.9), ('random_share', 0.0, 0.5)])
-def test_with_nothing_of_the_prompt_hidden_one_pass_and_all_of_a_random_share_are_the_trajectory(
-        kind, drawn, share, knobs):
-    """If one pass filled all: then it is the state that sampled."""
-    n_more = choose_kind(knobs, kind, n_fill_steps=1, epochs=1)
-    model, reference = network(), network(seed=3)
-    prompts = prompts_of(n_more)
-    r = act(model, prompts)
-    prompts.mask_uniforms[:, :, 0] = drawn
-    prompts.mask_uniforms[:, :, 1] = share
-    close(stats_of(r, model, reference), token_stats(r, model, reference))
-    prompts.mask_uniforms[:, :, 0] = 0.95       # now none counts
-    assert kind == 'one_pass' or not stats_of(r, model, reference).logp.any()
-
-
 @KINDS
 @pytest.mark.parametrize('has_kl', [False, True])
 def test_an_epoch_moves_the_weights_as_slow_loops_do(kind, has_kl, knobs):
@@ -352,24 +410,6 @@ def test_an_epoch_moves_the_weights_as_slow_loops_do(kind, has_kl, knobs):
         sgd_by_hand.step()
     assert n_clipped > 0
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
-
-
-@KINDS
-def test_two_micro_steps_move_the_weights_as_one_does(kind, knobs):
-    n_more = choose_kind(knobs, kind, rewards={'letters': 1.0}, grad_clip=0, adv_norm='none')
-    weights = []
-    for batch_size in (8, 4):
-        knobs(batch_size=batch_size)
-        policy, reference = network(), network(seed=3).requires_grad_(False)
-        prompts = prompts_of(n_more, P=8)
-        micro_steps, _, advantages = collect(
-            policy, Scorer(functions={'letters': letters}), prompts)
-        assert len(micro_steps) == 8 // batch_size
-        learn(policy, reference, [torch.optim.SGD(policy.parameters(), 0.3)], micro_steps,
-              advantages, 0.3, 0.1)
-        weights.append(nn.utils.parameters_to_vector(policy.parameters()))
-    close(*weights)
-    assert (weights[0] - nn.utils.parameters_to_vector(network().parameters())).abs().max() > 1e-2
 
 
 @KINDS

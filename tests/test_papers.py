@@ -10,8 +10,8 @@ import train_grpo
 from extras.check import check
 from processes import write
 from rollout import TokenStats, exact_kl
-from test_grpo import (close, expected_step, is_right, knobs, letters, loss_of,      # noqa: F401
-                       pass_at, randn, rollout_of, slope, slow_loss, slow_rollout, tiny,
+from test_grpo import (close, expected_step, knobs, letters, loss_of, randn,     # noqa: F401
+                       rollout_of, slope, slow_loss, slow_rollout, tiny,
                        toy_prompts, toy_scorer, two_sequences)
 from train_grpo import collect, learn
 
@@ -58,6 +58,15 @@ def test_a_group_with_missing_rewards_has_the_advantages_of_the_smaller_group(na
     assert A[:, [0, 3]].isnan().all()
     alone = torch.tensor([[math.nan, 1.5, math.nan]])
     assert advantages_of(name, knobs, alone, {'judge': alone})[0, 1] == 0
+
+
+def pass_at(m, z):
+    """P(at least one of m ids is id 0, the right one)."""
+    return 1 - (1 - z.softmax(0)[0]) ** m
+
+
+def is_right(ids):
+    return (ids == 0).double()
 
 
 @pytest.mark.parametrize('k', [2, 3, 4])
@@ -126,19 +135,6 @@ def test_a_ratio_of_a_sequence_is_that_of_a_slow_loop(name, slow, knobs):
             close(torch.autograd.grad(pg[r.is_sampled].sum(), logp)[0] * r.is_sampled,
                   slope(lambda x: by_hand(x).sum(), logp.detach()), atol=1e-6)
             assert set(numbers) == {'clip_frac', 'ratio_off'}
-
-
-def test_gspo_gives_all_tokens_of_a_sequence_one_weight(knobs):
-    """The geometric mean of their ratios, whether a token itself became likelier or not."""
-    knobs(FILES['gspo'], clip_low=1e9, clip_high=1e9, loss_norm='token')
-    z = torch.zeros(5, 3, requires_grad=True)               # all probabilities are 1/3
-    log_ratio = torch.randn(5)
-    r = two_sequences(1, 4)
-    logp_old = torch.zeros(2, 4).masked_scatter(r.is_sampled, -math.log(3) - log_ratio)
-    terms, _ = loss_of(z, r, torch.ones(1, 2), logp_old)
-    push, _, _ = torch.autograd.grad(-terms['loss'], z)[0].T
-    log_ratio[1:] = log_ratio[1:].mean()
-    close(push, log_ratio.exp() * 2 / 3, atol=1e-5)
 
 
 @pytest.mark.parametrize('A', [1.0, -1.0])
@@ -307,19 +303,14 @@ def test_papers_undo_each_other():
     assert all(names == knobs_set[0] for names in knobs_set)
 
 
-@pytest.mark.parametrize('mistake, sentence', [
-    ('def f(reward, scores):\n    return reward[:, 0]', 'it returns (P, k)'),
-    ('def f(reward, scores):\n    return torch.rand(reward.shape)', 'groups of equal rewards'),
-    ('def f(reward, scores):\n    return reward * torch.arange(len(reward))[:, None]', 'order')])
-def test_the_check_notices_what_is_wrong_with_an_advantage(mistake, sentence):
-    write('mine.py', f'import torch\nadv_norm = "f"\n{mistake}')
-    assert any(sentence in row[1] and not row[2] for row in check('mine.py'))
-
-
-@pytest.mark.parametrize('mistake, sentence', [
-    ('return (logp - logp_old).exp() * A, {}', 'good tokens become likelier'),
-    ('return -(logp - logp_old).exp() * (A - A.mean()), {}', 'half of the sequences'),
-    ('return -(logp - logp_old).exp().detach() * A * logp, {}', 'finite differences')])
-def test_the_check_notices_what_is_wrong_with_an_objective(mistake, sentence):
-    write('mine.py', f'objective = "f"\ndef f(logp, logp_old, A, r):\n    {mistake}')
+@pytest.mark.parametrize('signature, mistake, sentence', [
+    ('adv_norm(reward, scores)', 'torch.rand(reward.shape)', 'groups of equal rewards'),
+    ('adv_norm(reward, scores)', 'reward * torch.arange(len(reward))[:, None]', 'order'),
+    ('objective(logp, logp_old, A, r)', '(logp - logp_old).exp() * A, {}', 'become likelier'),
+    ('objective(logp, logp_old, A, r)', '-(logp - logp_old).exp() * (A - A.mean()), {}', 'half of'),
+    ('objective(logp, logp_old, A, r)', '-(logp - logp_old).exp().detach() * A * logp, {}',
+     'finite differences')])
+def test_the_check_notices_what_is_wrong_with_a_function(signature, mistake, sentence):
+    knob, arguments = signature.split('(')
+    write('mine.py', f"import torch\n{knob} = 'f'\ndef f({arguments}:\n    return {mistake}")
     assert any(sentence in row[1] and not row[2] for row in check('mine.py'))
