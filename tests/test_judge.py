@@ -1,5 +1,4 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; printed groups."""
-import dataclasses
 import math
 import sys
 
@@ -179,9 +178,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
 FAILURES = {                # of a function of a whole list, that can name no completion
     "missing 1 required positional argument: 'colour'": lambda completions, colour: [],
     "'NoneType' object is not iterable": lambda prompts: None,
-    "'float' has no len": lambda prompts: torch.tensor(1.0),
     'expected 6 numbers, one for each completion, not 5': lambda prompts: [1.0] * 5,
-    'not 7': lambda prompts: [1.0] * 6 + [math.nan],
     'ZeroDivisionError': lambda prompts: 1 / 0,
     'SystemExit': lambda prompts: sys.exit(),
 }
@@ -195,68 +192,27 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
     assert type(error.value.__cause__).__name__ in str(error.value)
 
 
-NO_NUMBERS = ['1', [1.0], math.nan, -math.inf, 1e39, 10 ** 400, 1j, torch.tensor(1j),
-              torch.ones(2), np.ma.masked, {}]
-
-
-@pytest.mark.parametrize('value', NO_NUMBERS, ids=repr)
-@pytest.mark.parametrize('n', [0, 3])
-def test_a_value_that_is_no_finite_number_is_named_with_its_completion(
-        value, n, rollout_of_records):
-    """Whether a function of the list returns it for completion n, or a checker when it comes to n.
-    """
-    def mine(completions):
-        return [2.0] * n + [value] + [2.0] * (len(completions) - n - 1)
+@pytest.mark.parametrize('value', ['1', math.nan, -math.inf, 1e39, 1j, torch.ones(2), 'raises'],
+                         ids=repr)
+def test_a_value_that_is_no_finite_number_is_named_with_its_completion(value, rollout_of_records):
+    """The third, in a list, an array, or when a checker comes to it. A checker can raise, too."""
+    values = [1.0, 1.0, value, 1.0, 1.0, 1.0]
+    left = iter(values)
 
     def verify(completion):
-        asked.append(completion)
-        return value if len(asked) > n else 1
+        number = next(left)
+        return 1 / 0 if number == 'raises' else number
 
-    asked = []
-    completion = rollout_of_records.cases()[n]['completion']
-    scorer = Scorer(verify=verify, functions={'mine': mine})
-    for name in ('mine', 'verify'):
+    functions = {'mine': lambda prompts: values, 'array': lambda prompts: np.array(values, object)}
+    scorer = Scorer(verify=verify, functions=functions)
+    completion = rollout_of_records.cases()[2]['completion']
+    for name in ('verify', *functions):
         refused(f"reward '{name}' of {completion!r}: ", scorer.score, [name], rollout_of_records)
-    assert len(asked) == n + 1
+    assert len(list(left)) == 3                 # the checker was not asked again
 
 
-@pytest.mark.parametrize('verify', [
-    lambda completion: 1 / completion.count('b'), lambda completion: sys.exit()])
-def test_a_checker_that_fails_is_named_with_its_completion(verify, rollout_of_records):
-    for case in rollout_of_records.cases():
-        try:
-            assert verify(case['completion']) is not None
-        except (Exception, SystemExit):
-            break
-    refused(f"reward 'verify' of {case['completion']!r}: ", Scorer(verify=verify).score, ['verify'],
-            rollout_of_records)
-
-
-@pytest.mark.parametrize('values', [
-    np.array([1.0, 1, 1j, 1, 1, 1]), torch.tensor([1.0, 1, math.nan, 1, 1, 1]),
-    np.array([1.0, 1, '1', 1, 1, 1], object)], ids=['complex', 'nan', 'text'])
-def test_an_array_of_what_is_no_number_is_refused(values, rollout_of_records):
-    scorer = Scorer(functions={'mine': lambda prompts: values})
-    refused("reward 'mine' of ", scorer.score, ['mine'], rollout_of_records)
-
-
-@dataclasses.dataclass
-class Weighted:
-    """A callable that has no hash."""
-    weight: float
-
-    def __call__(self, texts, **kwargs):
-        return [self.weight * len(text) for text in kwargs['completions']]
-
-
-def test_a_reward_can_be_any_callable(rollout_of_records):
-    scores = Scorer(functions={'mine': Weighted(2.0)}).score(['mine'], rollout_of_records)['mine']
-    lengths = [len(case['completion']) for case in rollout_of_records.cases()]
-    assert scores.flatten().tolist() == [2.0 * length for length in lengths]
-
-
-@pytest.mark.parametrize('buffer', [torch.zeros(6), torch.zeros(6).numpy()])
-def test_rewards_may_return_the_same_array_each_time(buffer, rollout_of_records):
+def test_rewards_may_return_the_same_array_each_time(rollout_of_records):
+    buffer = torch.zeros(6)
 
     def fill(number):
         def reward(completions):

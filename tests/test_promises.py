@@ -274,8 +274,7 @@ def test_a_file_that_is_damaged_or_would_run_code_is_refused():
     assert not os.path.exists('was-here')
 
 
-@pytest.mark.parametrize('knob', ['generator', 'judge'])
-@pytest.mark.parametrize('path', ['evil.py', 'evil.py/'])
+@pytest.mark.parametrize('knob, path', [('generator', 'evil.py'), ('judge', 'evil.py/')])
 def test_sample_runs_no_program_that_a_checkpoint_names(knob, path):
     write('evil.py', "open('was-here', 'w')\n")
     train('--max_iters=0', '--rewards={"judge": 1.0}')

@@ -14,11 +14,10 @@ import torch
 
 import pretrain
 import train_grpo
-from data.cups import follow
 from dataset import Dataset, read_texts
 from judge import judge_sequences
-from processes import (EQUATIONS, ROOT, TOY, Run, command, fails, make_for_run, read_log,
-                       refused, run, succeeds, train, weights, write)
+from processes import (EQUATIONS, ROOT, Run, command, fails, make_for_run, read_log,
+                       run, succeeds, train, weights, write)
 from rollout import complete
 from run.command import configure
 from run.folder import load_checkpoint
@@ -48,13 +47,8 @@ def test_the_weight_of_the_kl_follows_its_target_by_a_share_for_each_completion(
 
 
 def test_a_kl_in_the_reward_alone_has_a_reference_too():
-    """The same run as with a KL in the loss that weighs nothing. In float64, because without a KL
-    in the loss groups of equal rewards are left out, and sums are rounded in another order."""
-    flags = ['--rewards={"judge": 1.0, "kl": -0.5}', '--dtype=float64']
-    train(*flags, '--kl_beta=0', out='without')
-    train(*flags, '--kl_beta=1e-30', out='with')
-    assert (weights('with') - weights('without')).abs().max() < 1e-12
-    *_, line, _ = read_log('without')
+    train('--rewards={"judge": 1.0, "kl": -0.5}', '--kl_beta=0', '--max_iters=2')
+    *_, line, _ = read_log('run')
     assert line['mean_kl'] != 0
 
 
@@ -146,9 +140,8 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     fails(f'{made[0]} is there already; delete it', 'pretrain.py', f'--out={made[0]}')
 
 
-@pytest.mark.parametrize('text', ['', 'def good(completions):\n    return [1.0]\n'])
-def test_a_file_that_is_no_recipe_is_refused(text):
-    fails('rw.py sets no knob of pretrain.py', *command('--generator=' + write('rw.py', text)))
+def test_a_file_that_is_no_recipe_is_refused():
+    fails('rw.py sets no knob of pretrain.py', *command('--generator=' + write('rw.py', '')))
 
 
 @pytest.mark.parametrize('first_ends_well', [True, False])
@@ -157,7 +150,7 @@ def test_runs_that_start_together_wait_for_the_one_that_makes_their_network(firs
     lock = filelock.FileLock('shared.pt.lock')
     lock.acquire()                              # we are the first one
     second = Run('pretrain.py', recipe, '--out=shared.pt')
-    time.sleep(1.0)
+    time.sleep(0.3)
     assert second.ranks[0].is_alive() and not second.text()
     if first_ends_well:
         write('shared.pt', 'the network')
@@ -167,18 +160,18 @@ def test_runs_that_start_together_wait_for_the_one_that_makes_their_network(firs
     assert (pathlib.Path('shared.pt').read_bytes() == b'the network') == first_ends_well
 
 
-def test_pretraining_prints_which_share_of_the_samples_is_right():
-    text = succeeds('pretrain.py', 'config/networks/generator_think.py', '--max_iters=40',
-                    '--batch_size=64', '--out=a.pt')
-    generator, tok = load_network('a.pt')
-    data = Dataset(*read_texts('cups')[:2], tok, True, blank_kind='answer')
-    cases = complete(generator, data.prompts('val', 128, 1, 0)).cases()
-    n_right = sum(case['completion'][-1:] == follow(case['prompt'])[-1] for case in cases)
-    assert re.findall(r'held-out verify (\S+)', text)[-1] == f'{n_right / 128:.3f}' != '0.000'
-    text = succeeds('pretrain.py', 'config/networks/generator_think.py', '--max_iters=40',
-                    '--batch_size=64', '--out=b.pt', '--eval_interval=10', '--stop_at=0.2')
+def test_pretraining_stops_at_a_share_of_right_samples():
+    """The share that it prints is that of samples of the network that it writes."""
+    text = succeeds('pretrain.py', 'config/networks/generator_arithmetic.py', '--max_iters=99',
+                    '--dataset=marked.jsonl', '--blank_kind=marked', '--batch_size=32',
+                    '--out=a.pt', '--eval_interval=2', '--stop_at=0.2')
     *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
-    assert max(before) < 0.2 <= last and 'step 40' not in text and 'stopped after' in text
+    assert max(before) < 0.2 <= last < 1 and 'step 99' not in text and 'stopped after' in text
+    generator, tok = load_network('a.pt')
+    data = Dataset(*read_texts('marked.jsonl')[:2], tok, False, blank_kind='marked')
+    cases = complete(generator, data.prompts('val', 64, 1, 0)).cases()
+    n_right = sum(case['completion'] == case['answer'] for case in cases)
+    assert last == pytest.approx(n_right / len(cases), abs=0.001)
 
 
 LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label log 2 = 0.69
@@ -239,20 +232,12 @@ def test_the_held_out_loss_is_always_that_of_the_same_sequences():
     assert re.findall(r'held-out loss (\S+)', text)[-1] == f'{loss:.3f}'
 
 
-def test_a_text_with_a_label_may_have_the_sign_of_a_blank():
-    write('labels.jsonl', '\n'.join(json.dumps({'prompt': f'a_{i}', 'label': i % 2})
-                                    for i in range(40)))
-    succeeds('pretrain.py', '--dataset=labels.jsonl', '--kind=classifier', '--tokenizer=gpt2',
-             '--max_iters=1', '--batch_size=4', '--n_layer=1', '--n_embd=32', '--out=a.pt')
-
-
 def test_another_seed_is_another_network():
     """Without a learning rate weights stay as they were drawn."""
     flags = ['config/networks/generator_arithmetic.py', '--max_iters=1', '--learning_rate=0']
-    for name, seed in (('a', 2), ('b', 2), ('c', 3)):
-        succeeds('pretrain.py', *flags, f'--seed={seed}', f'--out={name}.pt')
-    assert weights('a.pt').equal(weights('b.pt'))
-    assert not weights('a.pt').equal(weights('c.pt'))
+    for seed in (2, 3):
+        succeeds('pretrain.py', *flags, f'--seed={seed}', f'--out={seed}.pt')
+    assert not weights('2.pt').equal(weights('3.pt'))
 
 
 # ---- signals and resuming ------------------------------------------------------------------------
@@ -268,11 +253,9 @@ def test_a_signal_ends_the_training_of_networks_too(name):
     code, text = going.wait()
     assert code == 128 + getattr(signal, name) and 'Traceback' not in text
     assert text.count('stopped') == 1
-    sizes = []
-    for _ in range(2):
-        time.sleep(0.5)
-        sizes.append(len(going.text()))
-    assert sizes[0] == sizes[1]                 # nobody goes on writing
+    written = going.text()
+    time.sleep(0.3)
+    assert going.text() == written              # nobody goes on
 
 
 def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
@@ -298,22 +281,6 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-POOL = """
-import multiprocessing
-rewards = {'mine': 1.0}
-max_iters = 1
-def mine(completions):
-    with multiprocessing.get_context('fork').Pool(1) as pool:
-        pool.map(len, completions)
-    return [0.5] * len(completions)
-"""
-
-
-def test_a_reward_may_have_a_pool():
-    """A pool ends its processes by SIGTERM. They are forks, which must not wait for a step."""
-    train(write('mine.py', POOL))
-
-
 def test_ranks_with_different_knobs_end_at_the_start():
     def before():
         if os.environ['RANK'] == '1':
@@ -324,7 +291,7 @@ def test_ranks_with_different_knobs_end_at_the_start():
     assert not os.path.exists('run') and 'step 0' not in text
 
 
-def test_a_run_says_which_function_of_a_file_nobody_names_and_a_resumed_one_compares_names():
+def test_a_run_says_which_function_of_a_file_nobody_names():
     text = train(write('mine.py', """
 adv_norm = 'mine'
 def mine(reward, scores):
@@ -334,14 +301,11 @@ def other(reward, scores):
 """), '--max_iters=1')
     assert re.search(r'(?m)^adv_norm: mine\(\) of mine.py$', text)
     assert re.search(r'(?m)^no knob and no reward: other\(\) of mine.py$', text)
-    fails("keeps its adv_norm, 'mine', not 'other'",
-          *command('mine.py', '--adv_norm=other', '--resume=True'))
 
 
 MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
     '--learning_rate=1e30': 'finite', '--blank_high=2.0': 'blank_high',
-    '--seed=99999999999999999999': 'seed = 99999999999999999999',
     '--stop_at=20': 'stop_at = 20.0',
     '--kind=classifier': 'labels',              # sums are no labels
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
@@ -352,24 +316,6 @@ MISTAKES_IN_RECIPES = {
 def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
     text = fails('README.md', 'pretrain.py', '--out=README.md/a.pt')
     assert 'step' not in text
-
-
-def test_a_generator_that_is_not_there_is_refused_before_a_judge_is_made():
-    recipe = write('judge_never.py', 'max_iters = 1')
-    text = fails("no run or checkpoint 'nothere'",
-                 *command('--generator=nothere', f'--judge={recipe}'))
-    assert '$' not in text
-
-
-def test_a_run_needs_a_folder():
-    fails('out_dir is empty', 'train_grpo.py', *TOY, '--out_dir=')
-
-
-def test_a_single_held_out_prompt_is_refused():
-    write('two.jsonl', '\n'.join(json.dumps(
-        {'prompt': f'{i:02}+12=', 'answer': f'{i + 12:03}', 'held_out': i == 1}) for i in range(9)))
-    fails('one held-out prompt', *command('--dataset=two.jsonl', '--blank_kind=answer',
-                                          '--rewards={"verify": 1.0}'))
 
 
 def test_prompts_without_an_answer_need_the_length_of_completions():
@@ -387,15 +333,6 @@ def test_a_mistake_in_a_recipe_ends_with_a_sentence_and_writes_nothing(flags):
     fails(MISTAKES_IN_RECIPES[flags], 'pretrain.py', 'config/networks/generator_arithmetic.py',
           *flags.split(), '--out=new/a.pt')
     assert not os.path.exists('new/a.pt')
-
-
-def test_a_run_keeps_the_type_that_auto_means_where_it_began():
-    for dtype in ('bfloat16', 'float32'):
-        def before():
-            torch.cpu._is_avx512_bf16_supported = lambda: dtype == 'bfloat16'
-        words = command('--dtype=auto', '--device=cpu', '--rewards={"ended": 1.0}', '--max_iters=0')
-        assert run(*words, before=before)[0] == 0
-        assert json.loads(pathlib.Path('run/config.json').read_text())['dtype'] == dtype
 
 
 # ---- sample.py -----------------------------------------------------------------------------------
