@@ -1,9 +1,7 @@
 """Data: texts become rows and texts again; blanks, prompts and their random numbers; the corpora
 and their verifiers."""
-import functools
 import json
 import os
-import pathlib
 import re
 import shlex
 
@@ -12,9 +10,9 @@ import torch
 
 from checkers import checker, is_answer
 from data import arithmetic, cups, failure_labels, failures, problems, thoughts
-from dataset import (BLANK, Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
-                     paragraphs_of, random_blanks, read_records, read_texts, rng_for)
-from extras.studies import carries, sums, thoughts_backwards
+from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
+                     random_blanks, read_records, read_texts, rng_for)
+from extras.studies import sums
 from processes import TOY, fails, refused, succeeds, write
 
 TOK = Tokenizer('char', 'ab=')
@@ -141,22 +139,13 @@ def test_a_file_of_your_own_is_a_dataset():
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
     assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
-    for name in ('pairs.csv', 'pairs.json', 'pairs.JSONL'):
-        refused('FILE.jsonl', read_texts, write(name, lines[0]))
+    refused('FILE.jsonl', read_texts, write('pairs.csv', lines[0]))
     refused("similar names: ['arithmetic'", read_texts, 'arithmetics')
-    latin = 1000 * '{"prompt": "a"}\n\n' + '{"prompt": "caf\u00e9"}'
-    pathlib.Path('latin.txt').write_bytes(latin.encode('latin-1'))
-    refused('latin.txt, line 2001: ', read_records, 'latin.txt')
-    refused("latin.txt: 'utf-8' codec can't decode", paragraphs_of, 'latin.txt')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify, _ = read_texts(write('cats.txt', cats))
     assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
-    with pytest.raises(AssertionError, match='short.txt'):
-        read_texts(write('short.txt', 'one'))
-    train, held_out, *_ = read_texts(write('signs.txt', cats.replace('s', BLANK)))
-    with pytest.raises(AssertionError, match=r"lacks the characters \['_'\]"):     # of a blank
-        Dataset(train, held_out, make_tokenizer('char', 'signs.txt'), False)
+    refused('short.txt', read_texts, write('short.txt', 'one'))
 
 
 @pytest.mark.parametrize('source, verify', [('', is_answer), ('verify = abs', abs)])
@@ -169,8 +158,8 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
 
 
 @pytest.mark.parametrize('line', [
-    '{"answer": "b"}', '["a"]', '[' * 10 ** 5, '{"prompt": 3, "answer": 4}',
-    '{"prompt": "\\ud800"}', 'nonsense', '{"prompt": "a", "prompt": "b"}'])
+    '{"answer": "b"}', '["a"]', '{"prompt": 3, "answer": 4}', 'nonsense',
+    '{"prompt": "a", "prompt": "b"}'])
 def test_a_line_that_is_no_record_is_named(line):
     refused('mine.jsonl, line 2: ', read_records, write('mine.jsonl', '{"prompt": "a"}\n' + line))
 
@@ -332,14 +321,6 @@ def test_a_column_that_only_some_records_have_is_none_for_the_others():
         (3, None), (None, 'x')]
 
 
-@pytest.mark.parametrize('causal, blank_kind', [
-    (True, 'answer'), (False, 'random'), (False, 'answer')])
-def test_the_text_of_the_file_as_a_completion_is_the_right_answer(causal, blank_kind):
-    data = toy_data(('a=', 'bbbb'), causal=causal, blank_kind=blank_kind)
-    _, completion, answer = text_of(data.prompts('val', 1, 1, 0))
-    assert completion == answer
-
-
 # ---- corpora -------------------------------------------------------------------------------------
 
 
@@ -371,64 +352,34 @@ def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
         assert len(train) > len(held_out) > 6 and not train & held_out
 
 
-LOOKED_UP = {               # the share of known words, by prompt and whole text
-    ('th_ c_t sat', 'the cht sat'): 1 / 2,
-    ('the c', 'the cat sa'): 1, ('the c', 'the cat ta'): 1 / 2,         # cut by the edge
-    ('the__cat', 'the  cat'): 2 / 3,
-    ('th_ c_t _', 'th1 c2t 1'): 0,                          # th, c, t
-    ('the c_t_', 'the cut'): 0,                             # the last blank became an eos
-    ('the_cat', 'the hat cat sat'): 3 / 4,      # a token has several letters: all words count
-    ('_', '12'): 0,
-    ('\u0434_', '\u0434\u0430'): 1, ('\u0434_', '\u0434\u0434'): 0,         # Cyrillic
-}
+@pytest.mark.parametrize('prompt, text, ended, share', [
+    ('th_ c_t sat', 'the cht sat', False, 1 / 2),
+    ('the c', 'the cat sa', False, 1), ('the c', 'the cat ta', False, 1 / 2),   # cut by the edge
+    ('the c', 'the cat sa', True, 1 / 2), ('the c', 'the cat', True, 1),        # ended by itself
+    ('the c', 'the c', True, 0), ('the c', 'the c ', False, 0),     # it must say something
+    ('the__cat', 'the  cat', False, 2 / 3),
+    ('th_ c_t _', 'th1 c2t 1', False, 0),                           # th, c, t
+    ('the c_t_', 'the cut', False, 0),                              # the last blank became an eos
+    ('the_cat', 'the hat cat sat', False, 3 / 4),   # a token has several letters: all words count
+    ('_', '12', False, 0),
+    ('\u0434_', '\u0434\u0430', False, 1), ('\u0434_', '\u0434\u0434', False, 0),       # Cyrillic
+    # In a prompt that is continued the sign of a blank is plain text. Looked up are `case`, because
+    # a completion could go on with it, and all that follows. `snake` is unknown, but given.
+    ('the snake_case', 'the snake_case sat', False, 1),
+    ('the snake_case', 'the snake_case sit', False, 1 / 2),
+    ('the snake_case', 'the snake_cases sat', False, 1 / 2),
+    ('the snake_case', 'the snake_case', False, 0)])
+def test_words_that_a_completion_touches_are_looked_up(prompt, text, ended, share):
+    verify = checker(['the cat sat in case', '\u0434\u0430'])
+    assert verify(prompt, text, ended) == pytest.approx(share)
 
 
-@pytest.mark.parametrize('prompt, text', LOOKED_UP)
-def test_words_touched_by_a_blank_are_looked_up(prompt, text):
-    verify = checker(['the cat sat', '\u0434\u0430'])
-    assert verify(prompt, text, False) == pytest.approx(LOOKED_UP[prompt, text])
-
-
-def test_the_sign_of_a_blank_is_plain_text_in_a_prompt_that_is_continued():
-    """Looked up are `case`, because a completion could go on with it, and all that follows. `snake`
-    is unknown, but given."""
-    verify = checker(['the case sat'])
-    for completion, score in ((' sat', 1), (' sit', 1 / 2), ('s sat', 1 / 2), ('', 0)):
-        assert verify('the snake_case', 'the snake_case' + completion, False) == score
-
-
-def test_a_text_that_ends_by_itself_is_not_cut_and_must_say_something():
-    verify = checker(['the cat sat'])
-    for completion, ended, score in (('at sa', False, 1), ('at sa', True, 1 / 2), ('at', True, 1),
-                                     ('', True, 0), (' ', False, 0), ('a', True, 0)):
-        assert verify('the c', 'the c' + completion, ended) == score
-
-
-def test_sums_with_long_carries_are_right_and_no_held_out_sum_is_trained_on():
-    train, held_out = carries.texts(n_train=300)
-    seen = [set(), set()]
-    for i, records in enumerate((train, held_out)):
+def test_thoughts_are_right_and_held_out_ones_all_blank():
+    for records, least in zip(thoughts.texts(n_train=300), (1, 8)):
         for record in records:
-            a, b, total = re.fullmatch(r'(\d{8})\+(\d{8})=(\d{8})', record['answer']).groups()
-            assert (int(a) + int(b) - int(total)) % 10 ** 8 == 0
-            assert re.fullmatch(record['prompt'].translate({43: r'\+', 95: '.'}), record['answer'])
-            assert 1 <= record['prompt'].count('_') <= 8
-            seen[i].add(frozenset((a, b)))
-    assert all(record['prompt'].endswith('=' + '_' * 8) for record in held_out)
-    assert len(train) == 300 and len(held_out) == 512 and not seen[0] & seen[1]
-
-
-def test_thoughts_are_right_and_can_be_written_backwards(monkeypatch):
-    monkeypatch.setattr(thoughts, 'texts', functools.partial(thoughts.texts, 300))
-    forwards, backwards = [module.texts() for module in (thoughts, thoughts_backwards)]
-    for records, others in zip(forwards, backwards):
-        for record, other in zip(records, others):
-            text = record['answer']
-            assert thoughts.verify(text) == thoughts_backwards.verify(other['answer']) == 1
-            assert re.fullmatch(record['prompt'].replace('.', r'\.').replace('_', '.'), text)
-            assert other['answer'] == text[:-8] + text[:-9:-1]
-            assert other['prompt'] == record['prompt'][:-8] + record['prompt'][:-9:-1]
-    assert all(record['prompt'].endswith('=' + '_' * 8) for record in forwards[1])
+            assert thoughts.verify(record['answer']) == 1
+            shown = record['prompt'].replace('.', r'\.').replace('_', '.')
+            assert re.fullmatch(shown, record['answer']) and record['prompt'].count('_') >= least
 
 
 def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):
