@@ -20,7 +20,7 @@ from run.command import configure, fail
 from run.folder import load_checkpoint, on_signal, stop
 from run.machine import print_line
 from run.networks import load_network
-from run.progress import Progress, group_of, show_group
+from run.progress import Progress, samples_of, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -79,7 +79,7 @@ if __name__ == "__main__":
             r = grpo.act(network, prompts[[b]])
             if 'kl' in names:
                 grpo.look_back(r, network, run.scorer.reference)
-            show_group(label, group_of(r, run.scorer.score(names, r)))
+            show_group(label, samples_of(r, run.scorer.score(names, r)))
         print()
     if not prompt:
         progress = Progress(run.goal)

@@ -770,8 +770,11 @@ def test_an_evaluation_is_the_mean_over_prompts_of_four_samples_and_of_greedy_de
         if kind == 'eval':
             means['eval/pass@4'] = sum(1 in group for group in scores['verify'].tolist()) / 20
     for run.goal in goals:
-        *now, known = evaluate(policy, run)
+        *now, known, samples = evaluate(policy, run)
         assert now == [pytest.approx(means), *goals[run.goal]]
+    r = act(policy, toy_prompts(causal, 20, 4, seed=0))
+    assert [sample['completion'] for sample in samples] == [      # of the first prompts, to read
+        case['completion'] for case in r.cases()[:32]]
     shown = [case['prompt'] for case in r.cases()[::4]]
     assert len(set(shown)) < 20
     assert [[a == b for a in known] for b in known] == [[a == b for a in shown] for b in shown]

@@ -118,8 +118,9 @@ class RunFolder:
         elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:
             self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
         self.files = [open(path, 'a') for path in self.logs]
-        # the knobs of the last command, if the run was resumed with others
-        Path(self.path, 'config.json').write_text(json.dumps(config, indent=1))
+        # the knobs of the last command, if the run was resumed with others, and its words
+        text = json.dumps(config | {'words': sys.argv[1:]}, indent=1)
+        Path(self.path, 'config.json').write_text(text)
         if config['wandb_project']:
             import wandb
             self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,

@@ -1,8 +1,9 @@
 """A run for people: how far it has come, in numbers and words, and what a group looks like."""
-import collections
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from run.machine import print0
 
@@ -21,7 +22,7 @@ class Progress:
 
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""
-        self.means[step], self.now, greedy, self.prompts = evaluation
+        self.means[step], self.now, greedy, self.prompts, *_ = evaluation
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
@@ -50,15 +51,10 @@ class Progress:
     def numbers(self, rewards):
         """Return pairs (name, number) of the last evaluation, for the console."""
         *_, means = self.means.values()
-        above, error = self.above()
-        numbers = [
-            (self.goal, np.nanmean(self.now)),
-            ('greedy', means.get(f'greedy/{self.goal}', np.nan)),
-            ('start', self.means[0][f'eval/{self.goal}']),
-            ('line to beat', np.nanmean(self.line)),
-            ('above it', above),
-            ('standard error', error),
-        ]
+        numbers = [(self.goal, np.nanmean(self.now)),
+                   ('greedy', means.get(f'greedy/{self.goal}', np.nan)),
+                   ('start', self.means[0][f'eval/{self.goal}']),
+                   *self.above().items()]
         if self.goal == 'reward':               # a sum, which hides its parts
             parts = dict.fromkeys(['verify', *rewards])         # `verify` once
             numbers += [(name, means[f'eval/{name}']) for name in parts if f'eval/{name}' in means]
@@ -66,13 +62,14 @@ class Progress:
 
     def verdict(self):
         """Return in a sentence whether the run worked. Less than two standard errors are noise."""
-        above, error = self.above()
+        _, above, error = self.above().values()
         words = 'above' if above > 2 * error else 'not above'
         return (f"{self.goal} {np.nanmean(self.now):.3f} is {words} the line to beat: {above:+.3f} "
                 f"+- {2 * error:.3f}")
 
     def above(self):
-        """Return by how much the last evaluation is above the line, and the standard error."""
+        """Return the line to beat, by how much the last evaluation is above it, and the standard
+        error of that, by their names."""
         gaps = np.subtract(self.now, self.line)                                     # (P,)
         is_known = ~np.isnan(gaps)              # of a prompt without a value NaN
         gaps = gaps[is_known]
@@ -85,31 +82,30 @@ class Progress:
         # have in common must not look as if it had been found again and again. So they are added
         # before they are squared. (If all prompts differ, this is std / sqrt(P).)
         sums = np.bincount(index, gaps - gaps.mean())                               # (n,)
-        return gaps.mean(), (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
+        error = (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
+        return {'line to beat': np.nanmean(self.line), 'above it': gaps.mean(),
+                'standard error': error}
 
 
-def first_group(micro_step, scores, names, advantages):
-    """Return the first group of a micro-step that teaches something, or, if none does, the first
-    group. Of the scores it has those in names."""
+def first_group(micro_step, advantages):
+    """Return the number of the first prompt of a micro-step whose completions teach something, or,
+    if none do, of the first prompt; and the Rollout of this prompt alone."""
     index, r = micro_step
-    b = int(advantages[index].any(1).float().argmax())
-    return group_of(r, {name: scores[name][index] for name in names}, b,
-                    reward=scores['reward'][index], advantage=advantages[index])
+    b = advantages[index].any(1).float().argmax()
+    return index.start + int(b), r.of_prompts(torch.arange(len(r.prompts), device=b.device) == b)
 
 
-def group_of(r, scores, b=0, **more):
-    """Return group b of a Rollout of B prompts, a list of dicts: prompt, completion, its `more` (B,
-    k), which is reward=... and advantage=..., and its scores {name: (B, k)}."""
+def samples_of(r, scores, logp=(), most=None):
+    """Return the N completions of a Rollout, or so many of the first, a list of dicts: prompt,
+    completion, its scores {name: number} out of scores {name: (N,)}, and its pieces, see below."""
     samples = []
-    k = r.prompts.k
-    for j, case in enumerate(r.cases()[b * k:(b + 1) * k]):
-        sample = {'prompt': case['prompt'], 'completion': case['completion']}
-        sample |= {name: number(values[b, j]) for name, values in more.items()}
-        # apart: a reward can have any name
-        sample['scores'] = {name: number(values[b, j]) for name, values in scores.items()}
-        if not r.prompts.causal and r.pass_of.max() > 0:
-            sample['passes'] = letters_of_passes(r, b * k + j)
-        samples.append(sample)
+    for n, case in enumerate(r.cases()[:most]):
+        samples.append({
+            'prompt': case['prompt'],
+            'completion': case['completion'],
+            'scores': {name: number(values.flatten()[n]) for name, values in scores.items()},
+            'pieces': pieces_of(r, n, case['completion'], logp),
+        })
     return samples
 
 
@@ -118,32 +114,62 @@ def number(value):
     return None if value.isnan() else value.item()
 
 
+def pieces_of(r, n, completion, logp=()):
+    """Return completion n in pieces. Given text is a string. A sampled token is a list: its text,
+    its pass, from 1 (0: from left to right), and its log-probabilities in logp, (N, T) each. A
+    character can need several tokens: the last one has it, the others have the text ''."""
+    pieces = ['']               # before and after each token there is given text, at first ''
+    ids = []
+    done = ''                                   # the text of these ids
+    columns = [values[n].tolist() for values in (r.sequences, r.pass_of, *logp)]
+    for id, i, *numbers in zip(*columns):
+        if r.prompts.causal and i < 0 and pieces == ['']:
+            continue                            # the prompt is no part of the completion
+        ids.append(id)
+        text = os.path.commonprefix([completion, r.prompts.tok.decode(ids)])
+        piece = text[len(done):]
+        done = text
+        if i < 0:
+            pieces[-1] += piece
+        else:
+            pass_now = 0 if r.prompts.causal else i + 1
+            pieces += [[piece, pass_now, *numbers], '']
+    return [piece for piece in pieces if piece]
+
+
+def rows_of(samples):
+    """Return the samples that differ in their scores, text or passes, the best first, with the
+    'passes' of their letters, and how often they came, 'n'."""
+    rows = {}
+    for sample in samples:
+        passes = letters_of_passes(sample['pieces'])
+        scores = [(value is not None, value) for value in sample['scores'].values()]
+        row = {**sample, 'passes': passes, 'n': 0}
+        row = rows.setdefault((*scores, sample['completion'], passes), row)
+        row['n'] += 1
+    return [rows[key] for key in sorted(rows, reverse=True)]
+
+
 def show_group(label, samples):
     """Print a group: its prompt, and below it its different completions, how often each came, and
-    their numbers, sorted by the first; of more than six the best and the worst. Below a completion
+    their scores, sorted by the first; of more than six the best and the worst. Below a completion
     of several passes stands the pass of each of its letters."""
-    counts = collections.Counter()
-    for sample in samples:
-        numbers = {name: sample[name] for name in ('reward', 'advantage') if name in sample}
-        numbers |= sample['scores']
-        counts[*numbers.values(), sample['completion'], sample.get('passes', '')] += 1
-    rows = sorted(counts, reverse=True, key=lambda row: [(x is not None, x) for x in row])
+    rows = rows_of(samples)
     del rows[3:-3]
-    columns = ''.join(f' {name:>12.12}' for name in numbers)
-    print0(f"{label:9}{columns}   {sample['prompt']!r}")
+    columns = ''.join(f' {name:>12.12}' for name in rows[0]['scores'])
+    print0(f"{label:9}{columns}   {rows[0]['prompt']!r}")
     for row in rows:
-        *values, completion, passes = row
         columns = ''.join(f'{"none":>13}' if value is None else f' {value:12.3f}'
-                          for value in values)
-        print0(f'{counts[row]:7} x{columns}   {completion!r}')
-        if passes:
-            print0(' ' * (13 + len(columns)) + passes)
+                          for value in row['scores'].values())
+        print0(f"{row['n']:7} x{columns}   {row['completion']!r}")
+        if max(row['passes'], default='') > '1':
+            print0(' ' * (13 + len(columns)) + row['passes'])
 
 
-def letters_of_passes(r, n):
-    """Return a line with the pass, from 1, of each letter of completion n: 1 to 9, then a to z."""
+def letters_of_passes(pieces):
+    """Return a line with the pass, from 1, of each letter of a completion: 1 to 9, then a to z."""
     line = ''
-    for id, i in zip(r.sequences[n].tolist(), r.pass_of[n].tolist()):
-        sign = ' 123456789abcdefghijklmnopqrstuvwxyz'[min(i + 1, 35)]
-        line += sign * len(r.prompts.tok.decode([id]))
+    for piece in pieces:
+        text, i, *_ = (piece, 0) if type(piece) is str else piece
+        line += ' 123456789abcdefghijklmnopqrstuvwxyz'[min(i, 35)] * len(text)
     return line.rstrip()

@@ -1,4 +1,6 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; printed groups."""
+import copy
+import dataclasses
 import math
 import sys
 
@@ -12,7 +14,7 @@ from dataset import Dataset, Tokenizer
 from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
-from run.progress import group_of, show_group
+from run.progress import letters_of_passes, pieces_of, samples_of, show_group
 from test_grpo import CAUSAL, TOK, close, tiny, toy_prompts
 from train_grpo import act
 
@@ -240,9 +242,8 @@ def test_none_and_what_an_array_masks_are_missing_values(rollout_of_records):
 def test_a_missing_value_is_null_in_samples_and_none_on_the_console(capsys):
     r = act(tiny(), toy_prompts(k=3))
     values = torch.tensor([[math.nan, 1.5, 0.5]] * 4)
-    samples = group_of(r, {'mine': values}, reward=values)
+    samples = samples_of(r, {'reward': values, 'mine': values}, most=3)
     assert [sample['scores']['mine'] for sample in samples] == [None, 1.5, 0.5]
-    assert [sample['reward'] for sample in samples] == [None, 1.5, 0.5]
     show_group('here', samples)
     _, *lines = capsys.readouterr().out.splitlines()
     shown = [[word for word in line.split() if word in ('none', '1.500', '0.500')]
@@ -301,7 +302,8 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     completions = [case['completion'] for case in cases]
     counts = [completions.count(text) for text in completions]
     score = torch.tensor(90 * [0] + counts).view(4, 30)
-    shown = group_of(r, {'other': 0 * score}, b, reward=score)
+    chosen = torch.arange(4) == b
+    shown = samples_of(r.of_prompts(chosen), {'reward': score[b], 'other': 0 * score[b]})
     show_group('here', shown)
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = sorted({(count, text) for count, text in zip(counts, completions)}, reverse=True)
@@ -309,5 +311,31 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     assert [(int(line[0]), line[-1]) for line in lines] == [
         (count, repr(text)) for count, text in rows[:3] + rows[-3:]]
     prompt = cases[0]['prompt']
-    assert shown == [{'prompt': prompt, 'completion': text, 'reward': count, 'scores': {'other': 0}}
-                     for text, count in zip(completions, counts)]
+    assert shown == [{'prompt': prompt, 'completion': text, 'scores': {'reward': count, 'other': 0},
+                      'pieces': pieces_of(r, 30 * b + n, text)}
+                     for n, (text, count) in enumerate(zip(completions, counts))]
+
+
+@CAUSAL
+@pytest.mark.parametrize('pieces', [list('\nabcd_'), ['\n', 'x', b'\xc3', b'\xa9', '\n', '_']])
+def test_a_completion_is_put_together_from_given_text_and_tokens(causal, pieces):
+    """Also if two tokens make a character, or half of one, which is shown as in the completion."""
+    prompts = toy_prompts(causal, k=100)
+    tok = copy.copy(prompts.tok)
+    tok.pieces = [piece if type(piece) is bytes else piece.encode() for piece in pieces]
+    tok.pieces += [b'', b'']                    # bos, padding
+    r = complete(tiny(causal), dataclasses.replace(prompts, tok=tok), n_fill_steps=3)
+    n_whole = 0
+    for n, case in enumerate(r.cases()):
+        text = case['completion']
+        pieces = pieces_of(r, n, text, [r.logp_sampled])
+        tokens = [piece for piece in pieces if type(piece) is list]
+        assert ''.join(piece if type(piece) is str else piece[0] for piece in pieces) == text
+        assert [logp for *_, logp in tokens] == r.logp_sampled[n][r.is_sampled[n]].tolist()
+        passes = [0] * len(tokens) if causal else (1 + r.pass_of[n][r.is_sampled[n]]).tolist()
+        assert [i for _, i, _ in tokens] == passes
+        n_whole += 'é' in [token[0] for token in tokens]
+        if tok.pieces[2] == b'b':               # a character is a token
+            letters = ''.join(' 123456'[i] for i in (r.pass_of[n] + 1).tolist()[:len(text)])
+            assert causal or letters_of_passes(pieces) == letters.rstrip()
+    assert (n_whole > 0) == (tok.pieces[2] != b'b')

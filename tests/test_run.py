@@ -310,8 +310,8 @@ def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_ki
 
 def test_evaluations_are_compared_prompt_by_prompt():
     """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
-    mean, error = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above()
-    assert mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
+    line, mean, error = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above().values()
+    assert line == pytest.approx(0.4) and mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
 
 
 def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():
@@ -330,7 +330,9 @@ def test_prompts_without_a_value_in_one_of_two_evaluations_are_left_out():
     """None of their completions has a reward."""
     then, now = [0.0, math.nan, 0.3, 0.9, 0.1], [0.2, 0.5, 0.4, 1.0, math.nan]
     progress = after(then, now)
-    assert progress.above() == pytest.approx(after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above())
+    above, known = [after(*values).above() for values in (
+        (then, now), ([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]))]
+    assert above == pytest.approx(known | {'line to beat': 1.3 / 4})
     assert progress.numbers({})[0] == ('verify', pytest.approx(2.1 / 4))
     assert dict(progress.numbers({}))['line to beat'] == pytest.approx(1.3 / 4)
     refused('None is no value', after([math.nan] * 3, [0.5] * 3, greedy=[0.5] * 3).above)
@@ -343,7 +345,7 @@ def test_held_out_prompts_are_equal_if_their_columns_are_too(monkeypatch):
                for i, secret in enumerate('aabac')]
     data = Dataset(records, records, TOK, True, 6, blank_kind='answer')
     run = types.SimpleNamespace(data=data, scorer=Scorer(), goal='reward')
-    *_, known = train_grpo.evaluate(tiny(causal=True), run)
+    *_, known, _ = train_grpo.evaluate(tiny(causal=True), run)
     rows = train_grpo.held_out_prompts(data).row
     secrets = [data.examples[row]['secret'] for row in rows]
     assert [[a == b for a in known] for b in known] == [[a == b for a in secrets] for b in secrets]

@@ -14,7 +14,7 @@ import torch
 
 import pretrain
 import train_grpo
-from dataset import Dataset, read_texts
+from dataset import BLANK, Dataset, Tokenizer, read_texts
 from judge import judge_sequences
 from processes import (EQUATIONS, ROOT, Run, command, fails, make_for_run, read_log,
                        run, succeeds, train, weights, write)
@@ -343,14 +343,7 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     text = train('--temperature=0.7', '--top_k=3',
                  '--rewards={"judge": 1.0, "verify": 0.5, "kl": -0.1}')
     last, = re.findall(r'(?m)^step 4 +(\| verify .*)$', text)
-    assert 'python sample.py run' in text and len(open('run/samples.jsonl').readlines()) == 8
-    samples = [json.loads(line) for line in open('run/samples.jsonl')]
-    assert [sample['step'] for sample in samples] == [0] * 4 + [2] * 4     # k of a group
-    for sample in samples:
-        assert list(sample) == ['step', 'prompt', 'completion', 'reward', 'advantage', 'scores']
-        parts = sample['scores']
-        assert sample['reward'] == pytest.approx(
-            parts['judge'] + 0.5 * parts['verify'] - 0.1 * parts['kl'], abs=1e-5)
+    assert 'python sample.py run' in text and 'look at it: python -m extras.page run\n' in text
     text = succeeds('sample.py', 'run', '--num_samples=2')
     assert re.search(rf'(?m)^after +{re.escape(last)}$', text)
     assert len(re.findall('(?m)^(?:before|after) +verify +judge ', text)) == 4
@@ -373,6 +366,35 @@ def test_sample_shows_the_numbers_that_the_run_prints():
     fails('sample.py train no network', 'sample.py', 'run',
           '--generator=config/networks/judge_prose.py')
     assert len(os.listdir('out')) == n_files
+
+
+def test_samples_jsonl_has_each_token_before_and_after_the_update():
+    """Groups of training steps; and the first held-out prompts, of which a micro-step has four."""
+    train('--temperature=0.7', '--max_iters=2', '--eval_interval=1', '--log_interval=2',
+          '--rewards={"verify": 0.5, "distinct": 1.0}')
+    samples = [json.loads(line) for line in open('run/samples.jsonl')]
+    steps = [0] * 16 + [0] * 4 + [1] * 16 + [2] * 16
+    assert [sample['step'] for sample in samples] == steps
+    assert len({sample['prompt'] for sample in samples[:16]}) == 4
+    assert samples[0]['prompt'] == samples[3]['prompt'] == samples[20]['prompt']
+    assert 'advantage' not in samples[15]['scores']
+    train('--temperature=0.7', '--max_iters=1', '--rewards={"verify": 0.5, "distinct": 1.0}')
+    networks = [load_network(path, 'cpu')[0] for path in ('out/generator_arithmetic.pt', 'run')]
+    tok = Tokenizer(**load_checkpoint('run')['vocabulary'])
+    for sample in samples[16:20]:
+        assert list(sample) == ['step', 'prompt', 'completion', 'scores', 'pieces']
+        scores = sample['scores']
+        assert list(scores) == ['reward', 'verify', 'distinct', 'advantage']
+        assert scores['reward'] == pytest.approx(0.5 * scores['verify'] + scores['distinct'])
+        # a line feed is an eos, and one at the end is not shown
+        prompt, filled = [[(tok.ids | {BLANK: tok.blank_id, '\n': tok.eos})[char] for char in text]
+                          for text in (sample['prompt'] + '\n', sample['completion'] + '\n')]
+        places = [t for t, id in enumerate(prompt) if id == tok.blank_id]
+        for network, column in zip(networks, (2, 3)):
+            logits = network.logits(network(torch.tensor([prompt]))[0])
+            logp = (logits / 0.7).log_softmax(-1)
+            assert [logp[t, filled[t]].item() for t in places] == pytest.approx(
+                [piece[column] for piece in sample['pieces'] if type(piece) is list], abs=1e-4)
 
 
 def test_sample_looks_at_the_run_of_another_machine():
