@@ -87,14 +87,6 @@ def test_a_tenth_of_the_prompts_is_held_out_and_equal_prompts_stay_together():
     assert train.isdisjoint(held_out) and len(train | held_out) == 500 and 30 < len(held_out) < 70
 
 
-def test_a_column_says_which_prompts_are_held_out():
-    texts = [{'prompt': f'p{i}', 'held_out': i % 3 == 0} for i in range(99)]
-    assert hold_out(texts) == ([text for text in texts if not text['held_out']], texts[::3])
-    texts = [{'prompt': '', 'held_out': 'no', 'line': 'mine, line 1'}]
-    with pytest.raises(AssertionError, match="mine, line 1: held_out = 'no'"):
-        hold_out(texts)
-
-
 def records_of(*records):
     """Write records to a file of JSON lines. Return what read_texts() makes of it."""
     return read_texts(write('mine.jsonl', '\n'.join(map(json.dumps, records))))
@@ -106,6 +98,8 @@ def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says():
     assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
     prompts = {record['prompt'] for record in train}
     assert len(train) == 42 and prompts == {f'p{i}=' for i in range(9, 30)}
+    refused("line 1: held_out = 'no'", hold_out,
+            [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
 
 
 def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():

@@ -148,11 +148,6 @@ def whole(ended):
     return ended
 
 
-def wrapped(*args, **kwargs):
-    """As a decorator makes it."""
-    return right(*args, **kwargs)
-
-
 @pytest.fixture
 def rollout_of_records():
     """A Rollout of two prompts, 3 completions each; the records have the column `level`."""
@@ -163,8 +158,7 @@ def rollout_of_records():
 
 
 def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout_of_records):
-    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole,
-                 'wrapped': wrapped}
+    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole}
     scorer = Scorer(verify=is_answer, functions=functions)
     scores = scorer.score(['verify', *functions], rollout_of_records)
     for n, case in enumerate(rollout_of_records.cases()):
@@ -173,8 +167,7 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
         ids = rollout_of_records.sequences[n, rollout_of_records.is_sampled[n]]
-        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids,
-                          is_right]
+        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids]
 
 
 FAILURES = {                # of a function of a whole list, that can name no completion

@@ -222,8 +222,7 @@ def test_a_mistake_is_refused_before_networks_are_made(flags):
 
 @pytest.mark.parametrize('wrong, words', [
     ('return [None] * 15 + [1 / 0]', "reward 'mine': ZeroDivisionError('division by zero')"),
-    ('return [1.0] * 15', "reward 'mine': AssertionError('expected 16 numbers, one for each"),
-    ("return [None, float('nan')] * 8", "a finite number, not nan"), ('exit()', 'SystemExit')])
+    ("return [None, float('nan')] * 8", "a finite number, not nan")])
 def test_a_reward_that_fails_at_the_start_is_named_and_leaves_no_run(wrong, words):
     text = fails("reward 'mine'", *command(*failing(wrong, first=1)))
     assert words in text and (', not nan' not in words or "reward 'mine' of '" in text)
