@@ -96,6 +96,15 @@ def tiny(causal=False, seed=0, V=5, T=6, n_layer=1, **more):
     return model
 
 
+def network(seed=0, bias=-0.14, **more):
+    """Return a tiny GPT that decides an order, with scores on both sides of 0."""
+    model = tiny(seed=seed, **more)
+    model.decide_order(4)
+    nn.init.normal_(model.order.weight, std=0.03)
+    nn.init.constant_(model.order.bias, bias)
+    return model
+
+
 def toy_prompts(causal=False, P=4, k=3, seed=1):
     """Return Prompts of six positions and five ids, with 1, 2, 3, 4, 1, ... blanks: anywhere, or at
     the end if causal. The last position is padding; of the third prompt the last two are, which can
@@ -140,7 +149,7 @@ def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     return grpo_loss(stats, r, advantages, beta)
 
 
-Token = collections.namedtuple('Token', 'state t id kept logp')
+Token = collections.namedtuple('Token', 'i state t id kept logp')
 
 
 def slow_softmax(z):
@@ -158,33 +167,55 @@ def slow_logits(model, state, t):
     return model.logits(model(state[None])[0, t])
 
 
-def slow_completion(model, prompts, b, u):
-    """Complete prompt b once, one blank at a time, from uniforms u (T,). Return the sequence (T,)
-    and its Tokens in the order they were sampled: the state, the position, the id, the kept ids,
-    and the log-probability, with graph."""
+def slow_choice(model, prompts, b, j, state, i, greedy):
+    """Return which blanks of a state (T,) pass i fills, and {t: log-probability} of the decisions
+    of a learned order."""
+    is_open = (state == model.blank_id).nonzero().flatten().tolist()    # from left to right
+    if model.causal:
+        return is_open[:1], {}
+    if i == train_grpo.n_fill_steps - 1:
+        return is_open, {}
+    x = model(state[None])[0]
+    if train_grpo.fill_order == 'learned':
+        chance = model.order_scores(x).sigmoid()
+        now = [t for t in is_open if prompts.order_uniforms[b, j, i, t] < chance[t]]
+        if greedy:
+            best = max(is_open, key=lambda t: chance[t])
+            now = [t for t in is_open if chance[t] > 0.5 or t == best]
+        return now, {t: (chance[t] if t in now else 1 - chance[t]).log() for t in is_open}
+    key = prompts.order[b]
+    if train_grpo.fill_order == 'confident':
+        key = -model.logits(x).softmax(1).amax(1)
+    n_blanks = int(prompts.blank[b].sum())
+    filled = math.ceil((i + 1) * n_blanks / min(n_blanks, train_grpo.n_fill_steps))
+    return sorted(is_open, key=lambda t: key[t])[:filled - n_blanks + len(is_open)], {}
+
+
+def slow_completion(model, prompts, b, j, greedy=False):
+    """Complete prompt b for the j-th time, one blank at a time. Return the sequence (T,); its
+    Tokens in the order they were sampled: the pass, the state, the position, the id, the kept ids,
+    and the log-probability, with graph; and (t, log-probability) of decisions."""
     sequence = prompts.tokens[b].masked_fill(prompts.blank[b], model.blank_id)
-    blanks = prompts.blank[b].nonzero().flatten().tolist()       # from left to right
-    n_passes = len(blanks) if model.causal else train_grpo.n_fill_steps
-    if not model.causal:
-        blanks.sort(key=lambda t: prompts.order[b, t])
-    tokens = []
-    for i in range(n_passes):
+    tokens, decisions = [], []
+    for i in itertools.count():
+        if not (sequence == model.blank_id).any():
+            return sequence, tokens, decisions
         state = sequence.clone()
-        for rank, t in enumerate(blanks):
-            if rank * n_passes // len(blanks) == i:
-                p, kept = slow_softmax(slow_logits(model, state, t))
-                sequence[t] = a = int((p.cumsum(0) <= u[t]).sum())      # the inverse CDF
-                tokens.append(Token(state, t, a, kept, p[a].log()))
-        if model.causal and a == TOK.eos:
-            sequence[blanks[i] + 1:] = TOK.pad
-            break
-    return sequence, tokens
+        now, decided = slow_choice(model, prompts, b, j, state, i, greedy)
+        decisions += decided.items()
+        for t in now:
+            p, kept = slow_softmax(slow_logits(model, state, t))
+            a = int((p.cumsum(0) <= prompts.uniforms[b, j, t]).sum())   # the inverse CDF
+            sequence[t] = a
+            tokens.append(Token(i, state, t, a, kept, p[a].log()))
+            if model.causal and a == TOK.eos:
+                sequence[t + 1:] = TOK.pad
 
 
-def slow_rollout(model, prompts):
-    """Return completions (sequence, Tokens) of Prompts, a list of N."""
-    return [slow_completion(model, prompts, b, u)
-            for b, group in enumerate(prompts.uniforms) for u in group]
+def slow_rollout(model, prompts, greedy=False):
+    """Return completions (sequence, Tokens, decisions) of Prompts, a list of N."""
+    return [slow_completion(model, prompts, b, j, greedy)
+            for b in range(len(prompts)) for j in range(prompts.k)]
 
 
 def slow_logp(model, token):
@@ -193,12 +224,12 @@ def slow_logp(model, token):
 
 
 def slow_loss(policy, reference, completions, advantages, kl_beta, n_blanks):
-    """Return the loss of completions (sequence, Tokens), from its definition and the knobs.
+    """Return the loss of completions, see slow_rollout(), from its definition and the knobs.
     n_blanks: tokens that they could have had."""
     knob = train_grpo
     high = 1 + knob.clip_high
     losses = []                                 # of the tokens, for each completion
-    for (sequence, tokens), A in zip(completions, advantages.flatten()):
+    for (_, tokens, _), A in zip(completions, advantages.flatten()):
         losses.append([])
         full = [slow_logp(policy, c) for c in tokens]
         sampled = [logp[c.id] - logp[c.kept].logsumexp(0) for logp, c in zip(full, tokens)]
@@ -522,20 +553,20 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
 
     # Act and judge. The reward 'kl' is k1 of the whole completion, unfiltered.
     completions = slow_rollout(by_hand, prompts)                # 12: 4 prompts, 3 of each
-    for (sequence, tokens), reward in zip(completions, scores['reward'].double().flatten()):
+    for (sequence, tokens, _), reward in zip(completions, scores['reward'].double().flatten()):
         k1 = sum((slow_logp(by_hand, c) - slow_logp(reference, c))[c.id] for c in tokens)
         close(reward, (sequence == 1).sum() + kl_weight * k1.detach(), atol=1e-5)
     close(advantages, group_advantages(scores['reward']))
 
     # Learn: each update of an epoch uses its own share of the prompts.
-    logps = [slow_logp(by_hand, c).detach() for _, tokens in completions for c in tokens]
+    logps = [slow_logp(by_hand, c).detach() for _, tokens, _ in completions for c in tokens]
     entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
     # The log has means over what learns: not over dead groups, but a micro-step has one at least.
     learns = advantages.any(1) | (beta > 0) | (train_grpo.entropy_coef > 0)
     for micro_step in learns.split(train_grpo.batch_size):
         micro_step[0] |= not micro_step.any()
-    n_tokens = torch.tensor([len(tokens) for _, tokens in completions]).view(4, 3).sum(1)
+    n_tokens = torch.tensor([len(tokens) for _, tokens, _ in completions]).view(4, 3).sum(1)
     losses, norms = [], []
     for first in list(range(0, 4, size)) * train_grpo.epochs:
         part = slice(first, first + size)
@@ -586,7 +617,7 @@ def test_logits_in_parts_change_no_number_and_no_gradient_and_none_is_kept(
 
 
 def everything(policy, order):
-    """Return all 8 completions (sequence, Tokens) of a prompt of three blanks that is filled in an
+    """Return the Tokens of all 8 completions of a prompt of three blanks that is filled in an
     order; their log p (8,), with graph; all groups (G, 2) of two of them; the chance (G, 1) of
     each; and a Rollout in which each group is a prompt of its own."""
     ids = torch.tensor(list(itertools.product(range(2), repeat=3)))             # (8, 3)
@@ -597,8 +628,8 @@ def everything(policy, order):
                       torch.tensor(order).expand(len(groups), 3),
                       *[torch.zeros(len(groups), 2, 0, 3)] * 2,
                       groups[:, 0], [{}] * 8, TOK, False)
-    outcomes = [slow_completion(policy, prompts, 0, u) for u in uniforms]
-    logp = torch.stack([sum(c.logp for c in tokens) for _, tokens in outcomes])
+    outcomes = [slow_completion(policy, prompts, 8 * i, 0)[1] for i in range(8)]
+    logp = torch.stack([sum(c.logp for c in tokens) for tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
     return outcomes, logp, groups, chance, act(policy, prompts)
 
@@ -610,6 +641,12 @@ ROLLOUTS = {
     'five passes, the last is empty': {'n_fill_steps': 5},
     'causal': {'causal': True, 'temperature': 0.8, 'top_k': 4, 'top_p': 0.7},
     'causal, greedy': {'causal': True, 'greedy': True},
+    'surest first, filtered': {'fill_order': 'confident', 'n_fill_steps': 2, 'top_k': 3},
+    'surest first, six passes': {'fill_order': 'confident', 'n_fill_steps': 6, 'temperature': 0.6},
+    'surest first, greedy': {'greedy': True, 'fill_order': 'confident', 'n_fill_steps': 3},
+    'learned order': {'fill_order': 'learned', 'n_fill_steps': 4, 'temperature': 0.6},
+    'learned order, filtered': {'fill_order': 'learned', 'n_fill_steps': 2, 'top_k': 3},
+    'learned order, greedy': {'greedy': True, 'fill_order': 'learned', 'n_fill_steps': 4},
 }
 
 
@@ -620,8 +657,9 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
     case = {'causal': False, 'greedy': False} | ROLLOUTS[name]
     causal, greedy = [case.pop(key) for key in ('causal', 'greedy')]
     knobs(**case)
-    policy = tiny(causal)
+    policy = network(causal=causal)
     prompts = toy_prompts(causal, P=9, k=8)
+    prompts.order_uniforms = torch.rand(9, 8, 5, 6).double()
     prompts.blank[3] &= causal
     sizes = []
     policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
@@ -629,17 +667,20 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
     assert min(sizes) > 0
     if greedy:
         knobs(top_k=1)
-    completions = slow_rollout(policy, prompts)
-    assert torch.equal(r.sequences, torch.stack([sequence for sequence, _ in completions]))
-    slow = {(n, c.t): c for n, (_, tokens) in enumerate(completions) for c in tokens}
+    completions = slow_rollout(policy, prompts, greedy)
+    assert torch.equal(r.sequences, torch.stack([sequence for sequence, *_ in completions]))
+    slow = {(n, c.t): c for n, (_, tokens, _) in enumerate(completions) for c in tokens}
     places = list(map(tuple, r.is_sampled.nonzero().tolist()))
     assert sorted(slow) == places
     if not greedy:
-        logp = token_stats(r, policy, None, train_grpo.temperature).logp
-        expected = torch.stack([slow[place].logp for place in places])
-        for values in (logp, r.logp_sampled):
-            close(values[r.is_sampled], expected)
-            assert not values[~r.is_sampled].any()
+        expected = torch.zeros(r.sequences.shape).double()
+        for n, (_, tokens, decisions) in enumerate(completions):
+            for t, logp in [(c.t, c.logp) for c in tokens] + decisions:
+                expected[n, t] += logp.detach()
+        with torch.no_grad():
+            close(token_stats(r, policy, None, train_grpo.temperature).logp, expected)
+        close(r.logp_sampled, expected)
+    assert causal or all(r.pass_of[place] == c.i for place, c in slow.items())
     states, state_of = r.states(policy)         # state_of (I, N); the first one has all if causal
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
@@ -702,7 +743,7 @@ def test_exact_kl_misses_the_gradient_through_states_and_k1_reward_has_it(n, ord
     close(now.logp.sum(1), logp[groups].flatten())
     close(chance.sum().item(), 1.0)
     k1 = torch.stack([sum(c.logp - slow_logp(reference, c)[c.id] for c in tokens)
-                      for _, tokens in outcomes]).detach()                      # (8,)
+                      for tokens in outcomes]).detach()                      # (8,)
     for reward in (randn(8), -k1):
         advantages = unbiased(reward[groups]) * chance
         terms, _ = grpo_loss(now, r, advantages, 0.0)

@@ -13,21 +13,12 @@ from dataset import Prompts
 from judge import Scorer
 from model import make_optimizers
 from rollout import complete, token_stats
-from test_grpo import (TOK, centred, close, gradient, knobs, letters, randn,     # noqa: F401
-                       slow_softmax, tiny, toy_prompts)
+from test_grpo import (TOK, centred, close, gradient, knobs, letters, network,     # noqa: F401
+                       randn, tiny, toy_prompts)
 from train_grpo import act, collect, group_advantages, grpo_loss, learn, look_back
 
 ESTIMATES = {'one_pass': 'd1', 'coupled': 'diffucoder', 'random_share': 'unigrpo'}     # papers
 KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
-
-
-def network(seed=0, bias=-0.14, **more):
-    """Return a tiny GPT that decides an order, with scores on both sides of 0."""
-    model = tiny(seed=seed, **more)
-    model.decide_order(4)
-    nn.init.normal_(model.order.weight, std=0.03)
-    nn.init.constant_(model.order.bias, bias)
-    return model
 
 
 def prompts_of(n_more, P=9, k=4):
@@ -151,65 +142,10 @@ def test_likelihood_and_gradient_of_an_order_are_those_of_the_enumeration(
     close(gradient(terms['loss'] / 2, model), -expected / 2)
 
 
-# ---- orders: slow loops --------------------------------------------------------------------------
+# ---- orders: more --------------------------------------------------------------------------------
 
 
-def slow_fill(model, given, blank, uniforms, more, order, n_passes, greedy):
-    """Fill one sequence: given ids (T,) where blank (T,) is False. Return it, in which pass each
-    token came, and the sum of log-probabilities (T,) of tokens and decisions."""
-    state = given.masked_fill(blank, model.blank_id)
-    pass_of = torch.full_like(given, -1)
-    logp = torch.zeros(len(given), dtype=torch.float64)
-    n_blanks = int(blank.sum())
-    n_used = min(n_passes, n_blanks)            # each of these passes fills a blank
-    for i in range(n_passes):
-        is_open = [t for t in range(len(given)) if state[t] == model.blank_id]
-        if not is_open:
-            break
-        x = model(state[None])[0]
-        now = is_open
-        if order == 'confident':
-            sure = model.logits(x).softmax(1).amax(1)
-            filled = next(n for n in range(99) if n * n_used >= (i + 1) * n_blanks)
-            now = sorted(is_open, key=lambda t: -sure[t])[:filled - n_blanks + len(is_open)]
-        elif i < n_passes - 1:
-            chance = model.order_scores(x).sigmoid()
-            now = [t for t in is_open if more[i, t] < chance[t]]
-            if greedy:
-                best = max(is_open, key=lambda t: chance[t])
-                now = [t for t in is_open if chance[t] > 0.5 or t == best]
-            for t in is_open:
-                logp[t] += (chance[t] if t in now else 1 - chance[t]).log()
-        for t in now:
-            p, _ = slow_softmax(model.logits(x[t]))
-            id = int(p.argmax()) if greedy else int((p.cumsum(0) <= uniforms[t]).sum())
-            state[t], pass_of[t] = id, i
-            logp[t] += p[id].log()
-    return state, pass_of, logp
-
-
-@torch.no_grad()
-@pytest.mark.parametrize('order', ['confident', 'learned'])
-@pytest.mark.parametrize('n_passes, greedy, filters', [
-    (1, False, {}), (2, False, {'top_k': 3}), (6, False, {'temperature': 0.6}), (4, True, {})])
-def test_an_order_equals_a_slow_loop_over_one_sequence_at_a_time(
-        order, n_passes, greedy, filters, knobs):
-    """Prompts differ in their numbers of blanks; one has none, and no pass."""
-    n_more = choose_kind(knobs, order, n_passes, **filters)
-    model = network()
-    prompts = prompts_of(n_more)
-    r = act(model, prompts, greedy)
-    for n in range(36):
-        b, j = divmod(n, 4)
-        sequence, pass_of, logp = slow_fill(
-            model, prompts.tokens[b], prompts.blank[b], prompts.uniforms[b, j],
-            prompts.order_uniforms[b, j], order, n_passes, greedy)
-        assert r.sequences[n].equal(sequence) and r.pass_of[n].equal(pass_of)
-        if not greedy:
-            close(r.logp_sampled[n], logp)
-    passes = Scorer().score(['passes'], r)['passes']
-    assert passes.flatten().tolist() == [max(row) + 1 for row in r.pass_of.tolist()]
-    assert passes[4].eq(0).all() and (n_passes == 1 or passes.max() > 1)
+# (A rollout in each order equals that of a slow loop: test_grpo.py.)
 
 
 def test_a_pass_in_which_nobody_fills_anything_counts(knobs):
