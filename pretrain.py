@@ -9,7 +9,6 @@ which runs this script for recipes whose network does not exist yet. This file r
 knobs; the loss; the run.
 """
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -18,12 +17,12 @@ import filelock
 import torch
 import torch.nn.functional as F
 
-from dataset import Dataset, make_tokenizer, read_texts
+from dataset import Dataset, check_blanks, make_tokenizer, read_texts
 from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
 from run.command import configure
-from run.folder import save_checkpoint
+from run.folder import on_signal, save_checkpoint, stop
 from run.machine import as_numbers, init_device, print_line, use_threads
 from run.networks import open_networks
 
@@ -108,7 +107,7 @@ def loss_of(network, data, filler, split, n, step):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)        # Ctrl-C ends it at once, without a word
+    on_signal(stop)
     config, _ = configure(globals(), sys.argv[1:])
     assert stop_at <= 1, f"stop_at = {stop_at}: expected a share, 1 at most"
     torch_device, _ = init_device(device, dtype)
@@ -121,6 +120,7 @@ if __name__ == "__main__":
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)
+    check_blanks(train, blank_kind, blank_low, blank_high)
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:
@@ -157,7 +157,7 @@ if __name__ == "__main__":
         loss = loss_of(network, data, filler, 'train', batch_size, step)
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
-        grad_norm = optimizer_step(network, optimizers, lr, grad_clip=1.0)  # also sets grads to 0
+        optimizer_step(network, optimizers, lr, grad_clip=1.0)      # also sets gradients to 0
         if step % eval_interval == 0 or step in (1, max_iters):
             # always the same held-out sequences and blanks, because the step is 0
             with torch.no_grad():
@@ -167,20 +167,15 @@ if __name__ == "__main__":
                 r = complete(network, data.prompts('val', 2 * batch_size, 1, 0).to(torch_device))
                 scores = Scorer(verify=verify).score(['verify'], r)
                 numbers['held-out verify'] = scores['verify'].mean()
-            numbers['gradient'] = grad_norm
             numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             numbers = as_numbers(numbers)
             print_line(f'{out} step {step}', numbers.items())
             held_out_losses[step] = numbers['held-out loss']
             if 0 < stop_at <= numbers.get('held-out verify', 0):
-                print(f"stopped after step {step}: held-out verify is {stop_at} or more")
                 break
-    else:                                       # no break
-        if stop_at > 0:
-            print(f"held-out verify never reached stop_at = {stop_at}; if too little is right for "
-                  "GRPO, too: docs/data.md, If it does not learn")
     best = min(held_out_losses, key=held_out_losses.get)
     if best < 0.8 * step:                       # since then it learns its texts by heart
         print(f"the held-out loss was lowest after step {best}: pretrain.py --max_iters={best} "
               "ends there")
-    save_checkpoint(out, network, tok.vocabulary, config)
+    words = [f'--dataset={dataset}'] if dataset.endswith('.py') else []     # for sample.py
+    save_checkpoint(out, network, tok.vocabulary, config, words=words)

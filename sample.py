@@ -16,7 +16,7 @@ import sys
 
 import train_grpo as grpo
 from judge import BUILT_IN
-from run.command import configure, fail
+from run.command import configure
 from run.folder import load_checkpoint, on_signal, stop
 from run.machine import print_line
 from run.networks import load_network
@@ -33,43 +33,40 @@ def open_run(path='out-grpo', *words):
     files and flags. Those of the run's own command only bring its functions; others change knobs.
     """
     checkpoint = load_checkpoint(path)
+    of_run = checkpoint.get('words', [])        # if its rewards or its texts are functions
+    assert words or not of_run, (
+        "no program that a checkpoint names is run by itself; expected the words of its run: "
+        f"python sample.py {shlex.join([str(path), *of_run])}")
     # a generator alone has no reward
-    knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}, **checkpoint['config'],
-             'compile': False, 'device': 'auto',        # it may have run on another machine
-             'out_dir': '',                             # no folder, because nothing is written
-             'resume': True}                            # no network is made
-    knobs = {name: value for name, value in knobs.items() if name in grpo.DEFAULTS}
-    of_run = checkpoint.get('words', [])        # if functions of config files were rewards
-    if str(knobs.get('dataset')).endswith('.py'):      # its texts() and verify() are functions, too
-        of_run = of_run or [f"--dataset={knobs['dataset']}"]
-        del knobs['dataset']
-    programs = [value for value in knobs.values() if str(value).endswith('.py')]
-    assert not programs, f"{path} names {programs}; no program that a checkpoint names is run"
-    if of_run and not words:
-        fail("its rewards or its texts are functions, and no file that a checkpoint names is run "
-             f"by itself: python sample.py {shlex.join([str(path), *of_run])}")
+    knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}} | checkpoint['config']
+    # it may have run on another machine; and nothing is made, neither a folder nor a network
+    knobs |= {'device': 'auto', 'compile': False, 'out_dir': '', 'resume': True}
+    knobs = {name: value for name, value in knobs.items()
+             if name in grpo.DEFAULTS and not str(value).endswith('.py')}
     # The words of the run come first: a file can change what a knob is so far, and has done so.
     run = grpo.set_up(sorted([knobs, *words], key=lambda word: word not in of_run))
     networks = {'before': run.policy}
     if 'progress' in checkpoint:                # of a run
         networks['after'], _ = load_network(path, run.policy.device)
+        if grpo.fill_order == 'learned':        # the run may have had another order
+            networks['after'].decide_order(grpo.n_fill_steps)
     return run, networks
 
 
 if __name__ == "__main__":
     on_signal(stop)
-    on_signal(stop)
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
-    flags = ('--prompt', '--num_samples', '--help', '-h')
-    ours = [word for word in words if word.startswith(flags)]
+    ours = [word for word in words
+            if word.startswith(('--prompt', '--num_samples', '--help', '-h'))]
     configure(globals(), ours)
     run, networks = open_run(*[word for word in words if word not in ours])
 
     # the same held-out prompts and random numbers as in the run, so the numbers agree with it
     prompts = grpo.held_out_prompts(run.data)[:num_samples]
-    names = ['verify'] if run.scorer.verify else []
-    names += [*grpo.rewards]
+    names = [*grpo.rewards]
+    if run.scorer.verify:
+        names = ['verify', *names]
     if prompt:
         prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed)
         names = [name for name in names if name in BUILT_IN]

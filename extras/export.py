@@ -8,7 +8,7 @@ from run.command import fail, words_of
 from run.networks import load_network
 
 if __name__ == "__main__":
-    run, folder = words_of(__doc__, 2, 2)
+    run, folder = words_of(__doc__, 2)
     if os.path.exists(folder):
         fail(f"{folder} is there already; choose a new name")
     policy, tok = load_network(run)

@@ -64,7 +64,7 @@ def sort(rng):
 TASKS = {task.__name__: task for task in (times, roman, runs, days, day_steps, sort)}
 
 if __name__ == "__main__":
-    name, n = words_of(__doc__, 2, 2)
+    name, n = words_of(__doc__, 2)
     if name not in TASKS:
         fail_unknown('expected a task, not', name, TASKS)
     assert n.isdecimal(), f"expected a number of lines, not {n}"

@@ -7,7 +7,6 @@ import glob
 import inspect
 import math
 import os
-import re
 import sys
 import traceback
 import types
@@ -35,13 +34,13 @@ def show_error(kind, error, trace):
 
 @contextlib.contextmanager
 def reading(path):
-    """Turn what goes wrong in this block, if a file has unexpected contents, into one line."""
+    """Turn whatever goes wrong in this block, which reads a file, into one line."""
     try:
         yield
-    except (AssertionError, OSError):           # these are sentences already
+    except AssertionError:                      # a sentence already
         raise
     except Exception as e:                      # json, torch and safetensors raise a dozen kinds
-        raise AssertionError(f"{path} is damaged, or not what was expected: {e!r:.300}") from e
+        raise AssertionError(f"{path} cannot be read: {e!r:.300}") from e
 
 
 def fail_unknown(message, name, known):
@@ -50,15 +49,13 @@ def fail_unknown(message, name, known):
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
-def words_of(doc, at_least=0, at_most=math.inf):
-    """Return the words of the command line of a script without knobs. If there are fewer or more,
-    or to --help, print its docstring and exit."""
+def words_of(doc, at_least=0):
+    """Return the words of the command line of a script without knobs. If there are fewer, or to
+    --help, print its docstring and exit."""
     sys.excepthook = show_error
     words = sys.argv[1:]
-    is_help = bool({'-h', '--help'} & set(words))
-    if is_help or not at_least <= len(words) <= at_most:
-        print(doc, flush=True)
-        sys.exit(not is_help)
+    if len(words) < at_least or {'-h', '--help'} & set(words):
+        sys.exit(doc)
     return words
 
 
@@ -89,8 +86,9 @@ def configure(namespace, words):
     functions = {}
     files = []                                  # the globals of each config file
     for word in words:
-        if word in ('-h', '--help'):
-            print_help(namespace)
+        if word in ('-h', '--help'):            # the head of the script has the knobs
+            print(Path(namespace['__file__']).read_text('utf-8').split('\n\n\n')[0])
+            sys.exit()
         for name, value in values_of(word, knobs_of(namespace), files).items():
             if callable(value) and name not in defaults:
                 functions[name] = value
@@ -114,7 +112,8 @@ def configure(namespace, words):
     # After all words are read: a later one may have corrected an earlier one.
     for name, choices in namespace.get('CHOICES', {}).items():
         if namespace[name] not in choices:
-            check_function(name, namespace[name], choices, functions, namespace)
+            check_function(name, namespace[name], choices, functions,
+                           namespace.get('SIGNATURES', {}))
     knobs = knobs_of(namespace)
     # A function of a file sees what those of the script see: its functions, and the knobs as they
     # are now. (What the file itself defines comes first.)
@@ -123,26 +122,19 @@ def configure(namespace, words):
     return knobs, functions
 
 
-def check_function(knob, value, choices, functions, namespace):
+def check_function(knob, value, choices, functions, signatures):
     """Exit if the value of a knob, none of its choices, names no function that can take their
     place."""
-    arguments = namespace.get('SIGNATURES', {}).get(knob)
-    if not arguments:
+    if knob not in signatures:
         fail(f"{knob} = {value!r}: expected one of {choices}")
-    expected = f"{knob}({', '.join(arguments)})"
+    expected = f"a function {knob}({', '.join(signatures[knob])})"
     if value not in functions:
-        defined = {}                            # {function that fits: its file}
-        for path in glob.glob('config/*/*.py'):
-            pattern = rf'(?m)^def (\w+)\({arguments[0]}\b'
-            defined |= dict.fromkeys(re.findall(pattern, Path(path).read_text('utf-8')), path)
-        found = f"add {defined[value]}, which has" if value in defined else "not"
-        fail_unknown(f"{knob}: expected one of {choices}, or a function {expected} of a config "
-                     f"file on the command line: {found}", value,
-                     [*choices, *functions, *defined])
+        fail_unknown(f"{knob}: expected one of {choices}, or {expected} of a config file on the "
+                     "command line, not", value, [*choices, *functions])
     try:
-        inspect.signature(functions[value]).bind(*arguments)
+        inspect.signature(functions[value]).bind(*signatures[knob])
     except TypeError as e:
-        fail(f"{knob} = {value!r}: expected a function {expected}: {e}")
+        fail(f"{knob} = {value!r}: expected {expected}: {e}")
 
 
 def values_of(word, knobs, files):
@@ -166,19 +158,8 @@ def values_of(word, knobs, files):
     sys.modules[name] = module = types.ModuleType(name)
     values = vars(module)
     values.update(knobs, __file__=word)
-    try:
+    with reading(word):                         # text without quotes, for example
         exec(compile(Path(word).read_text('utf-8'), word, 'exec'), values)
-    except Exception as e:                      # text without quotes, for example
-        raise AssertionError(f"{word}: {type(e).__name__}: {e}") from e
     files.append(values)
     return {name: value for name, value in values.items()
             if name[0].islower() and not inspect.ismodule(value)}
-
-
-def print_help(namespace):
-    """Print the docstring of a script, and the lines that set its knobs; exit."""
-    source = Path(namespace['__file__']).read_text('utf-8')
-    # a line that sets a knob, with its comment, or a line that continues the comment
-    lines = re.findall('(?m)^(?:[a-z].* = .*| {28})#.*', source)
-    print(namespace['__doc__'], 'knobs:', *lines, sep='\n  ', flush=True)
-    sys.exit()

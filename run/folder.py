@@ -1,4 +1,4 @@
-"""The folder of a run: its log and its checkpoints; and how a run ends before its last step."""
+"""The folder of a run: checkpoints and a log; and how a run ends before its last step."""
 import json
 import os
 import signal
@@ -10,7 +10,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from run.command import fail, fail_unknown
+from run.command import fail, fail_unknown, reading
 from run.machine import all_reduce, print0, rank
 
 # What a resumed run may change; anything else makes another experiment.
@@ -18,85 +18,60 @@ FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 
         'device', 'compile', 'wandb_project', 'out_dir', 'resume')
 
 
-# ---- the end of a run ----------------------------------------------------------------------------
+# ---- checkpoints ---------------------------------------------------------------------------------
 
 
-def on_signal(handler):
-    """Handle Ctrl-C, and the SIGTERM of a cluster that wants its machine back."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+def save_checkpoint(path, model, vocabulary, config, **more):
+    """Save a network, the vocabulary of its tokenizer and the knobs that made it. The file gets its
+    name when it is complete: a checkpoint is whole or not there, and if a weight is not finite, or
+    the disk is full, the older file stands."""
+    assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
+        f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
+    temporary = Path(f'{path}.tmp')
+    torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
+                'vocabulary': vocabulary, **more}, temporary)
+    temporary.replace(path)
 
 
-def stop(number, frame):
-    """End the process at once, without a traceback."""
-    os.write(2, b'\nstopped\n')
-    sys.exit(128 + number)
+def load_checkpoint(path):
+    """Return the dict of a checkpoint, or of the ckpt.pt in the folder of a run. Any other folder is
+    one of transformers, for which it is a dict with its path."""
+    check_exists(path)
+    if os.path.exists(f'{path}/ckpt.pt'):
+        path = f'{path}/ckpt.pt'
+    if os.path.isdir(path):
+        return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+    with reading(path):
+        # weights_only: a checkpoint is somebody's file, and a pickle can run any code
+        return torch.load(path, map_location='cpu', weights_only=True)
 
 
-class Ending:
-    """How a run ends before its last step. The loop evaluates, samples and scores inside of `with
-    ending:`, where the policy has learned from a whole number of steps. There it is saved
-
-    after a signal, which lets the present step end
-    if a reward fails, or anything else goes wrong, but for numbers that are not finite
-
-    Otherwise the last checkpoint stands: after an error in an update, on a full disk, after
-    SIGKILL. The steps since then are lost, and a resumed run takes them again."""
-    code = 0                    # 128 + number of the signal, as a shell would say it
-
-    def __init__(self, save, device):
-        """save(name): save a checkpoint of the present step."""
-        self.save = save
-        self.device = device
-        on_signal(self.handle)
-        # A reward may have a pool, which ends its processes by SIGTERM.
-        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-
-    def handle(self, number, frame):
-        self.code = 128 + number
-        on_signal(signal.SIG_DFL)               # the next one ends the process
-        # (not print(), which the signal may have interrupted)
-        os.write(2, b'\nstopping after this step; once more to stop at once\n')
-
-    def __enter__(self):
-        # Each rank gets its signals by itself, and perhaps a step apart. A rank that left alone
-        # would let the others wait for its gradients.
-        code = int(all_reduce(torch.tensor(self.code, device=self.device), dist.ReduceOp.MAX))
-        if code:
-            self.keep()
-            sys.exit(code)
-
-    def __exit__(self, kind, error, trace):
-        if kind and kind is not FloatingPointError:         # then the policy is ruined
-            self.keep()
-
-    def keep(self):
-        self.save('ckpt.pt')
-        print0("stopped between two steps; the same command with --resume=True goes on")
+def check_exists(path):
+    """Exit if there is nothing, and suggest what is near."""
+    if not os.path.exists(path):
+        near = [str(other) for other in Path(path).parent.glob('*')]
+        fail_unknown('there is no run or checkpoint', str(path), near)
 
 
-# ---- the folder and its log ----------------------------------------------------------------------
+# ---- the folder ----------------------------------------------------------------------------------
 
 
 class RunFolder:
-    """The folder of a run: config.json, checkpoints, and log.jsonl and samples.jsonl, one JSON
-    object a line. Of several ranks only the first writes.
+    """The folder of a run: config.json (its knobs), checkpoints, and two logs of one JSON object a
+    line, log.jsonl and samples.jsonl. Of several ranks only the first writes.
 
-    A new run moves an older one out of its way. A resumed run cuts off what the log says of steps
+    A new run moves an older one out of its way. A resumed run cuts off what the logs say of steps
     after the checkpoint, because it takes them again."""
 
     wandb = None
 
     def __init__(self, path, resume):
-        """Exit if path cannot become the folder of a run. This is in the first second, before
-        networks are made."""
+        """Say which folder it will be. Nothing is written before open(), but what cannot work is
+        refused here, before networks are made."""
         self.path = Path(path).resolve()
         self.resume = resume
         self.logs = [self.path / name for name in ('log.jsonl', 'samples.jsonl')]
-        there = next(place for place in (self.path, *self.path.parents) if place.exists())
-        assert there.is_dir() and os.access(there, os.W_OK), (
-            f"out_dir = '{path}': {there} is no folder that can be written")
-        is_free = there != self.path or os.listdir(path) in ([], ['lock'])
+        is_free = not self.path.exists() or os.listdir(path) in ([], ['lock'])
         assert is_free or self.logs[0].exists(), (
             f"out_dir = '{path}' is no folder of a run, and holds something else")
         if resume:
@@ -115,8 +90,8 @@ class RunFolder:
         if checkpoint:
             for path, size in zip(self.logs, checkpoint['log_sizes']):
                 os.truncate(path, size)
-        elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:
-            self.move_aside([config[name] for name in ('generator', 'judge', 'dataset')])
+        elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:     # of another run
+            self.move_aside(config['generator'])
         self.files = [open(path, 'a') for path in self.logs]
         # the knobs of the last command, if the run was resumed with others, and its words
         text = json.dumps(config | {'words': sys.argv[1:]}, indent=1)
@@ -142,24 +117,22 @@ class RunFolder:
 
     def restore(self, config, model, optimizers):
         """Load weights and moments of the run, and return its checkpoint. Exit if it had other
-        knobs: they would make another experiment under the same name, whose evaluations could not
-        be compared with the start."""
+        knobs: its evaluations could not be compared with the start."""
         checkpoint = load_checkpoint(self.path)
         for name, value in checkpoint['config'].items():
             assert name in FREE or config.get(name) == value, (
                 f"a resumed run keeps its {name}, {value!r}, not {config.get(name)!r}; it may "
                 f"change {', '.join(FREE)}")
         model.load_state_dict(checkpoint['model'])
-        for optimizer, state in zip(optimizers, checkpoint['optimizers'], strict=True):
+        for optimizer, state in zip(optimizers, checkpoint['optimizers']):
             optimizer.load_state_dict(state)
         return checkpoint
 
-    def move_aside(self, needed):
+    def move_aside(self, generator):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
-        for name in needed:
-            assert self.path not in Path(name).resolve().parents, (
-                f"{name} is in {self.path.name}, which would be moved aside; choose another "
-                "--out_dir")
+        assert self.path not in Path(generator).resolve().parents, (
+            f"{generator} is in {self.path.name}, which would be moved aside; choose another "
+            "--out_dir")
         number = 1
         while os.path.exists(f'{self.path}-{number}'):
             number += 1
@@ -194,42 +167,56 @@ class RunFolder:
             save_checkpoint(self.path / name, model, vocabulary, config, **more)
 
 
-# ---- checkpoints ---------------------------------------------------------------------------------
+# ---- the end of a run ----------------------------------------------------------------------------
 
 
-def save_checkpoint(path, model, vocabulary, config, **more):
-    """Save a network, the vocabulary of its tokenizer and the knobs that made it, under a temporary
-    name. Then rename the file: a checkpoint is whole or not there. If the disk is full, or a weight
-    is not finite, an older file is unchanged."""
-    temporary = Path(f'{path}.tmp')             # of a process that was killed: it is overwritten
-    assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
-        f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
-    try:
-        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
-                    'vocabulary': vocabulary, **more}, temporary)
-        temporary.replace(path)
-    except (OSError, RuntimeError) as e:        # of a full disk torch makes the latter
-        temporary.unlink(missing_ok=True)
-        fail(f"{path} cannot be written: {e}")
+def on_signal(handler):
+    """Handle Ctrl-C, and the SIGTERM of a cluster that wants its machine back."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
-def check_exists(path):
-    """Exit if there is nothing, and suggest what is near."""
-    if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*')]
-        fail_unknown('there is no run or checkpoint', str(path), near)
+def stop(number, frame):
+    """End the process at once, without a traceback."""
+    sys.exit(128 + number)                      # as a shell would say it
 
 
-def load_checkpoint(path):
-    """Return the dict of a checkpoint, or of the ckpt.pt of a run's folder; for a folder that
-    save_pretrained of transformers wrote, a dict with its path."""
-    check_exists(path)
-    if os.path.exists(f'{path}/ckpt.pt'):
-        path = f'{path}/ckpt.pt'
-    elif os.path.exists(f'{path}/config.json') and not os.path.exists(f'{path}/log.jsonl'):
-        return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
-    try:
-        # weights_only: a checkpoint is somebody's file, and a pickle can run any code
-        return torch.load(path, map_location='cpu', weights_only=True)
-    except Exception as e:                      # pickle and torch raise a dozen kinds
-        fail(f"{path} is no checkpoint, and no folder that has a ckpt.pt ({type(e).__name__})")
+class Ending:
+    """How a run ends before its last step. The loop evaluates, samples and scores inside of `with
+    ending:`, where the policy has learned from a whole number of steps. There it is saved
+
+    after a signal, which lets the present step end
+    if a reward fails, or anything else goes wrong, but for numbers that are not finite
+
+    Otherwise the last checkpoint stands: after an error in an update, on a full disk, after
+    SIGKILL. The steps since then are lost, and a resumed run takes them again."""
+    signal = 0                  # that has come
+
+    def __init__(self, save, device):
+        """save(name): save a checkpoint of the present step."""
+        self.save = save
+        self.device = device
+        on_signal(self.wait)
+
+    def wait(self, number, frame):
+        """Handle a signal: let the step end. The next signal ends the process."""
+        self.signal = number
+        on_signal(signal.SIG_DFL)
+        # (not print(), which the signal may have interrupted)
+        os.write(2, b'\nstopping after this step; once more to stop at once\n')
+
+    def __enter__(self):
+        # Each rank gets its signals by itself, and perhaps a step apart. A rank that left alone
+        # would let the others wait for its gradients.
+        number = all_reduce(torch.tensor(self.signal, device=self.device), dist.ReduceOp.MAX)
+        if number:
+            self.keep()
+            stop(int(number), None)
+
+    def __exit__(self, kind, error, trace):
+        if kind and kind is not FloatingPointError:         # then the policy is ruined
+            self.keep()
+
+    def keep(self):
+        self.save('ckpt.pt')
+        print0("stopped between two steps; the same command with --resume=True goes on")

@@ -33,20 +33,6 @@ def all_reduce(tensor, op=dist.ReduceOp.SUM):
     return tensor
 
 
-def barrier():
-    """Wait for the other ranks."""
-    if n_ranks() > 1:
-        dist.barrier()
-
-
-def is_equal_on_ranks(value):
-    """Return whether all ranks have this value."""
-    values = [value] * n_ranks()
-    if n_ranks() > 1:
-        dist.all_gather_object(values, value)
-    return values == [value] * n_ranks()
-
-
 # ---- device --------------------------------------------------------------------------------------
 
 

@@ -74,7 +74,7 @@ def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     write('empty/log.jsonl', '[1]\n{}\n{"step": 0, "kl": 1}\n')
     fails("empty/log.jsonl has no 'eval/reward'", 'extras/curves.py', 'empty')
     write('empty/config.json', '{"goal"')
-    fails('is damaged', 'extras/curves.py', 'empty')
+    fails('cannot be read', 'extras/curves.py', 'empty')
     # a reward that is the goal, one that is drawn anyway, and a run that has neither
     os.mkdir('mine')
     write('mine/config.json', '{"goal": "reward", "rewards": {"reward": 1, "tokens": -1}}')

@@ -45,9 +45,9 @@ def test_files_and_flags_apply_in_the_order_given():
 
 
 @pytest.mark.parametrize('text, expected', [
-    ('kl_beta = = 1', r'typo.py: SyntaxError: invalid syntax \(typo.py, line 1\)'),
-    ('\nkl_type = exact', "typo.py: NameError: name 'exact' is not defined"),
-    ('import nothere', "typo.py: ModuleNotFoundError: No module named 'nothere'")])
+    ('kl_beta = = 1', "typo.py cannot be read: SyntaxError.'invalid syntax', .'typo.py', 1"),
+    ('\nkl_type = exact', "NameError.\"name 'exact' is not defined"),
+    ('import nothere', "ModuleNotFoundError.\"No module named 'nothere'")])
 def test_a_typo_in_a_config_file_is_one_line(text, expected):
     with pytest.raises((SystemExit, AssertionError), match=expected):
         configure(toy_knobs(), [write('typo.py', text)])
@@ -113,11 +113,9 @@ def toy_rule():
 
 @pytest.mark.parametrize('words, expected', [
     (['--adv_norm=sdt'], "not 'sdt'; similar names: ['std'"),
-    (['--adv_norm=maxrl'], "add config/papers/maxrl.py, which has 'maxrl'"),
     (['rule.py', '--adv_norm=median'], "similar names: ['medians'"),
     (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)')])
 def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, expected):
-    """With near names, and the file that defines it."""
     write('rule.py', 'def medians(reward, scores):\n    pass\ndef three(a, b, c):\n    pass')
     refused(expected, configure, toy_rule(), words)
     config, _ = configure(toy_rule(), ['rule.py', '--adv_norm=medians'])
@@ -149,7 +147,7 @@ def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
     # a Dataset and a RunFolder get all knobs
     others = [*inspect.signature(Dataset).parameters, 'wandb_project']
     for name in knobs:
-        assert re.search(rf'(?m)^  {name} = .*  # \S', text), name
+        assert re.search(rf'(?m)^{name} = .*  # \S', text), name
         is_read = len(re.findall(rf'\b{name}\b', code)) > 1 or name in others
         assert is_read, f"nobody reads {name}"
 
@@ -171,26 +169,18 @@ def save(folder, config=CONFIG):
     folder.save('ckpt.pt', tiny(), TOK.vocabulary, config, [])
 
 
-@pytest.mark.parametrize('path, words', [
-    ('thesis', 'is no folder of a run'), ('thesis/text', 'is no folder that can be written'),
-    ('thesis/text/run', 'is no folder that can be written'),
-    ('locked/run', 'is no folder that can be written')])
-def test_a_folder_that_cannot_be_that_of_a_run_is_refused_at_once(path, words, monkeypatch):
+def test_a_folder_that_holds_something_else_is_refused_at_once():
     os.mkdir('thesis')
-    os.mkdir('locked')
     write('thesis/text', 'hard work')
-    monkeypatch.setattr(os, 'access', lambda path, mode: path.name != 'locked')
-    refused(f"out_dir = '{path}'", RunFolder, path, False)
-    refused(words, RunFolder, path, False)
+    refused("out_dir = 'thesis' is no folder of a run", RunFolder, 'thesis', False)
 
 
 def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
     folder = open_folder('mine')
     folder.log(0, {'a': 1})
     folder.lock.release()
-    for knob in ('generator', 'judge', 'dataset'):
-        refused('mine/best.pt is in mine', open_folder, os.path.abspath('mine'),
-                config=CONFIG | {knob: 'mine/best.pt'})
+    refused('mine/best.pt is in mine', open_folder, os.path.abspath('mine'),
+            config=CONFIG | {'generator': 'mine/best.pt'})
 
 
 def test_a_resumed_run_keeps_all_knobs_but_a_few():
@@ -253,11 +243,11 @@ def test_numbers_that_are_not_finite_are_refused(value):
     ({'rewards': {'verify': 1.0}}, "'verify'"),         # these texts have no answers
     ({'rewards': {'tokens': 1.0}}, "'tokens'"),         # a function has this name, too
     ({'rewards': {'mien': 1.0}}, "similar names: ['mine'"),
-    ({'mini_batches': 2}, 'gradient_accumulation_steps = 1')])
+    ({'mini_batches': 2}, 'gradient_accumulation_steps: ')])
 def test_knobs_that_cannot_work_together_are_named(knobs, words):
     functions = {'mine': len, 'tokens': len}
-    refused(words, check_knobs, train_grpo.DEFAULTS | knobs, None, functions)
-    check_knobs(train_grpo.DEFAULTS | {'rewards': {'mine': 1.0}}, None, functions)
+    refused(words, check_knobs, None, functions, **train_grpo.DEFAULTS | knobs)
+    check_knobs(None, functions, **train_grpo.DEFAULTS | {'rewards': {'mine': 1.0}})
 
 
 def after(*evaluations, goal='verify', greedy=None, prompts=None):

@@ -102,7 +102,7 @@ def test_a_run_of_a_paper_goes_on_and_is_shown_by_the_words_that_it_prints():
     words = ['config/papers/diffucoder.py', '--rewards={"verify": 1.0}']
     train(*words, '--max_iters=1')
     text = train(*words, '--max_iters=2', '--resume=True')
-    fails('are functions', 'sample.py', 'run')
+    fails('expected the words of its run', 'sample.py', 'run')
     words = shlex.split(re.search(r'python sample.py (run .*)', text)[1])
     assert 'after' in succeeds('sample.py', *words, '--num_samples=1')
 
@@ -141,7 +141,8 @@ def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
 
 
 def test_a_file_that_is_no_recipe_is_refused():
-    fails('rw.py sets no knob of pretrain.py', *command('--generator=' + write('rw.py', '')))
+    path = write('rw.py', 'def good(completions):\n    return [1.0]\n')
+    fails('rw.py has functions: expected a recipe', *command(f'--generator={path}'))
 
 
 @pytest.mark.parametrize('first_ends_well', [True, False])
@@ -166,7 +167,7 @@ def test_pretraining_stops_at_a_share_of_right_samples():
                     '--dataset=marked.jsonl', '--blank_kind=marked', '--batch_size=32',
                     '--out=a.pt', '--eval_interval=2', '--stop_at=0.2')
     *before, last = map(float, re.findall(r'held-out verify ([\d.]+)', text))
-    assert max(before) < 0.2 <= last < 1 and 'step 99' not in text and 'stopped after' in text
+    assert max(before) < 0.2 <= last < 1 and 'step 99' not in text
     generator, tok = load_network('a.pt')
     data = Dataset(*read_texts('marked.jsonl')[:2], tok, False, blank_kind='marked')
     cases = complete(generator, data.prompts('val', 64, 1, 0)).cases()
@@ -243,16 +244,14 @@ def test_another_seed_is_another_network():
 # ---- signals and resuming ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
-def test_a_signal_ends_the_training_of_networks_too(name):
-    """Ctrl-C goes to each process of a terminal."""
+def test_ctrl_c_ends_the_training_of_networks_too():
+    """It goes to each process of a terminal."""
     recipe = write('generator_slow.py', 'max_iters = 99999\neval_interval = 1\nn_layer = 1\n')
     going = Run(*command(f'--generator={recipe}'), before=os.setsid)
     going.wait_for('step 1')
-    (os.killpg if name == 'SIGINT' else os.kill)(going.ranks[0].pid, getattr(signal, name))
+    os.killpg(going.ranks[0].pid, signal.SIGINT)
     code, text = going.wait()
-    assert code == 128 + getattr(signal, name) and 'Traceback' not in text
-    assert text.count('stopped') == 1
+    assert code == 128 + signal.SIGINT and 'Traceback' not in text
     written = going.text()
     time.sleep(0.3)
     assert going.text() == written              # nobody goes on
@@ -279,16 +278,6 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
-
-
-def test_ranks_with_different_knobs_end_at_the_start():
-    def before():
-        if os.environ['RANK'] == '1':
-            sys.argv.append('--seed=2')
-
-    code, text = run(*command(), ranks=2, before=before)
-    assert code == 1 and 'the ranks have different knobs' in text
-    assert not os.path.exists('run') and 'step 0' not in text
 
 
 def test_a_run_says_which_function_of_a_file_nobody_names():
@@ -416,3 +405,10 @@ def test_sample_asks_for_the_file_of_a_reward():
     assert len(re.findall(r'(?m)^(?:before|after) .*\| charm 0.500', text)) == 2
     verify = read_log('run')[-1]['eval/verify']
     assert f'| verify {verify:.3f}' in text
+
+
+def test_sample_shows_an_order_to_be_learned_though_the_run_had_another_one():
+    train('--max_iters=0')
+    text = succeeds('sample.py', 'run', '--fill_order=learned', '--n_fill_steps=3',
+                    '--num_samples=1')
+    assert 'after' in text
