@@ -26,7 +26,8 @@ def dynamic_sampling(data, step, policy, scorer):
     for start in range(0, 3 * P, P):
         part = slice(start, start + P)
         _, scores, _ = collect(policy, scorer, prompts[part])
-        alive[part] = ~dead_groups(scores.get('verify', scores['reward']))[:, 0].cpu()
+        goal = scores.get('verify', scores['reward'])
+        alive[part] = ~dead_groups(goal)[:, 0].cpu()
         if alive.sum() >= P:
             break
     return prompts[(~alive).sort(stable=True).indices[:P]]

@@ -19,7 +19,8 @@ epochs = 2
 
 def rloo(reward, scores):
     k = (~reward.isnan()).sum(1, keepdim=True, dtype=reward.dtype).clamp(min=2)
-    return (reward - reward.nanmean(1, keepdim=True)) / ((k - 1) / k)
+    deviation = reward - reward.nanmean(1, keepdim=True)
+    return deviation / ((k - 1) / k)
 
 
 def coupled(r, policy, reference, temperature):
@@ -33,5 +34,7 @@ def coupled(r, policy, reference, temperature):
         stats_with_blanks(mask & r.is_sampled, r, policy, reference, temperature)
         for mask in (True, is_first, ~is_first)]
     weight = 0.5 / torch.where(is_first, share, 1 - share)                      # (N, T)
-    return TokenStats(*[0.5 * all_blank + weight * torch.where(is_first, a, b)
-                        for all_blank, a, b in zip(whole, first, second)])
+    stats = []
+    for all_blank, a, b in zip(whole, first, second):
+        stats.append(0.5 * all_blank + weight * torch.where(is_first, a, b))
+    return TokenStats(*stats)

@@ -17,5 +17,7 @@ def dppo(logp, logp_old, A, r):
     ratio = (logp - r.logp_sampled).exp()
     gap = logp.exp() - r.logp_sampled.exp()                     # eq. 13, with its sign
     is_far = torch.where(A > 0, gap > clip_high, gap < -clip_low)               # eq. 12
-    pg = -ratio.detach().clamp(max=20.0) * A * logp * ~is_far   # the gradient is that of eq. 11
-    return pg, {'clip_frac': is_far, 'ratio_off': (ratio - 1).abs()}
+    weight = ratio.detach().clamp(max=20.0)                     # so the gradient is that of eq. 11
+    pg = -weight * A * logp * ~is_far
+    distance = (ratio - 1).abs()
+    return pg, {'clip_frac': is_far, 'ratio_off': distance}

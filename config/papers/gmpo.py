@@ -13,8 +13,11 @@ entropy_coef = 0.0
 
 def gmpo(logp, logp_old, A, r):
     log_ratio = logp - logp_old
-    good, bad = log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low)
+    good = log_ratio.clamp(max=clip_high)
+    bad = log_ratio.clamp(min=-clip_low)
     clipped = torch.where(A > 0, good, bad)
-    mean = clipped.sum(1, keepdim=True) / r.lengths.clamp(min=1)[:, None]       # (N, 1)
+    length = r.lengths.clamp(min=1)[:, None]                                    # (N, 1)
+    mean = clipped.sum(1, keepdim=True) / length                                # (N, 1)
     pg = (-A * mean.exp()).expand_as(logp)
-    return pg, {'clip_frac': clipped != log_ratio, 'ratio_off': (log_ratio.exp() - 1).abs()}
+    distance = (log_ratio.exp() - 1).abs()
+    return pg, {'clip_frac': clipped != log_ratio, 'ratio_off': distance}

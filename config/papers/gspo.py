@@ -18,4 +18,6 @@ def gspo(logp, logp_old, A, r):
     ratio = log_ratio.exp().expand_as(logp)                                     # eq. 7
     gain = ratio * A
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * A                      # eq. 5
-    return -torch.min(gain, clipped), {'clip_frac': clipped < gain, 'ratio_off': (ratio - 1).abs()}
+    pg = -torch.min(gain, clipped)
+    distance = (ratio - 1).abs()
+    return pg, {'clip_frac': clipped < gain, 'ratio_off': distance}

@@ -15,4 +15,6 @@ TRL = {'scale_rewards': 'none', 'reward_weights': lambda: [
 def rloo(reward, scores):
     """Reward minus the mean of the others, which is (reward - mean) * k / (k - 1). NaN is none."""
     k = (~reward.isnan()).sum(1, keepdim=True, dtype=reward.dtype).clamp(min=2)
-    return (reward - reward.nanmean(1, keepdim=True)) / ((k - 1) / k)
+    deviation = reward - reward.nanmean(1, keepdim=True)
+    share = (k - 1) / k
+    return deviation / share

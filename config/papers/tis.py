@@ -19,4 +19,5 @@ TRL = {'vllm_importance_sampling_mode': 'token_truncate',      # it acts if vLLM
 def tis(logp, logp_old, A, r):
     pg, numbers = ppo(logp, logp_old, A, r)
     weight = (logp_old - r.logp_sampled).exp()                  # (N, T), no gradient
-    return weight.clamp(max=2.0) * pg, numbers | {'tis_frac': weight > 2.0}
+    numbers['tis_frac'] = weight > 2.0
+    return weight.clamp(max=2.0) * pg, numbers
