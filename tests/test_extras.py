@@ -36,18 +36,6 @@ def test_the_benchmark_compares_with_the_usual_way():
     assert ratio == pytest.approx(usual / ours, rel=0.02)
 
 
-def test_the_check_of_a_gpu_shows_that_its_rewards_are_those_of_the_cpu():
-    """The device is not the GPU here, but bfloat16 is."""
-    source = (ROOT / 'extras/gpu_check.py').read_text()
-    path = write('extras_gpu_check.py', re.sub('=cuda|=True', lambda flag: {
-        '=cuda': '=cpu', '=True': '=False'}[flag[0]], source))
-    steps = re.findall(r'step 0 \| reward (\S+) \| entropy (\S+)', succeeds(path, *TOY))
-    cpu, *others = [tuple(map(float, step)) for step in steps]
-    assert len(others) == 3 and others[0] == cpu
-    for other in others:
-        assert other == pytest.approx(cpu, rel=0.02)
-
-
 def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
     pytest.importorskip('matplotlib')
     from extras.curves import read_log
