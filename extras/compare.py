@@ -22,11 +22,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 import train_grpo as grpo
-from extras.curves import check_goal, points_of, save
+from extras.page import points_of
 from run.command import configure
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -35,6 +36,16 @@ goal = 'eval/verify'        # a number of log.jsonl
 
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
+
+
+# of all our pictures
+matplotlib.rcParams.update({'axes.titlelocation': 'left', 'legend.frameon': False,
+                            'figure.constrained_layout.use': True, 'savefig.dpi': 130})
+
+
+def save(figure, path):
+    figure.savefig(path)
+    print(f"wrote {path}")
 
 
 def train(run):
@@ -55,7 +66,6 @@ def curves_by(clock, groups):
     the goal at these times, interpolated between the lines of the logs."""
     points = {}
     for folder in sum(groups.values(), []):
-        check_goal(folder, goal)
         points[folder] = points_of(folder, clock, goal)
     times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
     return times, {name: np.array([np.interp(times, *points[folder]) for folder in folders])

@@ -8,13 +8,14 @@ import pathlib
 import re
 import runpy
 import shutil
+import subprocess
 import time
 import types
 
 import pytest
 
 from extras import tasks
-from processes import ROOT, TOY, fails, make_for_run, succeeds, write
+from processes import KINDS, ROOT, TOY, fails, make_for_run, succeeds, train, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():
@@ -36,43 +37,75 @@ def test_the_benchmark_compares_with_the_usual_way():
     assert ratio == pytest.approx(usual / ours, rel=0.02)
 
 
-def test_pictures_are_drawn_and_a_resumed_or_killed_run_is_read_once_per_step():
-    pytest.importorskip('matplotlib')
-    from extras.curves import read_log
-    succeeds('train_grpo.py', *TOY, '--generator=out/generator_equations.pt',
-             '--blank_kind=answer', '--rewards={"verify": 1.0, "tokens": -0.1}', '--max_iters=1',
-             '--out_dir=run')
-    with open('run/log.jsonl', 'a') as log:
-        log.write('{"step": 1, "loss": 2, "kl": 3, "entropy": 4}\n' * 2 + '{"s')
-    assert [line['step'] for line in read_log('run')] == [0, 0, 1, 1]
-    os.mkdir('again')
-    lines = [(0, False), (0, True), (1, True), (2, True), (1, True), (2, False), (2, True),
-             (1, False)]
-    write('again/log.jsonl', '\n'.join(json.dumps(
-        {'step': step} | ({'loss': 0} if is_training else {}) | {'number': i})
-        for i, (step, is_training) in enumerate(lines)) + '\n{"loss": 0}\n[1]\n3')
-    assert [line['number'] for line in read_log('again')] == [0, 1, 7]
-    for folders, picture in ((['run'], 'curves'), (['run', './run'], 'compare')):
-        succeeds('extras/curves.py', *folders)
-        assert pathlib.Path(f'run/{picture}.png').read_bytes()[:4] == b'\x89PNG'
-    fails("'rum'; similar names: ['run']", 'extras/curves.py', 'run', 'rum')
-    fails('no flags', 'extras/curves.py', 'run', '--goal=x')
-    os.mkdir('empty')
-    write('empty/config.json', '{"goal": "reward", "rewards": {"reward": 1}}')
-    write('empty/log.jsonl', '[1]\n{}\n{"step": 0, "kl": 1}\n')
-    fails("empty/log.jsonl has no 'eval/reward'", 'extras/curves.py', 'empty')
-    write('empty/config.json', '{"goal"')
-    fails('cannot be read', 'extras/curves.py', 'empty')
-    # a reward that is the goal, one that is drawn anyway, and a run that has neither
-    os.mkdir('mine')
-    write('mine/config.json', '{"goal": "reward", "rewards": {"reward": 1, "tokens": -1}}')
-    write('mine/log.jsonl', '{"step": 0, "eval/reward": 1, "greedy/reward": 1, '
-          '"eval/tokens": 2, "eval/ended": 1}')
-    succeeds('extras/curves.py', 'mine', 'run')
+def page_of(*folders):
+    """Write the page of some runs. Return the data in it."""
+    succeeds('extras/page.py', *folders)
+    path = pathlib.Path(folders[0], 'run.html' if len(folders) == 1 else 'compare.html')
+    [data] = re.findall('(?s)id="data">(.*?)</script>', path.read_text('utf-8'))
+    return json.loads(data)['runs']
+
+
+def check_in_a_browser(path):
+    """Open a page at step 1: its script must run to the end without an error."""
+    if chromium := shutil.which('chromium'):
+        html = subprocess.run([chromium, '--headless', '--no-sandbox', '--virtual-time-budget=2000',
+                               '--enable-logging=stderr', '--dump-dom',
+                               pathlib.Path(path).resolve().as_uri() + '#step=1'],
+                              capture_output=True, text=True)
+        assert 'CONSOLE' not in html.stderr, html.stderr
+        assert '>1 of ' in html.stdout and '<h2>Knobs' in html.stdout
+
+
+@pytest.mark.parametrize('kind', ['passes', 'causal'])
+def test_a_page_has_what_log_and_samples_have(kind):
+    """A damaged line, which a run may be writing, is named and left out."""
+    folder = f'page-{kind}'
+    train(*KINDS[kind], out=folder)
+    with open(f'{folder}/log.jsonl', 'a') as log:
+        log.write('{"s')
+    [run] = page_of(folder)
+    lines = [json.loads(line) for line in open(f'{folder}/log.jsonl').readlines()[:-1]]
+    for name in ('evals', 'steps'):
+        of_kind = [line for line in lines if ('loss' in line) == (name == 'steps')]
+        for i, line in enumerate(of_kind):
+            assert line == {key: values[i] for key, values in run[name].items()
+                            if key in line}
+    samples = [json.loads(line) for line in open(f'{folder}/samples.jsonl')]
+    shown = [row for group in sum(run['held_out'], []) + run['groups'] for row in group['rows']]
+    assert sum(row['n'] for row in shown) == len(samples)
+    texts = {json.dumps([sample['scores'], text_of(sample['pieces'])]) for sample in samples}
+    assert texts == {json.dumps([row['scores'], text_of(row['pieces'])]) for row in shown}
+    check_in_a_browser(f'{folder}/run.html')
+
+
+def text_of(pieces):
+    return ''.join(piece if type(piece) is str else piece[0] for piece in pieces)
+
+
+def test_a_page_escapes_what_a_policy_writes_and_shows_runs_side_by_side():
+    for folder in ('page-a', 'page-b'):
+        train('--max_iters=1', out=folder)
+    path = pathlib.Path('page-a/samples.jsonl')
+    line = json.loads(path.read_text().splitlines()[-1])
+    line['pieces'][0] = line['prompt'] = '</script><b onclick="x()">\u2028 \n\U0001f600'
+    path.write_text(json.dumps(line) + '\n')
+    a, b = page_of('page-a', 'page-b')
+    assert a['held_out'][0][0]['prompt'] == line['prompt'] and len(b['groups']) == 1
+    assert pathlib.Path('page-a/compare.html').read_text('utf-8').count('</script>') == 2
+    check_in_a_browser('page-a/compare.html')
+
+
+def test_a_page_keeps_few_groups_of_a_long_run_and_says_what_is_missing():
+    from extras.page import thin
+    assert thin([*range(1000)], 4) == [0, 333, 666, 999] and thin([7], 3) == [7]
+    os.makedirs('empty', exist_ok=True)
+    fails("'emty'; similar names: ['empty']", 'extras/page.py', 'emty')
+    fails('no flags', 'extras/page.py', '--goal=x')
+    write('empty/log.jsonl', '')
+    fails('empty/log.jsonl has no evaluation yet', 'extras/page.py', 'empty')
 
 
 def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
-    pytest.importorskip('matplotlib')
     from extras.passk import pass_at
     for n_right in range(7):
         for k in range(1, 7):
@@ -87,7 +120,7 @@ def test_the_pictures_of_the_pages_are_drawn():
     make_for_run('config/networks/generator_think.py', 'cups')
     succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
              '--batch_size=4', '--out_dir=run')
-    assert 'passk.png' in succeeds('extras/passk.py', 'run')
+    assert 'run, after' in succeeds('extras/passk.py', 'run')
     succeeds('extras/studies/pictures.py', 'step', *TOY)
     text = succeeds('extras/studies/pictures.py', 'think', 'run')
     assert re.search(r'(?m)^run, before: [\d.]+', text)
