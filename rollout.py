@@ -154,10 +154,10 @@ class Rollout:
         """Return a dict for each sequence: 'prompt', 'completion', 'text', 'ended', columns of the
         dataset, and 'sampled': the completion without the words of a world."""
         cases = self.prompts.cases(self.sequences)
-        own = self.prompts.cases(
-            self.sequences.masked_fill(~self.is_sampled, self.prompts.tok.pad))
-        for case, ended, sampled in zip(cases, self.ended.tolist(), own):
-            case |= {'ended': ended, 'sampled': sampled['completion']}
+        tok = self.prompts.tok
+        sampled = self.sequences.masked_fill(~self.is_sampled, tok.pad).tolist()
+        for case, ended, ids in zip(cases, self.ended.tolist(), sampled):
+            case |= {'ended': ended, 'sampled': tok.text_of(ids)}
         return cases
 
     def states(self, model):

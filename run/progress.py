@@ -153,7 +153,8 @@ def rows_of(samples):
 def show_group(label, samples):
     """Print a group: its prompt, and below it its different completions, how often each came, and
     their scores, sorted by the first; of more than six the best and the worst. Below a completion
-    of several passes stands the pass of each of its letters."""
+    of several passes stands the pass of each of its letters. In a world dots stand below what the
+    policy wrote."""
     rows = rows_of(samples)
     del rows[3:-3]
     columns = ''.join(f' {name:>12.12}' for name in rows[0]['scores'])
@@ -162,14 +163,15 @@ def show_group(label, samples):
         columns = ''.join(f'{"none":>13}' if value is None else f' {value:12.3f}'
                           for value in row['scores'].values())
         print0(f"{row['n']:7} x{columns}   {row['completion']!r}")
-        if max(row['passes'], default='') > '1':
-            print0(' ' * (13 + len(columns)) + row['passes'])
+        if max(row['passes'], default='') > '1' or '. ' in row['passes']:
+            print0(' ' * (13 + len(columns)) + row['passes'].rstrip())
 
 
 def letters_of_passes(pieces):
-    """Return a line with the pass, from 1, of each letter of a completion: 1 to 9, then a to z."""
+    """Return a line with the pass, from 1, of each letter of a completion: 1 to 9, then a to z;
+    a dot from left to right; a space below given text."""
     line = ''
     for piece in pieces:
-        text, i, *_ = (piece, 0) if type(piece) is str else piece
-        line += ' 123456789abcdefghijklmnopqrstuvwxyz'[min(i, 35)] * len(text)
-    return line.rstrip()
+        text, i, *_ = (piece, -1) if type(piece) is str else piece
+        line += '.123456789abcdefghijklmnopqrstuvwxyz '[min(i, 35)] * len(text)
+    return line

@@ -14,6 +14,7 @@ from processes import (EQUATIONS, assert_same, command, fails, read_log, refused
                        train, weights, write)
 from rollout import Prompts, choose, token_stats
 from run.folder import load_checkpoint
+from run.progress import samples_of, show_group
 from test_grpo import close, gradient, knobs, randn, tiny       # noqa: F401, knobs is a fixture
 from train_grpo import act, collect, grpo_loss
 
@@ -169,6 +170,20 @@ def test_a_checker_can_tell_what_the_policy_wrote_from_what_the_world_said():
         assert case['sampled'] == TOK.text_of(ids[is_sampled].tolist())
         assert case['completion'] == TOK.text_of(ids[1:].tolist())
         assert case['text'] == 'a' + case['completion']
+
+
+def test_on_the_console_dots_stand_below_what_the_policy_wrote(capsys):
+    r = act(tiny(True, V=3, T=8), world(echo, ['b'], 6, 8))
+    show_group('here', samples_of(r, {'reward': torch.arange(6.0)}))
+    _, *lines = capsys.readouterr().out.splitlines()
+    start = lines[0].index("'") + 1
+    for case, own in zip(reversed(r.cases()), r.is_sampled.flip(0)[:, 1:].tolist()):
+        text = case['completion']
+        assert lines.pop(0)[start:-1] == text
+        dots = ''.join('.' if is_own else ' ' for is_own in own[:len(text)])
+        if '. ' in dots:                        # the world has said something
+            assert lines.pop(0)[start:] == dots.rstrip()
+    assert not lines
 
 
 # ---- errors --------------------------------------------------------------------------------------
