@@ -64,24 +64,29 @@ def train(run):
 def curves_by(clock, groups):
     """Return 101 times, from 0 to the end of the run that ends first, and {variant: (seeds, 101)}:
     the goal at these times, interpolated between the lines of the logs."""
-    points = {}
-    for folder in sum(groups.values(), []):
-        points[folder] = points_of(folder, clock, goal)
-    times = np.linspace(0, min(x[-1] for x, _ in points.values()), 101)
-    return times, {name: np.array([np.interp(times, *points[folder]) for folder in folders])
-                   for name, folders in groups.items()}
+    points = {name: [points_of(folder, clock, goal) for folder in folders]
+              for name, folders in groups.items()}
+    ends = [x[-1] for runs in points.values() for x, _ in runs]
+    times = np.linspace(0, min(ends), 101)
+    curves = {name: np.array([np.interp(times, *run) for run in runs])
+              for name, runs in points.items()}
+    return times, curves
+
+
+def mean_and_error(curves):
+    """Return the mean over seeds (101,) of curves (seeds, 101), and its standard error."""
+    return curves.mean(0), curves.std(0, ddof=1) / len(curves) ** 0.5
 
 
 def print_row(name, curves, is_difference=False):
-    """Print every 25th column of curves (seeds, 101), and how many of its standard errors a
-    difference is. Return the means over seeds, and their standard errors."""
-    means, errors = curves.mean(0), curves.std(0, ddof=1) / len(curves) ** 0.5
+    """Print every 25th column of curves, and how many of its standard errors a difference is."""
     cells = []
-    for mean, error in zip(means[::25], errors[::25]):
-        ratio = f' ({abs(mean) / max(error, 1e-9):.1f})' if is_difference else ''
-        cells.append(f'{mean:.4f} +- {error:.4f}{ratio}')
-    print(f'{name:16}', *[f'{cell:>23}' for cell in cells])
-    return means, errors
+    for mean, error in zip(*mean_and_error(curves[:, ::25])):
+        cell = f'{mean:.4f} +- {error:.4f}'
+        if is_difference:
+            cell += f' ({abs(mean) / max(error, 1e-9):.1f})'
+        cells.append(f'{cell:>23}')
+    print(f'{name:16}', *cells)
 
 
 def report(groups, path):
@@ -89,16 +94,18 @@ def report(groups, path):
     {variant: folders of its runs, a seed each}. All errors are standard errors over seeds. Rows of
     differences to the first variant are of pairs of runs with one seed."""
     figure = Figure(figsize=(11, 4))
+    axes = figure.subplots(1, 2, sharey=True)
     first, *others = groups
-    for ax, clock in zip(figure.subplots(1, 2, sharey=True), ('step', 'cpu_seconds')):
+    for ax, clock in zip(axes, ('step', 'cpu_seconds')):
         times, curves = curves_by(clock, groups)
         print(f'\n{clock:16}', *[f'{time:>23.1f}' for time in times[::25]])
         for name in groups:
-            means, errors = print_row(name, curves[name])
+            print_row(name, curves[name])
+            means, errors = mean_and_error(curves[name])
             ax.plot(times, means, label=name)
             ax.fill_between(times, means - errors, means + errors, alpha=0.2)
-        print(f'minus {first} (in standard errors: noise exceeds '
-              f'{STUDENT.get(len(curves[first]), 2.3)} in 1 of 20 cases)')
+        noise = STUDENT.get(len(curves[first]), 2.3)
+        print(f'minus {first} (in standard errors: noise exceeds {noise} in 1 of 20 cases)')
         for name in others:
             print_row(name, curves[name] - curves[first], is_difference=True)
         ax.set_xlabel(clock)
@@ -111,29 +118,34 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     ours = [word for word in words if word.startswith(('--seeds=', '--goal=', '-h', '--help'))]
     configure(globals(), ours)
-    folder, *words = [word for word in words if word not in ours] or ['-']
-    shared = [word for word in words if word.startswith('-') or '=' not in word]
-    variants = dict(word.split('=', 1) for word in words if word not in shared)
-    numbers = list(dict.fromkeys(seeds.split(',')))
-    assert variants and len(numbers) > 1 and not folder.startswith('-') and '=' not in folder, (
+    shared = []
+    variants = {}
+    for word in words:
+        name, is_variant, own = word.partition('=')
+        if is_variant and not word.startswith('-'):
+            assert name not in variants, f"two variants have the same name, {name}"
+            variants[name] = own.split()
+        elif word not in ours:
+            shared.append(word)
+    seeds = sorted(set(seeds.split(',')))
+    assert variants and shared and len(seeds) > 1, (
         "expected FOLDER, words for all runs, two or more different --seeds, and variants "
         "NAME=WORDS")
-    assert len(variants) + len(shared) == len(words), "two variants have the same name"
-    for word in ' '.join([*variants.values(), *shared]).split():
-        assert not word.startswith(('--seed=', '--out_dir=', '--resume')), (
-            f"{word} is set here, for each run; expected other knobs")
+    folder = shared.pop(0)
     for own in variants.values():               # finds mistakes, and makes networks
-        grpo.set_up([*shared, *own.split(), '--out_dir='])
+        grpo.set_up([*shared, *own, '--out_dir='])
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
-    groups = {name: [f'{folder}/{name}-{seed}' for seed in numbers] for name in variants}
-    runs = [(f'{folder}/{name}-{seed}', [*shared, *own.split(), f'--seed={seed}'])
-            for seed in numbers for name, own in variants.items()]
+    groups = {name: [f'{folder}/{name}-{seed}' for seed in seeds] for name in variants}
+    runs = []
+    for seed in seeds:
+        for name, own in variants.items():
+            runs.append((f'{folder}/{name}-{seed}', [*shared, *own, f'--seed={seed}']))
     began = time.time()
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, runs), 1):
-            print(f"{n} of {len(runs)} runs after {(time.time() - began) / 60:.0f} minutes",
-                  flush=True)
+            minutes = (time.time() - began) / 60
+            print(f"{n} of {len(runs)} runs after {minutes:.0f} minutes", flush=True)
     report(groups, f"{folder}/{goal.removeprefix('eval/').replace('/', '-')}.png")
     print("Values between evaluations are interpolated.")
