@@ -16,24 +16,31 @@ from model import make_optimizers, optimizer_step
 from rollout import exact_kl, log_probs
 
 
+def logp_of(network, tokens, blank):
+    """Return log-probabilities (M, V) of all tokens in M blanks."""
+    return log_probs(network.logits(network(tokens)[blank]))
+
+
 def usual_step(run, optimizers, prompts):
     """Take a step of one fill pass in the usual way, with k sequences of each prompt."""
     policy, reference = run.policy, run.scorer.reference
-    blank = prompts.blank.repeat_interleave(prompts.k, 0)                   # (N, T)
-    tokens = prompts.tokens.repeat_interleave(prompts.k, 0)                 # (N, T)
-    tokens = tokens.masked_fill(blank, policy.blank_id)
+    each = torch.arange(len(prompts)).repeat_interleave(prompts.k)
+    copies = prompts[each]
+    blank = copies.blank                                                    # (N, T)
+    tokens = copies.tokens.masked_fill(blank, policy.blank_id)              # (N, T)
     with torch.no_grad():                       # act, judge and compare with the reference
-        logp = log_probs(policy.logits(policy(tokens)[blank]))               # (M, V)
+        logp = logp_of(policy, tokens, blank)                               # (M, V)
         actions = torch.multinomial(logp.exp(), 1)                          # (M, 1)
         sequences = tokens.masked_scatter(blank, actions)                    # (N, T)
         reward = token_logp(run.scorer.judge, sequences).mean(1)            # (N,)
-        logp_ref = log_probs(reference.logits(reference(tokens)[blank]))     # (M, V)
+        logp_ref = logp_of(reference, tokens, blank)                        # (M, V)
     A = grpo.group_advantages(reward.view(-1, prompts.k)).flatten()          # (N,)
     A = A[blank.nonzero()[:, 0]]                                             # (M,)
-    logp = log_probs(policy.logits(policy(tokens)[blank]))                   # (M, V)
+    logp = logp_of(policy, tokens, blank)                                   # (M, V)
     # before the first update every ratio is 1
     pg = -A * logp.gather(1, actions)[:, 0]                                 # (M,)
-    (pg + 0.05 * exact_kl(logp, logp_ref)).mean().backward()
+    loss = pg + 0.05 * exact_kl(logp, logp_ref)
+    loss.mean().backward()
     optimizer_step(policy, optimizers, 0.0, 1.0)
 
 
@@ -52,7 +59,8 @@ if __name__ == "__main__":
         for take_step in times:
             began = time.time()
             take_step(run, optimizers, prompts)             # it ends with a number, which waits
-            times[take_step].append(1000 * (time.time() - began))
+            ms = 1000 * (time.time() - began)
+            times[take_step].append(ms)
     # the first five warm up: caches, memory, compilation
     ours, usual = [statistics.median(ms[5:]) for ms in times.values()]
     print(f"{len(prompts)} prompts x {prompts.k} completions: a step takes {ours:.1f} ms, and the "

@@ -16,7 +16,8 @@ SIGNS = {1000: 'M', 900: 'CM', 500: 'D', 400: 'CD', 100: 'C', 90: 'XC', 50: 'L',
 
 def times(rng):
     """3h05m=  185: hours and minutes as minutes, 1,440 prompts."""
-    h, m = rng.randrange(24), rng.randrange(60)
+    h = rng.randrange(24)
+    m = rng.randrange(60)
     return f'{h}h{m:02}m=', str(60 * h + m)
 
 
@@ -34,15 +35,20 @@ def runs(rng):
     """dddbb=  3d2b: run-length encoding, of two to four runs of up to five equal letters."""
     letters = [rng.choice('abcd')]
     for _ in range(rng.randint(1, 3)):
-        letters.append(rng.choice([letter for letter in 'abcd' if letter != letters[-1]]))
-    counts = [rng.randint(1, 5) for _ in letters]
-    prompt = ''.join(count * letter for count, letter in zip(counts, letters))
-    return f'{prompt}=', ''.join(f'{count}{letter}' for count, letter in zip(counts, letters))
+        others = 'abcd'.replace(letters[-1], '')
+        letters.append(rng.choice(others))
+    prompt = answer = ''
+    for letter in letters:
+        count = rng.randint(1, 5)
+        prompt += count * letter
+        answer += f'{count}{letter}'
+    return f'{prompt}=', answer
 
 
 def days(rng):
     """thu+98=  thu: the day of the week so many days later, up to 999: 7,000 prompts."""
-    day, n = rng.randrange(7), rng.randrange(1000)
+    day = rng.randrange(7)
+    n = rng.randrange(1000)
     return f'{DAYS[day]}+{n}=', DAYS[(day + n) % 7]
 
 

@@ -16,15 +16,22 @@ def texts(n_train=50_000):
     known = set()
     while len(records) < 512 + n_train:
         first = [rng.randrange(10) for _ in range(N_DIGITS)]
-        second = [9 - digit if rng.random() < 0.5 else rng.randrange(10) for digit in first]
-        a = ''.join(map(str, first))
-        b = ''.join(map(str, second))
+        a = b = ''
+        for digit in first:
+            a += str(digit)
+            carries = rng.random() < 0.5
+            b += str(9 - digit if carries else rng.randrange(10))
         if (a, b) in known or (b, a) in known:
             continue
         known.add((a, b))
-        total = str(int(a) + int(b))[-N_DIGITS:].zfill(N_DIGITS)
-        n_blanks = N_DIGITS if len(records) < 512 else rng.randint(1, N_DIGITS)
-        blanks = rng.sample(range(N_DIGITS), n_blanks)
-        shown = ''.join(BLANK if t in blanks else digit for t, digit in enumerate(total))
-        records.append({'prompt': f'{a}+{b}={shown}', 'answer': f'{a}+{b}={total}'})
+        total = (int(a) + int(b)) % 10 ** N_DIGITS
+        answer = f'{total:0{N_DIGITS}}'
+        n_blanks = N_DIGITS
+        if len(records) >= 512:
+            n_blanks = rng.randint(1, N_DIGITS)
+        shown = list(answer)
+        for t in rng.sample(range(N_DIGITS), n_blanks):
+            shown[t] = BLANK
+        sum_of = f'{a}+{b}='
+        records.append({'prompt': sum_of + ''.join(shown), 'answer': sum_of + answer})
     return records[512:], records[:512]

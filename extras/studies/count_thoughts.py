@@ -20,14 +20,19 @@ if __name__ == "__main__":
         for label, network in networks.items():
             r = grpo.act(network, prompts)
             right = run.scorer.score(['verify'], r)['verify'].flatten().tolist()
-            # (swaps, thinks, right) of each sample; an answer at once has 2 tokens
-            rows = [(8 - case['prompt'].count('..'), n > 2, y)
-                    for case, n, y in zip(r.cases(), r.lengths.tolist(), right)]
-            groups = zip(*[iter(rows)] * 8)
-            print(f'{folder}, {label}: groups of 8 without a right thought',
-                  mean([not any(thinks and y for _, thinks, y in group) for group in groups]))
-            for swaps in ('all', 1, 2, 4, 8):
-                some = [row for row in rows if swaps in ('all', row[0])]
-                print(f'{swaps:>4} swaps: thinks', mean([thinks for _, thinks, _ in some]),
-                      '| right if it thinks', mean([y for _, thinks, y in some if thinks]),
-                      '| at once', mean([y for _, thinks, y in some if not thinks]))
+            swaps = [8 - case['prompt'].count('..') for case in r.cases()]
+            thinks = (r.lengths > 2).tolist()       # an answer at once has 2 tokens
+            rows = list(zip(swaps, thinks, right))
+            no_thought = []                         # of groups of 8
+            for start in range(0, len(rows), 8):
+                group = rows[start:start + 8]
+                is_found = any(thinks and y for _, thinks, y in group)
+                no_thought.append(not is_found)
+            print(f'{folder}, {label}: groups of 8 without a right thought', mean(no_thought))
+            for n in ('all', 1, 2, 4, 8):
+                some = [row for row in rows if n in ('all', row[0])]
+                thought = [y for _, thinks, y in some if thinks]
+                at_once = [y for _, thinks, y in some if not thinks]
+                print(f'{n:>4} swaps: thinks', mean([thinks for _, thinks, _ in some]),
+                      '| right if it thinks', mean(thought),
+                      '| at once', mean(at_once))

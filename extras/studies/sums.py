@@ -19,11 +19,14 @@ def texts():
         a = 10 + number // 90
         b = 10 + number % 90
         c, d = rng.integers(10, 100, size=2)
-        pairs.append((f'{c} + {d} = {c + d}\n{a} + {b} =', f' {a + b}'))
+        solved = f'{c} + {d} = {c + d}'
+        question = f'{a} + {b} ='
+        pairs.append((f'{solved}\n{question}', f' {a + b}'))
     return pairs[810:], pairs[:810]
 
 
 def verify(completion, answer):
     """Return 1.0 if the first number of the completion is the sum, else 0.0."""
     # A language model goes on after its answer, so only the first number counts.
-    return float(numbers_in(completion)[:1] == numbers_in(answer))
+    first = numbers_in(completion)[:1]
+    return float(first == numbers_in(answer))
