@@ -26,7 +26,8 @@ class Progress:
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
-            self.line = max(self.now, greedy, key=np.nanmean)
+            is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
+            self.line = greedy if is_greedy_better else self.now
 
     def expect(self, first, blank_kind):
         """Print what can be expected, if it is not much. first: the numbers of the first step."""

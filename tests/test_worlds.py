@@ -6,7 +6,6 @@ import os
 import pytest
 import torch
 
-import rollout
 import train_grpo
 from dataset import Tokenizer
 from judge import Scorer
@@ -217,7 +216,7 @@ FLAGS = [f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify"
 
 def test_a_run_in_a_world_is_the_same_on_two_ranks_resumed_and_in_sample():
     write('mine.py', FILE)
-    flags = [*FLAGS, '--dataset=mine.py']
+    flags = [*FLAGS, '--dataset=mine.py', '--max_iters=2', '--eval_interval=1', '--eval_prompts=4']
     train(*flags, out='one')
     train(*flags, '--gradient_accumulation_steps=4', '--batch_size=2', ranks=2, out='two')
     assert (weights('one') - weights('two')).abs().max() < 1e-12
@@ -226,7 +225,7 @@ def test_a_run_in_a_world_is_the_same_on_two_ranks_resumed_and_in_sample():
     write('broken', '')
     code, text = run(*command(*flags))
     assert code == 1 and "reply to '" in text and 'no more' in text
-    assert 0 < load_checkpoint('run')['step'] < 4
+    assert load_checkpoint('run')['step'] == 1
     os.remove('broken')
     train(*flags, '--resume=True')
     assert_same('run', 'one')
