@@ -247,9 +247,9 @@ def script_of(k, functions, words):
     """Return the script for knobs k and functions, which words of a command line have set."""
     train, _, verify, _ = grpo.read_texts(k['dataset'])
     check(k)
-    check_knobs(verify, functions, **k)
     assert type(train[0]) is dict, (
         f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
+    check_knobs(train, verify, functions, **k)
     weights = k['rewards']
     known = functions.keys() | {'ended', 'tokens'} | ({'verify'} if verify else set())
     unknown = k['rewards'].keys() - known

@@ -1,15 +1,17 @@
 """Refusals of knobs that cannot work together. (What is wrong with a file is said where it is
 read.)"""
+from dataset import check_blanks
 from judge import BUILT_IN
 from run.command import fail_unknown
 from run.machine import n_ranks
 
 
-def check_knobs(verify, functions, *, rewards, gradient_accumulation_steps, mini_batches,
-                temperature, top_p, kl_beta, target_kl, fill_order, n_fill_steps, likelihood,
-                **others):
-    """Refuse knobs that could not work together, or with the checker and the functions {name:
-    function} of this run. This comes before networks are made."""
+def check_knobs(texts, verify, functions, *, blank_kind, blank_low, blank_high, rewards,
+                gradient_accumulation_steps, mini_batches, temperature, top_p, kl_beta, target_kl,
+                fill_order, n_fill_steps, likelihood, **others):
+    """Refuse knobs that could not work together, or with the texts, the checker and the functions
+    {name: function} of this run. This comes before networks are made."""
+    check_blanks(texts, blank_kind, blank_low, blank_high)
     assert gradient_accumulation_steps % (n_ranks() * mini_batches) == 0, (
         "gradient_accumulation_steps: expected a multiple of ranks * mini_batches")
     assert target_kl == 0 or kl_beta > 0, "target_kl adapts kl_beta: expected kl_beta > 0"

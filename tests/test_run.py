@@ -246,8 +246,8 @@ def test_numbers_that_are_not_finite_are_refused(value):
     ({'mini_batches': 2}, 'gradient_accumulation_steps: ')])
 def test_knobs_that_cannot_work_together_are_named(knobs, words):
     functions = {'mine': len, 'tokens': len}
-    refused(words, check_knobs, None, functions, **train_grpo.DEFAULTS | knobs)
-    check_knobs(None, functions, **train_grpo.DEFAULTS | {'rewards': {'mine': 1.0}})
+    refused(words, check_knobs, ['abc'], None, functions, **train_grpo.DEFAULTS | knobs)
+    check_knobs(['abc'], None, functions, **train_grpo.DEFAULTS | {'rewards': {'mine': 1.0}})
 
 
 def after(*evaluations, goal='verify', greedy=None, prompts=None):

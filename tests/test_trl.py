@@ -113,7 +113,7 @@ def test_knobs_become_settings_of_trl(flags, expected):
     ('likelihood=trajectory',
      'config/papers/diffucoder.py --fill_order=random --n_fill_steps=1 '
      '--adv_norm=none'),
-    ('top_p = 0.0 <= 1', '--top_p=0'),
+    ('top_p = 0.0', '--top_p=0'),
     ('loss_norm=token', 'config/papers/cispo.py --loss_norm=sequence'),
     ('a function of a config file', '--rewards={"judge":1.0}'),
     ('extras.export', '--generator=run'),
