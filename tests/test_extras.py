@@ -2,7 +2,6 @@
 import datetime
 import itertools
 import json
-import math
 import os
 import pathlib
 import re
@@ -99,7 +98,7 @@ def test_a_page_keeps_few_groups_of_a_long_run_and_says_what_is_missing():
     from extras.page import thin
     assert thin([*range(1000)], 4) == [0, 333, 666, 999] and thin([7], 3) == [7]
     os.makedirs('empty', exist_ok=True)
-    fails("'emty'; similar names: ['empty']", 'extras/page.py', 'emty')
+    fails("'emty'; similar names: ['empty'", 'extras/page.py', 'emty')
     fails('no flags', 'extras/page.py', '--goal=x')
     write('empty/log.jsonl', '')
     fails('empty/log.jsonl has no evaluation yet', 'extras/page.py', 'empty')

@@ -279,18 +279,11 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(kind, words):
     assert again.equal(policy) and not again.equal(start)
     fails('exported is there already', 'extras/export.py', 'whole', 'exported')
     os.rename(folder, f'{folder}-elsewhere')
-    fails(f'{folder}, the model from which whole started, is not there',
-          'extras/export.py', 'whole', 'again')
-    os.rename(f'{folder}-elsewhere', folder)    # other tests need it
-
-
-def test_two_ranks_fill_blanks_as_one_process_does():
-    """Of prompts without answers. In float64, so that only the order of sums differs."""
-    words = words_of('bert', *BLANKS_RUN, '--dataset=alone.jsonl', '--kl_beta=0.05',
-                     '--adv_norm=batch', '--dtype=float64')
-    succeeds(*words, '--out_dir=one')
-    succeeds(*words, '--out_dir=two', ranks=2)
-    assert (weights('two') - weights('one')).abs().max() < 1e-9
+    try:
+        text = fails('whole cannot be read', 'extras/export.py', 'whole', 'again')
+    finally:
+        os.rename(f'{folder}-elsewhere', folder)        # other tests need it
+    assert f"'{folder}'" in text
 
 
 def test_a_masked_network_learns_its_order_too():

@@ -15,7 +15,7 @@ from judge import Scorer, judge_sequences
 from processes import refused
 from rollout import complete
 from run.progress import letters_of_passes, pieces_of, samples_of, show_group
-from test_grpo import CAUSAL, TOK, close, tiny, toy_prompts
+from test_grpo import CAUSAL, close, tiny, toy_prompts
 from train_grpo import act
 
 IS_CLASSIFIER = pytest.mark.parametrize('is_classifier', [False, True])
@@ -101,34 +101,6 @@ def test_each_reward_is_what_its_name_says(causal):
         close(scores[name], torch.tensor(values).float().view(4, 8), atol=1e-5)
 
 
-@CAUSAL
-def test_functions_get_whole_texts_whether_blanks_are_filled_or_prompts_continued(causal):
-    """The verifier gets one of them. The eos that ends a text is no part of it; one that comes
-    earlier is a line feed."""
-    r = act(tiny(causal), toy_prompts(causal, k=8))
-    expected = []
-    for ids in r.sequences.tolist():
-        text = ''.join('\nabcd'[i] for i in ids if i != TOK.pad)
-        expected.append(text.removesuffix('\n'))
-    seen = []
-
-    def verify(text):
-        seen.append(text)
-        return 1.0
-
-    def mine(texts):
-        assert texts == expected
-        return [1.0] * len(texts)
-
-    Scorer(verify=verify, functions={'mine': mine}).score(['verify', 'mine'], r)
-    assert seen == expected
-    prompts, completions = [[case[name] for case in r.cases()] for name in ('prompt', 'completion')]
-    if causal:
-        assert seen == list(map(str.__add__, prompts, completions)) != completions
-    else:
-        assert seen == completions
-
-
 def right(prompts, completions, answer, **kwargs):
     assert kwargs.keys() == {'texts', 'level', 'ended', 'sampled'}
     return [float(completion == text) for completion, text in zip(completions, answer)]
@@ -204,20 +176,6 @@ def test_a_value_that_is_no_finite_number_is_named_with_its_completion(value, ro
     for name in ('verify', *functions):
         refused(f"reward '{name}' of {completion!r}: ", scorer.score, [name], rollout_of_records)
     assert len(list(left)) == 3                 # the checker was not asked again
-
-
-def test_rewards_may_return_the_same_array_each_time(rollout_of_records):
-    buffer = torch.zeros(6)
-
-    def fill(number):
-        def reward(completions):
-            buffer[:] = number
-            return buffer
-        return reward
-
-    scorer = Scorer(functions={'ones': fill(1), 'twos': fill(2)})
-    scores = scorer.score(['ones', 'twos'], rollout_of_records)
-    assert (scores['ones'] == 1).all() and (scores['twos'] == 2).all()
 
 
 def test_none_and_what_an_array_masks_are_missing_values(rollout_of_records):

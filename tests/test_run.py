@@ -19,7 +19,7 @@ from processes import ROOT, refused, succeeds, write
 from run.checks import check_knobs
 from run.command import configure, knobs_of, show_error
 from run.folder import FREE, RunFolder
-from run.machine import as_numbers, init_device
+from run.machine import init_device
 from run.progress import Progress
 from test_grpo import TOK, tiny
 
@@ -73,16 +73,6 @@ def test_the_value_of_a_flag_is_a_literal_or_text(flag):
     config, _ = configure(toy_knobs(), [flag])
     value = config[flag[2:].partition('=')[0]]
     assert value == FLAGS[flag] and type(value) is type(FLAGS[flag])
-
-
-def test_a_notebook_can_give_knobs_as_a_dict_which_no_file_changes():
-    words = ['--group_size=4', {'group_size': 8, 'rewards': {'x': 2}}, '--kl_beta=0']
-    config, _ = configure(toy_knobs(), words)
-    assert (config['group_size'], config['rewards'], config['kl_beta']) == (8, {'x': 2}, 0.0)
-    refused("['group_size']", configure, toy_knobs(), [{'grup_size': 3}])
-    mine = {'rewards': {'ended': 1.0}}
-    knobs, _ = configure(toy_knobs(), [mine, write('more.py', "rewards['tokens'] = 0.5")])
-    assert knobs['rewards'] == {'ended': 1.0, 'tokens': 0.5} and mine == {'rewards': {'ended': 1.0}}
 
 
 def test_functions_of_a_file_see_the_knobs_as_they_are_at_the_end_and_the_functions_of_the_script():
@@ -169,12 +159,6 @@ def save(folder, config=CONFIG):
     folder.save('ckpt.pt', tiny(), TOK.vocabulary, config, [])
 
 
-def test_a_folder_that_holds_something_else_is_refused_at_once():
-    os.mkdir('thesis')
-    write('thesis/text', 'hard work')
-    refused("out_dir = 'thesis' is no folder of a run", RunFolder, 'thesis', False)
-
-
 def test_a_folder_is_not_moved_aside_with_a_file_that_the_new_run_needs():
     folder = open_folder('mine')
     folder.log(0, {'a': 1})
@@ -230,12 +214,6 @@ def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
         init_device('cpu', 'float32')
     assert before.dtype == torch.bfloat16 and layer(one).dtype == torch.float32
     assert (change - 4.0).abs().max() < 0.1
-
-
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused(value):
-    with pytest.raises(FloatingPointError, match="'reward'. are not finite"):
-        as_numbers({'kl': 1.0, 'reward': torch.tensor(value)})
 
 
 @pytest.mark.parametrize('knobs, words', [
@@ -298,12 +276,6 @@ def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_ki
     assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
-def test_evaluations_are_compared_prompt_by_prompt():
-    """Each prompt gains 0.1 or 0.2, which is little beside the differences between prompts."""
-    line, mean, error = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above().values()
-    assert line == pytest.approx(0.4) and mean == pytest.approx(0.4 / 3) and error == pytest.approx(0.1 / 3)
-
-
 def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():
     """Of equal prompts with equal gaps there is one observation; and the average of what they have
     by themselves is one."""
@@ -349,8 +321,3 @@ def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
     # a sum hides its parts
     numbers = after(NONE, HALF, goal='reward').numbers({'judge': 1.0})
     assert numbers[0] == ('reward', 0.5) and numbers[-1] == ('judge', -1)
-
-
-def test_of_equal_evaluations_the_last_is_the_best():
-    values = [HALF, NONE, HALF, SOME, NONE]
-    assert [after(*values[:n + 1]).is_best() for n in range(5)] == [True, False, True, True, False]

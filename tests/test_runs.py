@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 
-import filelock
 import pytest
 import torch
 
@@ -16,8 +15,8 @@ import pretrain
 import train_grpo
 from dataset import BLANK, Dataset, Tokenizer, read_texts
 from judge import judge_sequences
-from processes import (EQUATIONS, ROOT, Run, command, fails, make_for_run, read_log,
-                       run, succeeds, train, weights, write)
+from processes import (EQUATIONS, ROOT, Run, command, fails, make_for_run, read_log, succeeds,
+                       train, weights, write)
 from rollout import complete
 from run.command import configure
 from run.folder import load_checkpoint
@@ -145,22 +144,6 @@ def test_a_file_that_is_no_recipe_is_refused():
     fails('rw.py has functions: expected a recipe', *command(f'--generator={path}'))
 
 
-@pytest.mark.parametrize('first_ends_well', [True, False])
-def test_runs_that_start_together_wait_for_the_one_that_makes_their_network(first_ends_well):
-    recipe = write('generator_shared.py', f'max_iters = {1 + first_ends_well}\nn_embd = 32\n')
-    lock = filelock.FileLock('shared.pt.lock')
-    lock.acquire()                              # we are the first one
-    second = Run('pretrain.py', recipe, '--out=shared.pt')
-    time.sleep(0.3)
-    assert second.ranks[0].is_alive() and not second.text()
-    if first_ends_well:
-        write('shared.pt', 'the network')
-    lock.release()
-    code, text = second.wait()
-    assert code == first_ends_well and ('step 1' in text) != first_ends_well, text
-    assert (pathlib.Path('shared.pt').read_bytes() == b'the network') == first_ends_well
-
-
 def test_pretraining_stops_at_a_share_of_right_samples():
     """The share that it prints is that of samples of the network that it writes."""
     text = succeeds('pretrain.py', 'config/networks/generator_arithmetic.py', '--max_iters=99',
@@ -233,14 +216,6 @@ def test_the_held_out_loss_is_always_that_of_the_same_sequences():
     assert re.findall(r'held-out loss (\S+)', text)[-1] == f'{loss:.3f}'
 
 
-def test_another_seed_is_another_network():
-    """Without a learning rate weights stay as they were drawn."""
-    flags = ['config/networks/generator_arithmetic.py', '--max_iters=1', '--learning_rate=0']
-    for seed in (2, 3):
-        succeeds('pretrain.py', *flags, f'--seed={seed}', f'--out={seed}.pt')
-    assert not weights('2.pt').equal(weights('3.pt'))
-
-
 # ---- signals and resuming ------------------------------------------------------------------------
 
 
@@ -300,11 +275,6 @@ MISTAKES_IN_RECIPES = {
     '--blank_kind=marked --dataset=unanswered.jsonl': 'without an answer',
     '--kind=classifier --stop_at=0.5 --dataset=failure_labels': 'stop_at',
 }
-
-
-def test_a_network_that_cannot_be_written_is_refused_before_it_is_trained():
-    text = fails('README.md', 'pretrain.py', '--out=README.md/a.pt')
-    assert 'step' not in text
 
 
 def test_prompts_without_an_answer_need_the_length_of_completions():
@@ -386,14 +356,6 @@ def test_samples_jsonl_has_each_token_before_and_after_the_update():
                 [piece[column] for piece in sample['pieces'] if type(piece) is list], abs=1e-4)
 
 
-def test_sample_looks_at_the_run_of_another_machine():
-    train('--max_iters=0', '--rewards={"verify": 1.0}')
-    checkpoint = load_checkpoint('run')
-    checkpoint['config']['device'] = 'cuda'
-    torch.save(checkpoint, 'run/ckpt.pt')
-    assert 'verify' in succeeds('sample.py', 'run', '--num_samples=1')
-
-
 def test_sample_asks_for_the_file_of_a_reward():
     write('theirs.py', "rewards = {'charm': 1.0}\nopen('was-here', 'a').write('x')\n"
           "temperature *= 0.5\n"                # and not once more in sample.py
@@ -405,10 +367,3 @@ def test_sample_asks_for_the_file_of_a_reward():
     assert len(re.findall(r'(?m)^(?:before|after) .*\| charm 0.500', text)) == 2
     verify = read_log('run')[-1]['eval/verify']
     assert f'| verify {verify:.3f}' in text
-
-
-def test_sample_shows_an_order_to_be_learned_though_the_run_had_another_one():
-    train('--max_iters=0')
-    text = succeeds('sample.py', 'run', '--fill_order=learned', '--n_fill_steps=3',
-                    '--num_samples=1')
-    assert 'after' in text
