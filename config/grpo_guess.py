@@ -13,7 +13,7 @@ generator = 'config/networks/generator_guess.py'
 group_size = 32
 batch_size = 32
 
-adv_norm = 'batch'
+adv_norm = 'batch'          # with 'std' 96.7 %; with less entropy, 0, 93.3 % (seed 1)
 kl_beta = 0.0
 entropy_coef = 0.05         # the first guess is worth little before the later ones fit it
 learning_rate = 3e-3
