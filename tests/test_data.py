@@ -1,19 +1,17 @@
 """Data: texts become rows and texts again; blanks, prompts and their random numbers; the corpora
 and their verifiers."""
 import json
-import os
 import re
-import shlex
 
 import pytest
 import torch
 
 from checkers import checker, is_answer
-from data import arithmetic, cups, failure_labels, failures, problems, thoughts
+from data import arithmetic, cups, problems, thoughts
 from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
                      random_blanks, read_records, read_texts, rng_for)
 from extras.studies import sums
-from processes import TOY, fails, refused, succeeds, write
+from processes import refused, write
 
 TOK = Tokenizer('char', 'ab=')
 
@@ -376,18 +374,6 @@ def test_thoughts_are_right_and_held_out_ones_all_blank():
             assert re.fullmatch(shown, record['answer']) and record['prompt'].count('_') >= least
 
 
-def test_failures_invite_a_completion_about_failure_and_labels_know_it(monkeypatch):
-    text = ("Return the number of words in a text, or raise an error if it is empty and has no "
-            "words. Nothing happens to a text that is longer than this, whatever its length is.")
-    monkeypatch.setattr('data.docstrings.texts', lambda: ([text], []))
-    prompts = [prompt for prompt, answer in failures.texts()[0]]
-    for prompt in prompts:
-        assert 'error' in text.split(prompt)[1][:32] and 'error' not in prompt
-    assert prompts and failures.fails('an er', 'ror') and not failures.fails('an error', ' was')
-    labels, _ = failure_labels.texts()
-    assert [record['label'] for record in labels] == [0, 1]
-
-
 def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_the_answer(
         monkeypatch):
     monkeypatch.setattr(cups, 'N_TEXTS', 1000)
@@ -419,22 +405,3 @@ def test_a_name_is_new_has_its_letters_in_order_and_can_be_pronounced():
     train, held_out = names.texts()
     assert not {prompt for prompt, _ in train} & {prompt for prompt, _ in held_out}
     assert all(names.verify(*pair) == 0 for pair in train + held_out)
-
-
-def test_a_run_with_a_dataset_in_python_is_shown_if_its_file_is_named():
-    write('ones.py', """
-def texts():
-    open('ran', 'a').close()
-    pairs = [(f'{i:02}+17=', str(i)) for i in range(99)]
-    return pairs[20:], pairs[:20]
-
-def verify(completion):
-    return float('1' in completion)
-""")
-    words = [*TOY, '--dataset=ones.py', "--rewards={'verify': 1.0}", '--out_dir=run']
-    command = f'python sample.py {shlex.join(["run", *words])}'
-    assert command in succeeds('train_grpo.py', *words)
-    os.remove('ran')
-    fails(command, 'sample.py', 'run')
-    assert not os.path.exists('ran')            # no checkpoint runs a program
-    assert 'verify' in succeeds('sample.py', 'run', '--dataset=ones.py', '--num_samples=1')

@@ -19,7 +19,6 @@ from dataset import Dataset, read_texts
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats
-from run.folder import save_checkpoint
 from run.networks import load_network
 
 close = torch.testing.assert_close
@@ -304,24 +303,3 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(kind, words):
     finally:
         os.rename(f'{folder}-elsewhere', folder)        # other tests need it
     assert f"'{folder}'" in text
-
-
-def test_a_masked_network_learns_its_order_too():
-    """And a checkpoint has it."""
-    model = hf.Pretrained(folder_of('bert')).double()
-    model.decide_order(3)
-    nn.init.normal_(model.order.weight, std=0.01)
-    nn.init.constant_(model.order.bias, -0.1)
-    prompts = toy_prompts(model)
-    n, k, T = prompts.uniforms.shape
-    prompts.order_uniforms = torch.rand(n, k, 2, T).double()
-    r = complete(model, prompts, 3, 'learned')
-    assert int(r.pass_of.max()) == 2
-    logp = token_stats(r, model).logp
-    torch.testing.assert_close(r.logp_sampled, logp)
-    logp.sum().backward()
-    assert model.order.weight.grad.any()
-    save_checkpoint('mine.pt', model, model.tok.vocabulary, {})
-    again, _ = load_network('mine.pt')
-    assert again.order.weight.equal(model.order.weight.float())
-    assert 'without the order' in succeeds('extras/export.py', 'mine.pt', 'exported')

@@ -41,18 +41,6 @@ def test_a_score_is_that_of_the_single_sequence_without_its_padding(is_classifie
         close(score, expected)
 
 
-def test_without_a_bos_the_first_token_does_not_count():
-    judge = toy_judge(False)
-    sequences = torch.randint(5, (4, 6))
-    everywhere = torch.ones(4, 6, dtype=torch.bool)
-    after_first = everywhere.clone()
-    after_first[:, 0] = False
-    expected = judge_sequences(judge, sequences, after_first)
-    assert (judge_sequences(judge, sequences, everywhere) - expected).abs().min() > 1e-3
-    judge.has_bos = False
-    close(judge_sequences(judge, sequences, everywhere), expected)
-
-
 @IS_CLASSIFIER
 def test_equal_sequences_are_scored_once_in_parts_and_get_equal_bits_in_float32(is_classifier):
     judge = toy_judge(is_classifier).float()

@@ -11,11 +11,10 @@ from torch import nn
 import train_grpo
 from dataset import Prompts
 from judge import Scorer
-from model import make_optimizers
 from rollout import complete, token_stats
 from test_grpo import (TOK, centred, close, gradient, knobs, letters, network,     # noqa: F401
                        randn, tiny, toy_prompts)
-from train_grpo import act, collect, group_advantages, grpo_loss, learn, look_back
+from train_grpo import act, collect, grpo_loss, learn, look_back
 
 ESTIMATES = {'one_pass': 'd1', 'coupled': 'diffucoder', 'random_share': 'unigrpo'}     # papers
 KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
@@ -142,30 +141,7 @@ def test_likelihood_and_gradient_of_an_order_are_those_of_the_enumeration(
     close(gradient(terms['loss'] / 2, model), -expected / 2)
 
 
-# ---- orders: more --------------------------------------------------------------------------------
-
-
-# (A rollout in each order equals that of a slow loop: test_grpo.py.)
-
-
-def test_a_pass_in_which_nobody_fills_anything_counts(knobs):
-    """All blanks wait for the last of three passes."""
-    knobs(n_fill_steps=3, fill_order='learned')
-    model = network()
-    prompts = prompts_of(2, P=4)
-    prompts.order_uniforms[:] = 1 - 1e-12
-    r = act(model, prompts)
-    assert (r.pass_of[r.is_sampled] == 2).all()
-    assert Scorer().score(['passes'], r)['passes'].eq(3).all()
-    close(token_stats(r, model).logp, r.logp_sampled)
-
-
-@pytest.mark.parametrize('bias', [-0.3, 0.3])
-def test_greedy_fills_all_at_once_if_all_scores_are_equal(bias):
-    model = network(bias=bias)
-    nn.init.zeros_(model.order.weight)
-    r = complete(model, prompts_of(4), 5, 'learned', greedy=True)
-    assert not r.pass_of[r.is_sampled].any()
+# ---- orders: more (a rollout in each equals that of a slow loop in test_grpo.py) ------------------
 
 
 def test_a_constant_start_leaves_3_of_100_blanks_for_the_last_pass():
@@ -201,26 +177,6 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
             stats = stats_of(whole.of_epoch(epoch), model, reference)
             close(stats_of(r.of_epoch(epoch), model, reference),
                   [values[kept] for values in stats])
-
-
-def test_a_learned_order_learns(knobs):
-    """A reward for early passes of the last blank: it is filled first."""
-    knobs(n_fill_steps=4, fill_order='learned', temperature=1.0, adv_norm='batch')
-    policy = tiny()
-    policy.decide_order(4)
-    optimizers = make_optimizers(policy, 'adamw', 0.0)
-    early = []
-    for step in range(30):
-        prompts = toy_prompts(P=16, k=8)
-        torch.manual_seed(step)
-        prompts.uniforms = torch.rand(16, 8, 6).double()
-        prompts.order_uniforms = torch.rand(16, 8, 3, 6).double()
-        r = act(policy, prompts)
-        last = r.pass_of[:, 4].float()
-        early.append(last[last >= 0].mean().item())
-        learn(policy, None, optimizers, [(slice(0, 16), r)],
-              group_advantages(-last.view(16, 8).double()), 5e-3, 0.0)
-    assert early[-1] < 0.3 * early[0]
 
 
 # ---- likelihoods ---------------------------------------------------------------------------------

@@ -255,18 +255,6 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-def test_a_run_says_which_function_of_a_file_nobody_names():
-    text = train(write('mine.py', """
-adv_norm = 'mine'
-def mine(reward, scores):
-    return reward - reward.mean(1, keepdim=True)
-def other(reward, scores):
-    return reward
-"""), '--max_iters=1')
-    assert re.search(r'(?m)^adv_norm: mine\(\) of mine.py$', text)
-    assert re.search(r'(?m)^no knob and no reward: other\(\) of mine.py$', text)
-
-
 MISTAKES_IN_RECIPES = {
     '--n_embd=30': 'n_embd = 30', '--kind=both': 'both', '--tokenizer=x': "'x'",
     '--learning_rate=1e30': 'finite', '--blank_high=2.0': 'blank_high',
