@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+import train_grpo
 from checkers import checker, is_answer
 from data import arithmetic, cups, problems, thoughts
 from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
@@ -212,6 +213,8 @@ def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
     assert first.uniforms.equal(more.uniforms[:, :2])
     for other in others:
         assert not first.uniforms.equal(other.uniforms) and not first.row.equal(other.row)
+    one, two = [train_grpo.get_prompts(data, step) for step in (5, 6)]
+    assert not one.uniforms.equal(two.uniforms) and not one.row.equal(two.row)
     pretraining = data.prompts('train', 9, 2, 3, 5, 'pretrain ')
     assert not first.row.equal(pretraining.row) and not first.blank.equal(pretraining.blank)
 

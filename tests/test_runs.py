@@ -43,6 +43,7 @@ def test_the_weight_of_the_kl_follows_its_target_by_a_share_for_each_completion(
         error = max(-0.2, min(0.2, line['kl'] / 0.01 - 1))
         expected = line['kl_beta'] * (1 + error * 32 / 10_000)
         assert later['kl_beta'] == pytest.approx(expected, rel=1e-9)
+    assert lines[0]['kl'] < 1e-6 < 1e-4 < lines[-1]['kl']      # the reference stays at the start
 
 
 def test_a_kl_in_the_reward_alone_has_a_reference_too():
