@@ -19,6 +19,7 @@ import torch
 from checkers import checker, is_answer
 from rollout import Prompts
 from run.command import fail, fail_unknown
+from run.machine import print0
 
 BLANK = '_'                 # a blank, as people type it and see it
 
@@ -80,6 +81,9 @@ class Tokenizer:
             ids.pop()
         return self.decode(ids)
 
+    completion_of = text_of     # of what a network wrote; a pretrained one's special tokens go
+    ends = ()                   # names of the tokens that end a text for others
+
 
 def make_tokenizer(kind, dataset):
     """Return the Tokenizer of a network to be trained. kind: 'char', the characters of the dataset
@@ -124,7 +128,11 @@ def read_texts(dataset):
         reply = module.get('reply')
         same = repr             # a game can have few tasks: all are in both lists, played otherwise
     known = set(map(same, held_out))
+    n_all = len(train)
     train = [text for text in train if same(text) not in known]
+    if len(train) < n_all and kind == '.jsonl':
+        print0(f"{dataset}: {n_all - len(train)} lines to train on have a prompt that is held out, "
+               "and are left out")
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
@@ -255,7 +263,9 @@ class Dataset:
             blank = [id == tok.blank_id for id in shown] + [False]
         else:
             prompt = (tok.encode_chat if self.chat_template else tok.encode)(record['prompt'])
-            answer = tok.encode(record['answer']) + [tok.eos]
+            # What no network learns needs no room: from left to right a run only writes.
+            is_learned = not (self.causal and self.max_new_tokens)
+            answer = tok.encode(record['answer'] if is_learned else '') + [tok.eos]
             # a generated answer includes its end
             blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
         example = dict(record)
@@ -378,10 +388,12 @@ def read_records(path):
         name = f'{Path(path).name}, line {number}'      # whichever folder it is in
         try:
             if line.strip():
-                records.append(as_record({'line': name} | json.loads(line, object_pairs_hook=once)))
+                record = json.loads(line, object_pairs_hook=once)
+                assert type(record) is dict, f"found a {type(record).__name__}: one object a line"
+                records.append(as_record({'line': name} | record))
         except Exception as e:
             fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
-                 f'prompt alone ({e!r:.100})')
+                 f'prompt alone ({e!r:.300})')
     return records
 
 
@@ -398,7 +410,11 @@ def as_record(text):
     if type(text) in (tuple, list):
         text = dict(zip(('prompt', 'answer'), text, strict=True))
     record = {'answer': ''} | text
-    (record['prompt'] + record['answer']).encode()          # raises if they are no text
+    for name in ('prompt', 'answer'):
+        assert type(record.get(name)) is str, (
+            f"the {name} is no text; found {record!r:.200}; of a chat give the text that the user "
+            "says, with --chat_template=True")
+        record[name].encode()                   # raises if it is no unicode
     return record
 
 

@@ -7,9 +7,11 @@ that was downloaded from the hub.
 The folder brings its own tokenizer. A ...ForMaskedLM fills blanks, any other network generates.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
+import contextlib
 import inspect
 import itertools
 import math
+import re
 
 import torch
 import torch.nn.functional as F
@@ -42,16 +44,29 @@ class PretrainedTokenizer(Tokenizer):
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
         # All of this project has one numbering: the V ids of the tokenizer, then blank, bos, pad.
         # (There can be holes among the ids.)
-        self.vocab_size = 1 + max(self.tokenizer.get_vocab().values())
+        self.names = self.tokenizer.get_vocab()                 # {token: id}
+        self.vocab_size = 1 + max(self.names.values())
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
         assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
+        with contextlib.suppress(OSError):      # a model without a generation_config.json
+            ends = transformers.GenerationConfig.from_pretrained(folder, **DATA).eos_token_id
+            if type(ends) is list:
+                self.ends = self.tokenizer.convert_ids_to_tokens(ends)
 
     def encode(self, text):
-        """Return a list of ids. The name of a special token, such as <s>, becomes this token."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """Return a list of ids. The name of a special token, such as <s>, becomes this token; text
+        that only looks like one is refused, because it would be read as letters."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        known = set(self.tokenizer.convert_ids_to_tokens(ids))
+        letters = [name for name in re.findall(r'<\|\w+\|>|<\w+>', text)
+                   if name not in known and ('|' in name or name in self.names)]
+        assert not letters, (
+            f"{text!r:.80}: the tokenizer reads {letters} as letters, not as special tokens: give "
+            "the user's words alone, with --chat_template=True")
+        return ids
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
@@ -66,6 +81,11 @@ class PretrainedTokenizer(Tokenizer):
             f"the chat template of {self.vocabulary} begins without the bos that all texts get "
             'here; expected "bos_token": null in its tokenizer_config.json')
         return ids[1:]
+
+    def completion_of(self, ids):
+        """Return the text of a completion without special tokens, as TRL hands it to rewards."""
+        return self.tokenizer.decode([i for i in ids if i < self.vocab_size],
+                                     skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def decode(self, ids):
         """Return text. eos is shown as a line feed, a blank as BLANK, bos and pad not at all."""
@@ -165,12 +185,6 @@ class Pretrained(Network):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.head.weight.dtype)
             return type(self.head).forward(self.head, x)[..., :self.tok.vocab_size]
-
-    def forward(self, tokens, copies=1):
-        """Return features (N, T, C), see Network; 0 where all sequences have ended."""
-        n = int((tokens != self.pad_id).any(0).nonzero()[-1]) + 1
-        x = super().forward(tokens[:, :n], copies)
-        return F.pad(x, (0, 0, 0, tokens.size(1) - n))
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L), our ids. cache: the tokens to their left."""

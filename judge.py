@@ -128,7 +128,8 @@ class Scorer:
                     numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 of = '' if numbers is None else f" of {cases()[len(numbers)]['completion']!r:.60}"
-                raise AssertionError(f"reward '{name}'{of}: {e!r:.300}") from e
+                hint = ' (a completion is a string here)' if 'string indices' in str(e) else ''
+                raise AssertionError(f"reward '{name}'{of}: {e!r:.300}{hint}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
 

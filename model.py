@@ -119,13 +119,17 @@ class Network(nn.Module):
             trunk   (bos a b)   predicts a b c
             forward (a b c)     gives trunk bos a b
 
-        copies: sequences come in runs of so many, the completions of a prompt."""
-        if not self.causal:
-            return self.trunk(tokens)
-        inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
-        if copies > 1:
-            return self.trunk_of_copies(inputs, copies)
-        return self.trunk(inputs)
+        copies: sequences come in runs of so many, the completions of a prompt. Padding behind the
+        longest sequence is left out, and gets features 0."""
+        inputs = tokens
+        if self.causal:
+            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
+        inputs = inputs[:, :longest(inputs, self.pad_id)]
+        if self.causal and copies > 1:
+            x = self.trunk_of_copies(inputs, copies)
+        else:
+            x = self.trunk(inputs)
+        return F.pad(x, (0, 0, 0, tokens.size(1) - x.size(1)))
 
     def trunk_of_copies(self, inputs, copies):
         """Return features (N, L, C) of inputs (N, L), as trunk() does, if they come in runs of
@@ -157,6 +161,12 @@ class Network(nn.Module):
         """Return scores (...) of features (..., C), in float32 even under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             return 16 * self.order(x.to(self.order.weight.dtype))[..., 0]
+
+
+@torch.compiler.disable
+def longest(tokens, pad_id):
+    """Return the length of the longest of the sequences (N, T), without the padding behind it."""
+    return int((tokens != pad_id).any(0).nonzero()[-1]) + 1
 
 
 @torch.compiler.disable

@@ -72,7 +72,8 @@ class Prompts:
             # The prompt of a record, if it has one, is the text itself, without a chat template.
             case = {'prompt': prompt} | self.examples[row]
             for ids in group:
-                completion = self.tok.text_of(ids[start:])
+                write = self.tok.completion_of if self.causal else self.tok.text_of
+                completion = write(ids[start:])
                 text = case['prompt'] + completion if self.causal else completion
                 cases.append(case | {'completion': completion, 'text': text})
         return cases

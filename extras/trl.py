@@ -138,7 +138,7 @@ def reward_of(name):
         cases = [columns | records[i] for i in row]
         for case, ids in zip(cases, completion_ids):
             ended = ids[-1] in trainer.eos_token_ids
-            text = tok.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
+            text = tok.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended}
         own = {'tokens': map(len, completion_ids), 'ended': [case['ended'] for case in cases]}
         values = list(own[name] if name in own else Scorer(None, verify, functions).score_one(

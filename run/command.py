@@ -54,10 +54,28 @@ def words_of(doc, at_least=0):
     --help, print its docstring and exit."""
     sys.excepthook = show_error
     words = sys.argv[1:]
-    if len(words) < at_least or {'-h', '--help'} & set(words):
+    if {'-h', '--help'} & set(words):
+        print(doc)
+        sys.exit()
+    if len(words) < at_least:
         sys.exit(doc)
     return words
 
+
+# names of TRL that people try, and ours
+TRL = {
+    'beta': 'kl_beta',
+    'epsilon': 'clip_low',
+    'epsilon_high': 'clip_high',
+    'loss_type': 'loss_norm',
+    'max_completion_length': 'max_new_tokens',
+    'max_steps': 'max_iters',
+    'num_generations': 'group_size',
+    'num_iterations': 'epochs',
+    'output_dir': 'out_dir',
+    'reward_funcs': 'rewards',
+    'scale_rewards': 'adv_norm',
+}
 
 # ---- knobs ---------------------------------------------------------------------------------------
 
@@ -93,6 +111,8 @@ def configure(namespace, words):
             if callable(value) and name not in defaults:
                 functions[name] = value
                 continue
+            if name in TRL:
+                fail(f"{word}: {name} of TRL is {TRL[name]} here (all: docs/other-engines.md)")
             if name not in defaults:
                 script = Path(namespace.get('__file__', 'this script')).name
                 fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
@@ -161,5 +181,9 @@ def values_of(word, knobs, files):
     with reading(word):                         # text without quotes, for example
         exec(compile(Path(word).read_text('utf-8'), word, 'exec'), values)
     files.append(values)
-    return {name: value for name, value in values.items()
-            if name[0].islower() and not inspect.ismodule(value)}
+    chosen = {name: value for name, value in values.items()
+              if name[0].islower() and not inspect.ismodule(value)}
+    # A file may import verify() of math_verify. The reward `verify` is that of the dataset.
+    if getattr(chosen.get('verify'), '__module__', module.__name__) != module.__name__:
+        del chosen['verify']
+    return chosen

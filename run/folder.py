@@ -50,7 +50,8 @@ def check_exists(path):
     """Exit if there is nothing, and suggest what is near."""
     if not os.path.exists(path):
         near = [str(other) for other in Path(path).parent.glob('*')]
-        fail_unknown('there is no run or checkpoint', str(path), near)
+        fail_unknown('there is no run or checkpoint (a model of the hub: download its folder first, '
+                     '`hf download NAME --local-dir FOLDER`)', str(path), near)
 
 
 # ---- the folder ----------------------------------------------------------------------------------

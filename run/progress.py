@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from checkers import is_answer
 from run.machine import print0
 
 
@@ -29,15 +30,15 @@ class Progress:
             is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
             self.line = greedy if is_greedy_better else self.now
 
-    def expect(self, first, blank_kind):
+    def expect(self, first, run):
         """Print what can be expected, if it is not much. first: the numbers of the first step."""
         start = self.means[0]
         if first['dead_groups'] > 0.9:
-            print0("nine of ten groups teach nothing, because their rewards are equal; if nothing "
-                   "right is sampled, pretrain more (or less, if the held-out loss rose)")
+            print0("nine of ten groups teach nothing, because their rewards are equal:",
+                   why_equal(first, run))
         # (where blanks are marked, held-out prompts need not be like those to train on)
         gap = first.get('mean_verify', 0) - start.get('eval/verify', 0)
-        if gap > 0.25 and blank_kind != 'marked':
+        if gap > 0.25 and run.data.blank_kind != 'marked':
             print0(f"the generator has memorised: {first['mean_verify']:.0%} of the samples are "
                    "right for training prompts; more texts are needed")
         if self.goal == 'verify' and np.nanmean(self.line) > 0.95:
@@ -88,6 +89,23 @@ class Progress:
                 'standard error': error}
 
 
+def why_equal(first, run):
+    """Return why the completions of nearly all groups have equal rewards, and what helps. first:
+    the numbers of the first step."""
+    tok = run.data.tok
+    limit = run.data.max_new_tokens
+    if 'mean_reward' not in first:
+        return "all are None"
+    if limit and first['mean_ended'] == 0:
+        why = f"no completion ended within max_new_tokens = {limit}; are answers longer?"
+        return why + f" generation_config.json has other ends: {tok.ends}" * (len(tok.ends) > 1)
+    if run.scorer.verify is is_answer and any('####' in case['answer'] for case in run.data.examples):
+        return "`verify` compares whole answers; for `#### 34` use same_number(), docs/data.md"
+    return "if nothing right is sampled, " + (
+        "take easier prompts, or another model" if 'folder' in run.policy.args else
+        "pretrain more (or less, if the held-out loss rose)")
+
+
 def first_group(micro_step, advantages):
     """Return the number of the first prompt of a micro-step whose completions teach something, or,
     if none do, of the first prompt; and the Rollout of this prompt alone."""
@@ -100,14 +118,28 @@ def samples_of(r, scores, logp=(), most=None):
     """Return the N completions of a Rollout, or so many of the first, a list of dicts: prompt,
     completion, its scores {name: number} out of scores {name: (N,)}, and its pieces, see below."""
     samples = []
+    tok = r.prompts.tok
     for n, case in enumerate(r.cases()[:most]):
+        b = n // r.prompts.k
+        start = int(r.prompts.blank[b].int().argmax()) if r.prompts.causal else 0
+        # A reward gets a completion without special tokens; people see them.
+        text = tok.text_of(r.sequences[n, start:].tolist())
         samples.append({
-            'prompt': case['prompt'],
-            'completion': case['completion'],
+            'prompt': as_read(r.prompts, b, case['prompt']),
+            'completion': text,
             'scores': {name: number(values.flatten()[n]) for name, values in scores.items()},
-            'pieces': pieces_of(r, n, case['completion'], logp),
+            'pieces': pieces_of(r, n, text, logp),
         })
     return samples
+
+
+def as_read(prompts, b, prompt):
+    """Return prompt b with what a chat template has put behind it."""
+    if not prompts.causal:
+        return prompt
+    start = int(prompts.blank[b].int().argmax())
+    read = prompts.tok.decode(prompts.tokens[b, :start].tolist())
+    return read[max(0, read.rfind(prompt)):]
 
 
 def number(value):

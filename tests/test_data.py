@@ -54,9 +54,9 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
         toy_data({'line': 'line 7', 'prompt': 'a' * 3000, 'answer': 'b'})
 
 
-def test_a_row_has_room_for_max_new_tokens_and_an_answer_may_be_longer():
+def test_a_row_has_room_for_max_new_tokens_and_an_answer_takes_none():
     """Nothing learns an answer then; rewards see all of it."""
-    for n, rows in ((4, ('a=b.---', 'ab=bba.')), (2, ('a=b.-', 'ab=bb'))):
+    for n, rows in ((4, ('a=.----', 'ab=.---')), (2, ('a=.--', 'ab=.-'))):
         data = toy_data(('a=', 'b'), ('ab=', 'bba'), causal=True, max_new_tokens=n)
         assert data.rows[:2].equal(ids(*rows))
         blank = data.prompts('val', 2, 1, 0).blank
@@ -150,11 +150,17 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
 
-@pytest.mark.parametrize('line', [
-    '{"answer": "b"}', '["a"]', '{"prompt": 3, "answer": 4}', 'nonsense',
-    '{"prompt": "a", "prompt": "b"}'])
-def test_a_line_that_is_no_record_is_named(line):
-    refused('mine.jsonl, line 2: ', read_records, write('mine.jsonl', '{"prompt": "a"}\n' + line))
+@pytest.mark.parametrize('line, words', [
+    ('{"question": "a", "answer": "b"}', "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
+    ('["a"]', 'a list: one object a line'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
+    ('{"prompt": [{"role": "user", "content": "a"}]}', '--chat_template=True'),
+    ('nonsense', 'JSONDecodeError'), ('{"prompt": "a", "prompt": "b"}', 'a name comes twice')])
+def test_a_line_that_is_no_record_is_named(line, words):
+    """With what it has in the place of a prompt and an answer."""
+    write('mine.jsonl', '{"prompt": "a"}\n' + line)
+    with pytest.raises(SystemExit, match='mine.jsonl, line 2: ') as error:
+        read_records('mine.jsonl')
+    assert words in str(error.value)
 
 
 # ---- blanks and prompts --------------------------------------------------------------------------
@@ -190,10 +196,8 @@ def test_the_end_of_a_text_is_blank_only_if_it_is_generated(kind):
                     blank_kind='answer' if kind == 'causal' else kind, blank_low=1, blank_high=1)
     prompts = data.prompts('train', 1, 1, 0)
     assert prompts.blank.equal(ids(BLANKS[kind]) == TOK.blank_id)
-    assert prompts.tokens.equal(ids('ababa.-'))
-    data.max_new_tokens = 2                     # stops before the end of the answer
-    if kind == 'causal':
-        assert data.prompts('train', 1, 1, 0).tokens.equal(ids('abab---'))
+    # and nothing learns it, so the row has none
+    assert prompts.tokens.equal(ids('ab.----' if kind == 'causal' else 'ababa.-'))
 
 
 @pytest.mark.parametrize('suffix', [False, True])

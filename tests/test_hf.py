@@ -20,6 +20,7 @@ from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from rollout import complete, draw, log_probs, token_stats
 from run.networks import load_network
+from run.progress import samples_of
 
 close = torch.testing.assert_close
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
@@ -85,6 +86,30 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_tokens(
     assert tok.tokenizer.convert_ids_to_tokens(ids) == ['<u>', *'12+7=19', '<a>']
     assert tok.decode(ids + [tok.eos, tok.pad, tok.bos]) == '<u>12+7=19<a>\n'
     assert tok.decode([tok.blank_id] * 2 + [tok.eos] * 2) == '__\n\n'
+    assert tok.completion_of(ids + [tok.eos]) == '12+7=19'      # as TRL gives it to rewards
+
+
+def test_text_that_looks_like_special_tokens_and_is_read_as_letters_is_refused():
+    tok = hf.PretrainedTokenizer(folder_of('llama'))
+    refused("reads ['<|a|>'] as letters", tok.encode, '<|a|>1+2=')
+    tok.tokenizer.split_special_tokens = True
+    refused("reads ['<u>'] as letters", tok.encode, '<u>1+2=')
+
+
+def test_all_tokens_that_end_a_text_are_known_by_name():
+    """The tokenizer's ends a text here; the others are named if no completion ends."""
+    folder = changed('llama', 'ends', lambda folder: write(
+        f'{folder}/generation_config.json', '{"eos_token_id": [1, 5]}'))
+    assert hf.PretrainedTokenizer(folder).ends == ['</s>', '<u>']
+
+
+def test_people_see_the_end_of_a_prompt_that_a_chat_template_writes():
+    model = load_network(folder_of('llama'))[0]
+    data = Dataset([{'prompt': '1+2=', 'answer': ''}] * 2, [{'prompt': '1+2=', 'answer': ''}],
+                   model.tok, True, max_new_tokens=3, chat_template=True)
+    r = complete(model, data.prompts('val', 1, 2, 0))
+    assert r.cases()[0]['prompt'] == '1+2='
+    assert samples_of(r, {})[0]['prompt'] == '1+2=\n<a>'       # eos is shown as a line feed
 
 
 @KINDS

@@ -192,6 +192,7 @@ MISTAKES = {
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'the answer is not the prompt',
+    '--num_generations=8': 'is group_size here', '--generator=Qwen/Qwen2.5-0.5B': 'hf download',
     '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size',
     '--temperature=1e-40': 'temperature', '--dataset=bad.jsonl': 'bad.jsonl, line 2',
     '--generator=out/generator_arithmetik.pt': "similar names: ['out/generator_arithmetic.pt'",

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import train_grpo
+from checkers import is_answer
 from dataset import Dataset
 from judge import Scorer
 from processes import ROOT, refused, succeeds, write
@@ -94,6 +95,12 @@ def warm(completions):
     assert functions['warm'](['a', 'b']) == [0.75, 0.75]
     with multiprocessing.get_context('fork').Pool(1) as pool:       # a function can be pickled
         assert pool.map(functions['warm'], [['a']]) == [[0.75]]
+
+
+def test_verify_of_another_package_is_no_reward_of_the_file_that_imports_it():
+    """Other functions that a file imports are."""
+    write('mine.py', 'from math import floor as verify, ceil')
+    assert [*configure(toy_rule(), ['mine.py'])[1]] == ['ceil']
 
 
 def toy_rule():
@@ -271,9 +278,36 @@ def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words):
     (1.0, 1.0, 1.0, 'answer', ['teach nothing', 'little is left']),
 ])
 def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_kind, words, capsys):
-    after([start] * 4).expect({'mean_verify': trained, 'dead_groups': dead}, blank_kind)
+    first = {'mean_verify': trained, 'mean_reward': trained, 'mean_ended': 1, 'dead_groups': dead}
+    after([start] * 4).expect(first, run_of(blank_kind))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
+
+
+def run_of(blank_kind='answer', limit=0, answer='ab', ends=(), **args):
+    """Return what expect() looks at of a Run."""
+    tok = types.SimpleNamespace(ends=ends)
+    data = types.SimpleNamespace(tok=tok, max_new_tokens=limit, examples=[{'answer': answer}],
+                                 blank_kind=blank_kind)
+    return types.SimpleNamespace(data=data, policy=types.SimpleNamespace(args=args),
+                                 scorer=types.SimpleNamespace(verify=is_answer))
+
+
+@pytest.mark.parametrize('words, numbers, knobs', [
+    ('all are None', {}, {}),
+    ("has other ends: ['<e>', '</s>']", {'mean_reward': 0, 'mean_ended': 0},
+     {'folder': 'x', 'ends': ['<e>', '</s>'], 'limit': 3}),
+    ('no completion ended within max_new_tokens = 3', {'mean_reward': 0, 'mean_ended': 0},
+     {'limit': 3}),
+    ('for `#### 34` use', {'mean_reward': 0, 'mean_ended': 1}, {'answer': '5+29=34 #### 34'}),
+    ('or another model', {'mean_reward': 0, 'mean_ended': 1}, {'folder': 'x'}),
+    ('pretrain more', {'mean_reward': 0, 'mean_ended': 1}, {}),
+])
+def test_equal_rewards_are_explained_by_their_cause(words, numbers, knobs, capsys):
+    """Pretraining is named only where it would help."""
+    after([0.5] * 4).expect({'dead_groups': 1.0, **numbers}, run_of(**knobs))
+    [line] = capsys.readouterr().out.splitlines()
+    assert words in line and ('pretrain' in line) == (words == 'pretrain more')
 
 
 def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():

@@ -7,8 +7,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CORE = [path for path in sorted([*ROOT.glob('*.py'), *ROOT.glob('run/*.py')])
         if path.name != 'test_grpo.py']
-# What it had when its promises were closed, 13,670, and two percent.
-MOST_NODES = 13_943
+# What it had when its promises were closed, 14,109, and two percent.
+MOST_NODES = 14_391
 
 QUIET = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
 
