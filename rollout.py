@@ -157,8 +157,9 @@ class Rollout:
         cases = self.prompts.cases(self.sequences)
         tok = self.prompts.tok
         sampled = self.sequences.masked_fill(~self.is_sampled, tok.pad).tolist()
+        write = tok.completion_of if self.prompts.causal else tok.text_of
         for case, ended, ids in zip(cases, self.ended.tolist(), sampled):
-            case |= {'ended': ended, 'sampled': tok.text_of(ids)}
+            case |= {'ended': ended, 'sampled': write(ids)}
         return cases
 
     def states(self, model):

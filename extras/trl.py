@@ -2,12 +2,13 @@
 with LoRA. The policy that it leaves opens here, and one of ours opens there (extras/export.py).
 
     python -m extras.trl config/grpo_problems.py > problems_trl.py
-    python -m extras.trl config/grpo_problems.py --group_size=16 --lora=16 --vllm=True > lora_trl.py
-    python -m extras.trl --table            # knobs here, in TRL and in verl
+    python -m extras.trl config/grpo_tools.py --group_size=16 > tools_trl.py
+    python -m extras.trl --table                            # that of docs/other-engines.md
 
 Config files and flags are those of train_grpo.py. The script reads the same texts, and calls the
-same reward functions. What would be another experiment there is refused, with the nearest that
-works; smaller differences are named at the head of the script. See docs/other-engines.md.
+same rewards and the same reply() of a world. What would be another experiment there is refused,
+with the nearest that works; smaller differences are named at the head of the script.
+docs/other-engines.md has the knobs of TRL and verl beside ours.
 
 The file of a paper says by TRL = {...} which arguments of GRPOConfig do what its functions do; a
 value may be a function without arguments."""
@@ -22,11 +23,6 @@ from pathlib import Path
 import train_grpo as grpo
 from run.checks import check_knobs
 from run.command import configure, show_error
-
-# ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
-lora = 0                    # rank of LoRA; 0: train all weights
-vllm = False                # True: vLLM samples
-table = False               # True: print the table of docs/other-engines.md, and nothing else
 
 # The rows of docs/other-engines.md. Names of verl are those of its ppo_trainer.yaml of autumn 2025;
 # actor, model and rollout are parts of actor_rollout_ref. An empty cell: no counterpart is known.
@@ -101,46 +97,52 @@ SCRIPT = string.Template('''\
 r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has written this:
 
     python -m extras.trl $words
-    pip install trl==1.16.0$packages && accelerate launch THIS_FILE
+    pip install trl==1.16.0 && accelerate launch THIS_FILE
 
 Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
 no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is that of all
 tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step. A
-completion ends with any eos of the model.
+completion ends with any eos of the model. Comments say which lines turn on vLLM and LoRA.
 """
+import functools
+
 import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
-$imports
+
 from dataset import read_texts, rng_for
 from judge import Scorer
+from rollout import by_name
 from run.command import configure
 from run.machine import n_ranks
 import train_grpo
 
-train, held_out, verify, _ = read_texts($dataset)
+train, held_out, verify, reply = read_texts($dataset)
 records = train + held_out
 columns = {name: None for record in records for name in record}
 tok = AutoTokenizer.from_pretrained($generator)$bos
+decode = functools.partial(tok.decode, skip_special_tokens=True,
+                           clean_up_tokenization_spaces=False)
 data = Dataset.from_list([{'row': i, 'prompt': $prompt}
                           for i, record in enumerate(records)])
 chosen = rng_for(0, 'val').permutation(range(len(train), len(records)))[:$eval_prompts]
-_, functions = configure(dict(vars(train_grpo)), $flags)        # rewards
-
-
+_, functions = configure(dict(vars(train_grpo)), $flags)    # of files
+$world
 is_missing = {}             # {reward: of which completions}
 
 
 def reward_of(name):
     """Return a reward as TRL calls it. Ours gets the columns that it names."""
-    def reward(completion_ids, row, **_):
+    def reward(completion_ids, row, own_ids=None, **_):
+        own_ids = own_ids or completion_ids     # without what a world has said
         cases = [columns | records[i] for i in row]
-        for case, ids in zip(cases, completion_ids):
-            ended = ids[-1] in trainer.eos_token_ids
-            text = tok.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended}
-        own = {'tokens': map(len, completion_ids), 'ended': [case['ended'] for case in cases]}
+        for case, ids, own in zip(cases, completion_ids, own_ids):
+            ended = own[-1] in trainer.eos_token_ids
+            text, sampled = decode(ids), decode(own)
+            case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended,
+                     'sampled': sampled}
+        own = {'tokens': map(len, own_ids), 'ended': [case['ended'] for case in cases]}
         values = list(own[name] if name in own else Scorer(None, verify, functions).score_one(
             name, None, lambda: cases))
         if name == $watched:    # it is no reward, so it is missing where the rewards are
@@ -168,29 +170,82 @@ config = GRPOConfig(
     eval_strategy='steps', eval_on_start=True, eval_steps=$eval_interval * $updates,
     num_generations_eval=4, per_device_eval_batch_size=4 * $batch_size,
     save_steps=$eval_interval * $updates, logging_steps=$log_interval * $updates, bf16=$bf16,
-    use_cpu=not torch.accelerator.is_available(), torch_compile=$compile,$vllm
+    use_cpu=not torch.accelerator.is_available(), torch_compile=$compile,
+    use_vllm=False, vllm_mode='colocate',       # True: pip install vllm
     model_init_kwargs={'dtype': 'float32'}, gradient_checkpointing=False)
 trainer = GRPOTrainer($generator, [reward_of(name) for name in $names], config,
-                      data.select(range(len(train))), data.select(chosen), tok$lora)
+                      data.select(range(len(train))), data.select(chosen), tok,$rollout
+                      # from peft import LoraConfig; about ten times the learning rate
+                      peft_config=None)       # LoraConfig(16, target_modules='all-linear')
 trainer.model.generation_config = GenerationConfig(eos_token_id=trainer.eos_token_ids)      # only
 
 if __name__ == '__main__':
     assert not trainer_utils.get_last_checkpoint($out_dir + '-trl'), "an older run is there"
     trainer.train()
-    ${merge}trainer.save_model()        # it opens here: --generator=$folder''')
+    # with LoRA first: trainer.model = trainer.model.merge_and_unload()
+    trainer.save_model()                # it opens here: --generator=$folder''')
 
 # parts of it
 CHAT = "[{'role': 'user', 'content': record['prompt']}]"
 # a run of the project begins each text with bos, which some tokenizers do not write
-BOS = "\nbos = '' if tok('').input_ids else tok.bos_token or ''"
-LORA = """,
-                      peft_config=LoraConfig(r={}, lora_alpha={}, target_modules='all-linear')"""
-VLLM = "\n    use_vllm=True, vllm_mode='colocate',"
-MERGE = 'trainer.model = trainer.model.merge_and_unload()\n    '
+BOS = """
+bos = '' if tok('').input_ids else tok.bos_token or ''
+assert tok('1').input_ids[-1:] == tok('1', add_special_tokens=False).input_ids[-1:], "prompts end"
+"""
+WORLD = '''
+
+reply = by_name(functions.get('reply', reply), [*columns, 'completion', 'text'])
+row_of = {str(example['prompt']): example['row'] for example in data}
 
 
-def check(k):
-    """Refuse knobs k that TRL cannot express, and say the nearest that it can."""
+def tell_apart(ids, row):
+    """Return which ids of a completion are the policy's, and those that the world has to say next.
+    """
+    is_own, to_say = [], []
+    for n, token in enumerate(ids, 1):
+        is_own.append(not to_say)
+        to_say = to_say[1:]
+        if token in trainer.eos_token_ids:
+            break
+        if is_own[-1]:
+            case = columns | records[row] | {'completion': decode(ids[:n])}
+            said = reply(case | {'text': case['prompt'] + case['completion']})
+            text, done = said if type(said) is tuple else (said or '', False)
+            to_say = tok.encode(text, add_special_tokens=False) + [tok.eos_token_id] * done
+    return is_own, to_say
+
+
+def rollout(prompts, trainer):
+    """Generate as TRL does, but whenever the world has something to say, it is certain."""
+    assert not config.use_vllm, "vLLM samples without the world: expected use_vllm=False"
+    rows = [row_of[str(prompt)] for prompt in prompts]
+    prompt_ids = trainer._tokenize_prompts(prompts)[0]
+    start = max(map(len, prompt_ids))
+
+    def world(sequences, scores):
+        for ids, score, row in zip(sequences[:, start:].tolist(), scores, rows):
+            for token in tell_apart(ids, row)[1][:1]:
+                score.fill_(-torch.inf)
+                score[token] = 0
+        return scores
+
+    trainer.model.generate = functools.partial(type(trainer.model).generate, trainer.model,
+                                               logits_processor=[world])
+    completion_ids, _ = trainer._generate_single_turn(prompt_ids, None, {}, 1)
+    masks = [tell_apart(ids, row)[0] for ids, row in zip(completion_ids, rows)]
+    for ids, mask in zip(completion_ids, masks):
+        if ids[-1] in trainer.eos_token_ids and not mask[-1]:   # the world has ended it
+            ids.pop(), mask.pop()
+    own_ids = [[token for token, own in zip(*pair) if own] for pair in zip(completion_ids, masks)]
+    return {'prompt_ids': prompt_ids, 'completion_ids': completion_ids, 'logprobs': None,
+            'env_mask': masks, 'own_ids': own_ids}
+
+'''
+
+
+def check(k, records, reply):
+    """Refuse knobs k, records and a world that TRL cannot express, and say the nearest that it can.
+    """
     for name, (values, nearest) in POSSIBLE.items():
         assert k[name] in values, (
             f"{name} = {k[name]!r} has no counterpart in TRL; the nearest is {nearest}")
@@ -201,94 +256,76 @@ def check(k):
     config = Path(k['generator'], 'config.json')
     assert not config.exists() or 'MaskedLM' not in config.read_text(), (
         f"{k['generator']} fills blanks; TRL trains causal networks")
-    if config.exists() and not k['chat_template']:
-        from transformers import AutoTokenizer
-        ids, plain = [AutoTokenizer.from_pretrained(k['generator'])(
-            '1', add_special_tokens=special).input_ids for special in (True, False)]
-        assert ids[-1:] == plain[-1:], (
-            f"the tokenizer of {k['generator']} ends each prompt with {ids[-1:]} in TRL; expected "
-            "one that adds nothing, or only a bos")
     assert k['max_new_tokens'] > 0 and k['max_iters'] > 0 and k['out_dir'], (
         "expected --max_new_tokens=N (0 follows the longest answer), --max_iters=N and --out_dir")
     assert k['kl_beta'] == 0 or k['kl_type'] != 'exact', (
         f"kl_type = 'exact' has no counterpart in TRL; the nearest is {NEAREST['kl_type']}")
+    assert type(records[0]) is dict, (
+        f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
+    record_of = {record['prompt']: record for record in records}
+    assert not reply or all(record == record_of[record['prompt']] for record in records), (
+        "reply(): TRL knows a game by its prompt only; the nearest are prompts that differ")
 
 
-def algorithm_of(k, functions, weights):
+def algorithm_of(k, functions):
     """Return the arguments of GRPOConfig that say how rewards are compared and what the loss is:
     those of our functions, and in their place what the files of others say."""
     settings = {
         'scale_rewards': {'std': 'group', 'batch': 'batch'}.get(k['adv_norm'], 'none'),
-        'reward_weights': list(weights.values()),
+        'reward_weights': list(k['rewards'].values()),
         'loss_type': {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}[k['loss_norm']],
         'epsilon_high': k['clip_high'],
         'importance_sampling_level': 'token',
         'use_bias_correction_kl': False,
+        'vllm_importance_sampling_correction': False,
     }
     for knob, nearest in NEAREST.items():
-        value = k[knob]
-        if value in grpo.CHOICES[knob]:
+        if k[knob] in grpo.CHOICES[knob]:
             continue
-        theirs = functions[value].__globals__.get('TRL')
-        assert theirs, f"{knob} = {value!r} has no counterpart in TRL; the nearest is {nearest}"
+        theirs = functions[k[knob]].__globals__.get('TRL')
+        assert theirs, f"{knob} = {k[knob]!r} has no counterpart in TRL; the nearest is {nearest}"
         settings |= {name: setting() if callable(setting) else setting
                      for name, setting in theirs.items()}
-    if k['vllm'] and 'vllm_importance_sampling_mode' not in settings:
-        settings['vllm_importance_sampling_correction'] = False
     # (their loss_type is objective and divisor in one)
-    divisors = {'cispo': 'token'}
-    needed = divisors.get(settings['loss_type'], k['loss_norm'])
-    assert k['loss_norm'] == needed, (
-        f"TRL has {settings['loss_type']} with --loss_norm={needed} only, not {k['loss_norm']!r}")
+    assert settings['loss_type'] != 'cispo' or k['loss_norm'] == 'token', (
+        "TRL has cispo with --loss_norm=token only")
     return settings
 
 
-def script_of(k, functions, words):
-    """Return the script for knobs k and functions, which words of a command line have set."""
-    train, _, verify, _ = grpo.read_texts(k['dataset'])
-    check(k)
-    assert type(train[0]) is dict, (
-        f"{k['dataset']} is running text; the nearest are JSON lines of prompts and answers")
+def script_of(words):
+    """Return the script for words of a command line."""
+    k, functions = configure(vars(grpo) | grpo.DEFAULTS | {'__file__': __file__}, words)
+    train, held_out, verify, reply = grpo.read_texts(k['dataset'])
+    reply = functions.get('reply', reply)
+    check(k, train + held_out, reply)
     check_knobs(train, verify, functions, **k)
     weights = k['rewards']
-    known = functions.keys() | {'ended', 'tokens'} | ({'verify'} if verify else set())
-    unknown = k['rewards'].keys() - known
+    unknown = weights.keys() - functions - {'ended', 'tokens', 'verify'}
     assert not unknown, (
         f"rewards {unknown} have no counterpart in TRL; the nearest is a function of a config "
         "file, and --kl_beta for 'kl'")
-    algorithm = algorithm_of(k, functions, weights)
-    watched = None
-    if verify and 'verify' not in weights:      # watched, if it is not rewarded
-        watched = 'verify'
-        weights = weights | {'verify': 0.0}
-        algorithm['reward_weights'].append(0.0)
+    settings = algorithm_of(k, functions)
+    watched = 'verify' if verify and 'verify' not in weights else None
+    if watched:                                 # and not rewarded
+        weights = weights | {watched: 0.0}
+        settings['reward_weights'].append(0.0)
     values = k | {
         'names': list(weights), 'watched': watched, 'min_lr': min(k['min_lr'], k['learning_rate']),
-        'bf16': k['dtype'] != 'float32',
+        'bf16': k['dtype'] != 'float32', 'flags': words,
         'n': k['gradient_accumulation_steps'], 'updates': k['epochs'] * k['mini_batches'],
         'report_to': 'wandb' if k['wandb_project'] else 'none',
-        'flags': [word for word in words if not re.match('-+(lora|vllm|table)=', word)],
     }
     code = {
         'words': shlex.join(words),
-        'packages': ' peft' * (k['lora'] > 0) + ' vllm' * k['vllm'],
-        'bos': '', 'prompt': CHAT, 'vllm': VLLM * k['vllm'],
-        'folder': k['out_dir'] + '-trl', 'imports': '', 'lora': '', 'merge': '',
+        'folder': k['out_dir'] + '-trl',
+        'bos': '' if k['chat_template'] else BOS,
+        'prompt': CHAT if k['chat_template'] else "bos + record['prompt']",
+        'world': WORLD if reply else '',
+        'rollout': '\n' + 22 * ' ' + 'rollout_func=rollout,' if reply else '',
         'algorithm': textwrap.fill(', '.join(f'{name}={value!r}' for name, value in
-                                             algorithm.items()), 92, subsequent_indent=' ' * 4),
+                                             settings.items()), 92, subsequent_indent=' ' * 4),
     }
-    if not k['chat_template']:
-        code |= {'bos': BOS, 'prompt': "bos + record['prompt']"}
-    if k['lora']:
-        code |= {'imports': 'from peft import LoraConfig\n', 'merge': MERGE,
-                 'lora': LORA.format(k['lora'], 2 * k['lora'])}
     return SCRIPT.substitute({name: repr(value) for name, value in values.items()} | code)
-
-
-def read(words):
-    """Return the knobs, and the functions of config files, of words of a command line."""
-    ours = {'lora': lora, 'vllm': vllm, 'table': table, '__file__': __file__, '__doc__': __doc__}
-    return configure(vars(grpo) | grpo.DEFAULTS | ours, words)
 
 
 def table_of_knobs():
@@ -298,6 +335,5 @@ def table_of_knobs():
 
 if __name__ == "__main__":
     sys.excepthook = show_error
-    words = [word + '=True' * (word in ('--vllm', '--table')) for word in sys.argv[1:]]
-    k, functions = read(words)
-    print(table_of_knobs() if k['table'] else script_of(k, functions, words))
+    words = sys.argv[1:]
+    print(table_of_knobs() if words == ['--table'] else script_of(words))

@@ -17,7 +17,7 @@ from processes import ROOT, fails, refused, succeeds, write
 from rollout import token_stats
 
 SUMS = ['extras/studies/grpo_sums.py', '--dataset=sums.jsonl', '--dtype=float32', '--device=cpu']
-EXPRESSIBLE = ['grpo_problems']
+EXPRESSIBLE = ['grpo_problems', 'grpo_tools']
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def texts():
 
 def script_of(*words):
     """Return the script for words of a command line."""
-    return export.script_of(*export.read(words), words)
+    return export.script_of(words)
 
 
 def settings_of(*words):
@@ -50,14 +50,10 @@ def test_every_shipped_experiment_is_a_short_script_or_is_refused_with_what_is_n
         if path.stem not in EXPRESSIBLE:
             refused('nearest', script_of, *words)
             continue
-        for more in ([], ['--lora=16', '--vllm=True']):
-            script = script_of(*words, *more)
-            compile(script, 'script', 'exec')
-            lines = script.splitlines()
-            assert len(lines) <= 86 and max(map(len, lines)) <= 100
-            for part in ("LoraConfig(r=16, lora_alpha=32", "use_vllm=True", "merge_and_unload()",
-                         'trl==1.16.0 peft vllm'):
-                assert (part in script) == bool(more)
+        script = script_of(*words)
+        compile(script, 'script', 'exec')
+        lines = script.splitlines()
+        assert len(lines) <= (160 if 'reply =' in script else 92) and max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize('flags, expected', [
@@ -80,8 +76,8 @@ def test_every_shipped_experiment_is_a_short_script_or_is_refused_with_what_is_n
     ('--kl_beta=0.1 config/kl/k3_ratio.py --dtype=bfloat16 --compile=True --wandb_project=x',
      {'use_bias_correction_kl': True, 'bf16': True, 'torch_compile': True, 'report_to': 'wandb'}),
     ('config/papers/gdpo.py', {'multi_objective_aggregation': 'normalize_then_sum'}),
-    ('config/papers/tis.py --vllm=True', {'vllm_importance_sampling_mode': 'token_truncate'}),
-    ('--vllm=True', {'vllm_importance_sampling_correction': False}),
+    ('config/papers/tis.py', {'vllm_importance_sampling_mode': 'token_truncate'}),
+    ('', {'vllm_importance_sampling_correction': False}),
     ('config/papers/cispo.py', {'loss_type': 'cispo', 'epsilon_high': 1.28}),
     ('config/papers/dapo.py --learn_from=all', {'loss_type': 'dapo', 'epsilon_high': 0.28,
                                                 'scale_rewards': 'group', 'reward_weights': [1.0],
@@ -128,12 +124,12 @@ def test_the_commands_print_a_script_and_the_table_of_the_page():
     page = (ROOT / 'docs/other-engines.md').read_text('utf-8')
     assert succeeds('extras/trl.py', '--table').strip() in page
     write('lora_sums.py', '')
-    script = succeeds('extras/trl.py', *SUMS, 'lora_sums.py', '--vllm', '--lora=4')
+    script = succeeds('extras/trl.py', *SUMS, 'lora_sums.py')
     assert 'GRPOTrainer' in script and f"{[*SUMS, 'lora_sums.py']})" in script
     fails('the nearest is', 'extras/trl.py', 'config/grpo_think.py')
     # the table has all settings that the script makes from knobs, and all knobs
     table = export.table_of_knobs()
-    fixed = {'adam_beta2', 'disable_dropout', 'save_total_limit', 'eval_strategy', 'eval_on_start',
+    fixed = {'vllm_importance_sampling_correction', 'use_vllm', 'vllm_mode', 'adam_beta2', 'disable_dropout', 'save_total_limit', 'eval_strategy', 'eval_on_start',
              'per_device_eval_batch_size', 'model_init_kwargs', 'gradient_checkpointing'}
     missing = {name for name in settings_of(*SUMS) if not re.search(rf'\b{name}\b', table)}
     assert missing == fixed
@@ -154,6 +150,8 @@ def steps(words, change=1.0):
         trainer = runpy.run_path('script_trl.py')['trainer']
     run = grpo.set_up([*words, '--out_dir='])
     policy = run.policy
+    # (our policy goes on behind the eos that a new Llama has besides, [CLS])
+    trainer.eos_token_ids = [policy.tok.eos]
     micro_steps, scores, advantages = grpo.collect(policy, run.scorer,
                                                    grpo.get_prompts(run.data, 0))
     prompts, completions, rows = [], [], []
@@ -162,7 +160,9 @@ def steps(words, change=1.0):
         for ids, blank in zip(r.prompts.tokens, r.prompts.blank):
             begin = [policy.bos_id] * policy.has_bos + ids[:blank.int().argmax()].tolist()
             prompts += [policy.folder_ids[begin].tolist()] * r.prompts.k
-        completions += [ids[at].tolist() for ids, at in zip(r.sequences, r.is_sampled)]
+        for ids, at in zip(r.sequences, r.is_sampled):          # with what a world has said
+            written = ids[int(at.nonzero()[0]):]
+            completions.append(written[written != policy.pad_id].tolist())
         rows += r.prompts.row.repeat_interleave(r.prompts.k).tolist()
 
     def generate(prompt_ids, *_):
@@ -202,6 +202,7 @@ def steps(words, change=1.0):
 @pytest.mark.parametrize('flags', [
     '',
     'missing.py',
+    'world.py',
     '--chat_template=True --kl_beta=0.3 config/kl/k3_ratio.py --loss_norm=sequence --clip_low=0.01',
     '--kl_beta=0.3 --kl_type=k3 --adv_norm=batch --temperature=0.7 --gradient_accumulation_steps=1',
     'config/papers/gspo.py',
@@ -214,6 +215,8 @@ def test_a_step_of_trl_has_our_rewards_advantages_loss_and_gradient(flags):
     write('missing.py', """rewards = {'some': 1.0}
 def some(completions):
     return [None if '1' in text or '2' in text else len(text) * 0.1 for text in completions]""")
+    write('world.py', "def reply(completion):\n"
+          "    return '=2' if completion[-1:] in ['0', '1', '2', '3'] else None")
     from test_hf import folder_of
     words = [*SUMS, f'--generator={folder_of("llama")}', '--batch_size=3', '--group_size=4',
              '--gradient_accumulation_steps=2', '--max_new_tokens=6', '--rewards={"short": 1.0}',
