@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from checkers import checker, is_answer
+from run.checkers import checker, is_answer
 from rollout import Prompts
 from run.command import fail, fail_unknown
 from run.machine import print0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from checkers import is_answer
+from run.checkers import is_answer
 from run.machine import print0
 
 
@@ -33,6 +33,8 @@ class Progress:
     def expect(self, first, run):
         """Print what can be expected, if it is not much. first: the numbers of the first step."""
         start = self.means[0]
+        if 'eval/pass@4' in start and run.scorer.verify is not is_answer:
+            print0(f"pass@4 of the start is {start['eval/pass@4']:.3f}: try to beat that, too")
         if first['dead_groups'] > 0.9:
             print0("nine of ten groups teach nothing, because their rewards are equal:",
                    why_equal(first, run))

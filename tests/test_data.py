@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import train_grpo
-from checkers import checker, is_answer
+from run.checkers import checker, is_answer
 from data import arithmetic, cups, problems, thoughts
 from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
                      random_blanks, read_records, read_texts, rng_for)

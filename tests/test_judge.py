@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from checkers import is_answer, last_number, numbers_in, same_number
+from run.checkers import is_answer, last_number, numbers_in, same_number
 from dataset import Dataset, Tokenizer
 from judge import Scorer, judge_sequences
 from processes import refused

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from extras.check import check
+from dataset import read_texts
 from processes import ROOT, TOY, succeeds, write
 
 PAGES = ['README.md', 'docs/masked-diffusion.md', 'docs/studies.md', 'docs/manual.md',
@@ -58,9 +59,13 @@ def test_links_lead_somewhere_and_named_files_exist(name):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
-def test_the_readme_shows_a_checker_as_it_is():
-    checker, = re.findall(r'(?s)```python\n(def verify.*?)```', page('README.md'))
-    assert SOURCES['data/names.py'].endswith(checker)
+@pytest.mark.parametrize('name, file', [('README.md', 'shuffle.py'), ('docs/data.md', 'mine.py')])
+def test_the_task_of_the_pages_has_texts_of_which_some_pass(name, file):
+    source, = re.findall(rf"(?s)cat > {file} <<'END'\n(import random.*?)END\n", page(name))
+    train, held_out, verify, _ = read_texts(write(file, source))
+    right = [verify(record['prompt'], record['answer']) for record in train]
+    assert 0.02 < sum(right) / len(train) < 0.2 and len(held_out) == 200
+    assert verify('aabbc=', 'bbcaa') == 1 and verify('aabbc=', 'bcbaa') == 0
 
 
 def test_the_python_of_the_pages_runs():

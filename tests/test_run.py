@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import train_grpo
-from checkers import is_answer
+from run.checkers import is_answer
 from dataset import Dataset
 from judge import Scorer
 from processes import ROOT, refused, succeeds, write

@@ -55,7 +55,7 @@ def test_a_kl_in_the_reward_alone_has_a_reference_too():
 # ---- every config file ---------------------------------------------------------------------------
 
 
-PRETRAINED = ('grpo_sums', 'grpo_problems')
+PRETRAINED = ('grpo_sums', 'grpo_problems', 'grpo_tools')
 AFTER = {'grpo_cups20': ['config/grpo_think.py'], 'grpo_repeats': ['config/grpo_config.py']}
 
 
@@ -71,7 +71,7 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(path):
     write('mine.jsonl', '\n'.join(lines))                       # the dataset of grpo_pairs
     name = path.stem
     paths = [*AFTER.get(name, []), str(path.relative_to(ROOT))]
-    if name == 'grpo_names':                    # the toy prose has too few words
+    if name in ('grpo_names', 'grpo_checker'):  # the toy prose has too few words
         paths.append('--dataset=mine.jsonl')
     config, _ = configure(vars(train_grpo).copy(), paths)
     for knob in ('generator', 'judge'):

@@ -5,8 +5,8 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CORE = [path for path in sorted([*ROOT.glob('*.py'), *ROOT.glob('run/*.py')])
-        if path.name != 'test_grpo.py']
+SCRIPTS = ('train_grpo', 'rollout', 'model', 'judge', 'dataset', 'sample', 'pretrain', 'hf')
+CORE = [ROOT / f'{name}.py' for name in SCRIPTS] + sorted(ROOT.glob('run/*.py'))
 # What it had when its promises were closed, 14,109, and two percent.
 MOST_NODES = 14_391
 

@@ -3,7 +3,7 @@
 A dataset with answers, or of running text, has one by itself. For numbers, import it: as the
 verify() of a data module, or in a reward of a config file.
 
-    from checkers import same_number as verify
+    from run.checkers import same_number as verify
 
     def right(completions, answer):
         return list(map(same_number, completions, answer))"""
