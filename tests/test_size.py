@@ -7,8 +7,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = ('train_grpo', 'rollout', 'model', 'judge', 'dataset', 'sample', 'pretrain', 'hf')
 CORE = [ROOT / f'{name}.py' for name in SCRIPTS] + sorted(ROOT.glob('run/*.py'))
-# What it had when its promises were closed, 14,109, and two percent.
-MOST_NODES = 14_391
+# What it had when its promises were closed, 14153, and two percent.
+MOST_NODES = 14_436
 
 QUIET = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
 
