@@ -74,8 +74,8 @@ function plot(place, name, title, curves) {
         svg.append(make(`path.${kind}.${color}`, {d: `M${path(0).join('L')}`}));
         const number = make('b');
         followers.push(step => {
-            const {value, error} = points[indexAt(points.map(point => point.step), step)];
-            number.textContent = say(value, name) + (error ? ` ± ${say(error, name)}` : '');
+            const {value} = points[indexAt(points.map(point => point.step), step)];
+            number.textContent = say(value, name);
         });
         return make(`span.${color}`, {}, `${label} `, number);
     });
@@ -97,7 +97,8 @@ function drawCurves() {
         curve(run, `greedy/${goal}`, `${who(run)}greedy`, 'greedy'),
         curve(run, 'line to beat', `${who(run)}line to beat`, 'line')]);
     const isDrawn = ({points}) => points.length > 0;
-    $('#curves').append(plot('large', goal, `${goal}, held out`, main.filter(isDrawn)));
+    const title = `${goal}, held out; shade: two standard errors of its distance to the line`;
+    $('#curves').append(plot('large', goal, title, main.filter(isDrawn)));
     const rewards = Object.keys(RUNS[0].config.rewards).map(name => `eval/${name}`);
     const names = new Set([...rewards, ...Object.keys(TITLES),
                            ...RUNS.flatMap(run => Object.keys({...run.evals, ...run.steps}))]);
@@ -196,7 +197,7 @@ function drawGroup(step) {
     // a sum is shown if it is not its only part
     const parts = Object.keys(rows[0].scores).filter(name => name !== 'advantage');
     const isSum = rows.some(({scores}) => parts.some(name => scores[name] !== scores.reward));
-    const names = isSum ? parts : parts.slice(-1);
+    const names = isSum ? parts : parts.slice(1);
     const isLong = innerWidth < 700 || Math.max(...rows.map(lengthOf)) > 40;
     const body = rows.flatMap(row => {
         const text = make('td.left', isLong ? {colspan: 99} : {}, completion(row, scale));

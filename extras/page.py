@@ -58,7 +58,10 @@ def read_run(folder, most):
     groups = collections.defaultdict(list)      # {step: completions of a prompt}
     held_out = collections.defaultdict(list)    # {step: four samples of each prompt}
     path = Path(folder, 'samples.jsonl')
-    for sample in read_lines(path) if path.exists() else []:
+    samples = read_lines(path) if path.exists() else []
+    for sample in samples:
+        if 'pieces' not in sample:              # of an older version
+            continue
         is_training = 'advantage' in sample['scores']
         by_step = groups if is_training else held_out
         by_step[sample['step']].append(sample)
@@ -107,11 +110,13 @@ def last_group_of(run):
     for group in run['groups'][-1:]:
         lines.append(f"<p>step {group['step']}</p>")
         lines.append(f"<pre>{escape(group['prompt'])}</pre>")
-        lines.append("<table>")
+        names = ['', *map(escape, group['rows'][0]['scores']), 'completion']
+        lines.append(f"<table><tr><th>{'</th><th>'.join(names)}</th></tr>")
         for row in group['rows']:
             texts = [piece if type(piece) is str else piece[0] for piece in row['pieces']]
-            cells = [f"{row['n']} ×", escape(''.join(texts))]
-            cells += [f'{escape(name)} {value}' for name, value in row['scores'].items()]
+            numbers = ['none' if value is None else f'{value:.3f}'
+                       for value in row['scores'].values()]
+            cells = [f"{row['n']} ×", *numbers, escape(''.join(texts))]
             lines.append(f"<tr><td>{'</td><td>'.join(cells)}</td></tr>")
         lines.append("</table>")
     return '\n'.join(lines)

@@ -1,4 +1,4 @@
-# nobody computes for the policy of config/grpo_tools.py: add this file behind it
+# nobody computes for the policy: python train_grpo.py config/grpo_tools.py FILE, this file
 
 from data.tools import answer_of as _answer_of
 
