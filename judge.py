@@ -91,7 +91,7 @@ BUILT_IN = {
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
     # how often the policy began to write: after its prompt, and after each word of a world
-    'turns': lambda scorer, r: (r.is_sampled & ~r.is_sampled.roll(1, 1)).sum(1),
+    'turns': lambda scorer, r: (r.is_sampled & ~F.pad(r.is_sampled[:, :-1], (1, 0))).sum(1),
 }
 LARGEST = torch.finfo(torch.float32).max        # of finite numbers
 # functions of the user, which score many completions at once, call these columns by their plurals

@@ -8,6 +8,7 @@ The page has the curves of log.jsonl and the completions of samples.jsonl. A cur
 of them: click on a curve, or press left and right. This file says what is in a page; page.html,
 page.css and page.js beside it say how it looks."""
 import collections
+import functools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from run.command import fail_unknown, words_of
 from run.progress import rows_of
 
 
+@functools.cache
 def read_lines(path):
     """Return the objects of a file of JSON lines. A line can be damaged, such as the last one of a
     run that was killed, or is writing it: it is named, and left out."""
