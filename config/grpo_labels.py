@@ -1,7 +1,8 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
 # failure: start 17.0 %, greedy 16.4 %, policy 4.5, 3.7, 4.1 %; seeds 1, 2, 3; 202 s of an
-# idle Intel Xeon (202 s of CPU time), 100 s of an AMD EPYC, besides pretraining
+# idle Intel Xeon (202 s of CPU time), 100 s of an AMD EPYC, besides pretraining. Of the EPYC, seed
+# 1: 3.9 %; the reward, with its KL, ends within its noise of the line: 0.885, +0.032 +- 0.035
 
 from data.failures import fails as _fails
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Make the numbers and pictures of docs/studies.md anew: all of them, or those that are named.
 #
-#     bash extras/studies.sh              # four hours of one core, and SmolLM2; finished runs are kept
+#     bash extras/studies.sh              # five hours of one core, and SmolLM2; finished runs are kept
 #     bash extras/studies.sh c f
 #
-# The last of them, `pretrained`, needs the two models of docs/results.md ("All experiments").
+# The last of them, `pretrained`, needs SmolLM2: docs/manual.md ("Pretrained models").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
