@@ -1,7 +1,7 @@
 # a checker of your own, and no answers: --dataset=FILE.py, with texts() and verify()
 # python train_grpo.py config/grpo_checker.py --dataset=names
-# verify: start 18.0 %, line to beat 52.6 %, policy 89.5, 91.5, 91.5 %; seeds 1, 2, 3; 40 s of an AMD
-# EPYC, besides pretraining. From starts of 2, 10 and 25 %: docs/data.md
+# verify: start 18.0 %, line to beat 52.6 %, policy 89.5, 91.5, 91.5 %; seeds 1, 2, 3; 40 s of an
+# AMD EPYC, besides pretraining. From starts of 2, 10 and 25 %: docs/data.md
 
 dataset = 'names'           # or a file of yours
 blank_kind = 'answer'
