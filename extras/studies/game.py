@@ -1,7 +1,7 @@
 """Draw a run of config/grpo_guess.py into docs/assets/guess.png: which letter is guessed at which
 turn, before and after the run (in one of fifty games or more); one game; how many games are won.
 
-    python -m extras.studies.game out-guess"""
+    python -m extras.studies.pictures guess out-guess"""
 import collections
 import json
 import re
@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 import train_grpo as grpo
 from data.guess import LETTERS
-from run.command import words_of
 from sample import open_run
 
 BLUE = '#2f6fb0'
@@ -83,7 +82,3 @@ def draw(folder):
     for turn in range(4):
         trees[0].text(-2.8, turn, f'guess {turn + 1}', color='0.35', va='center')
     figure.savefig('docs/assets/guess.png', dpi=110)
-
-
-if __name__ == "__main__":
-    draw(*words_of(__doc__, 1))

@@ -3,6 +3,7 @@
     python -m extras.studies.pictures step --rewards="{'verify': 1.0}" --kl_beta=0 \\
         --entropy_coef=0 --group_size=6 --seed=31
     python -m extras.studies.pictures orders out-order out-left out-confident
+    python -m extras.studies.pictures guess out-guess
     python -m extras.studies.pictures page out-order        # needs chromium
     python -m extras.studies.pictures think out-think out-think-cost"""
 import collections
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 import train_grpo as grpo
 from extras.compare import save
 from extras.page import points_of
+from extras.studies import game
 from model import make_optimizers
 from rollout import token_stats
 from run.command import words_of
@@ -139,6 +141,8 @@ if __name__ == "__main__":
     path = f'docs/assets/{name}.png'
     if name == 'page':
         page(path, *words)
+    elif name == 'guess':
+        game.draw(*words)
     else:
         figure = Figure(figsize=(10.5, 3.6))
         {'step': step, 'orders': orders, 'think': think}[name](figure, *words)
