@@ -561,15 +561,18 @@ def let_the_world_reply(prompts, sequences, n, column, unwritten):
     completion, too; or None."""
     cases = prompts.cases(sequences)
     reply = by_name(prompts.reply, cases[0])
+    rows, is_open = sequences.cpu(), unwritten.cpu()            # a GPU would wait in each line below
     for i in n[unwritten[n, column:].any(1)].tolist():          # those that go on
         try:
             said = reply(cases[i])
             if said is None:
                 continue
             text, done = said if type(said) is tuple else (said, False)
-            ids = prompts.tok.encode(text)[:int(unwritten[i, column:].sum())]
+            ids = prompts.tok.encode(text)[:int(is_open[i, column:].sum())]
         except (Exception, SystemExit) as e:    # a function of yours can raise anything
             raise AssertionError(f"reply to {cases[i]['completion']!r:.60}: {e!r:.300}") from e
         stop = column + len(ids)
-        sequences[i, column:stop] = sequences.new_tensor(ids)
-        unwritten[i, column:None if done else stop] = False
+        rows[i, column:stop] = rows.new_tensor(ids)
+        is_open[i, column:None if done else stop] = False
+    sequences.copy_(rows)
+    unwritten.copy_(is_open)

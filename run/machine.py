@@ -64,6 +64,9 @@ def init_device(device, dtype):
     precision = 'highest'
     if device.type == 'cuda':
         precision = 'high'                      # TF32
+        # cuDNN plans its attention anew for each shape, 11 ms a time on an H200, and here nearly
+        # every call has its own shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     elif dtype == 'bfloat16':
         # Products of float32 (the output layer) may have bfloat16 factors, and still float32 sums.
         # CPUs without AMX keep float32 factors, but on an AMD they leave MKL for faster kernels.

@@ -169,7 +169,7 @@ def become(output, argv, env, before):
     sys.argv = argv
     signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    subprocess.Popen = Popen
+    sys.modules['run.networks'].subprocess = types.SimpleNamespace(Popen=Popen)
     sys.modules['tiktoken'] = types.SimpleNamespace(get_encoding=lambda name: Bytes)
     atexit._clear()                             # of the test process
     if before:
