@@ -130,9 +130,15 @@ def read_texts(dataset):
     known = set(map(same, held_out))
     n_all = len(train)
     train = [text for text in train if same(text) not in known]
-    if len(train) < n_all and kind == '.jsonl':
-        print0(f"{dataset}: {n_all - len(train)} lines to train on have a prompt that is held out, "
-               "and are left out")
+    if kind == '.jsonl':
+        prompts = {record['prompt'] for record in held_out}
+        n_others = sum(record['prompt'] in prompts for record in train)
+        if len(train) < n_all:
+            print0(f"{dataset}: {n_all - len(train)} lines to train on have a prompt that is held "
+                   "out, and are left out")
+        if n_others:
+            print0(f"{dataset}: {n_others} lines to train on have a prompt that is held out, but "
+                   "another column: if it is no other task, as of a game, leave the column out")
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
@@ -225,6 +231,12 @@ class Dataset:
         longest_answer = max(len(answer) for _, answer, *_ in encoded)
         self.block_size = min(block_size or 1024,
                               longest_prompt + (max_new_tokens or longest_answer))
+        lengths = [len(prompt + answer) for prompt, answer, *_ in encoded]
+        usual = np.median(lengths)
+        if max(lengths) > 10 * usual:           # a mistake in the data, perhaps
+            *_, longest = encoded[np.argmax(lengths)]
+            print0(f"{longest.get('line', 'a text')} has {max(lengths)} tokens, and half of the "
+                   f"texts have at most {usual:.0f}: steps with a long one take longer")
         self.make_rows(encoded)
 
     def make_windows(self, train, held_out):

@@ -5,7 +5,6 @@ import copy
 import difflib
 import glob
 import inspect
-import math
 import os
 import sys
 import traceback
@@ -125,8 +124,8 @@ def configure(namespace, words):
                 with contextlib.suppress(ValueError, SyntaxError, TypeError, OverflowError):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
-            if type(value) is not kind or kind in (int, float) and not 0 <= value < math.inf:
-                fail(f"{word}: {name} = {value!r}: expected {KINDS[kind]}, such as "
+            if type(value) is not kind or kind in (int, float) and not 0 <= value < 1e300:
+                fail(f"{word:.80}: {name} = {value!r:.80}: expected {KINDS[kind]}, such as "
                      f"{defaults[name]!r}")
             namespace[name] = value
     # After all words are read: a later one may have corrected an earlier one.

@@ -54,6 +54,14 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
         toy_data({'line': 'line 7', 'prompt': 'a' * 3000, 'answer': 'b'})
 
 
+def test_a_text_that_is_ten_times_as_long_as_others_is_named(capsys):
+    long = {'line': 'line 7', 'prompt': 'a' * 39, 'answer': 'b'}
+    toy_data(*[('a=', 'b')] * 3, long)
+    assert 'line 7 has 41 tokens, and half of the texts have at most 4:' in capsys.readouterr().out
+    toy_data(*[('a=', 'b')] * 3, long | {'prompt': 'a' * 38})
+    assert not capsys.readouterr().out
+
+
 def test_a_row_has_room_for_max_new_tokens_and_an_answer_takes_none():
     """Nothing learns an answer then; rewards see all of it."""
     for n, rows in ((4, ('a=.----', 'ab=.---')), (2, ('a=.--', 'ab=.-'))):
@@ -91,22 +99,25 @@ def records_of(*records):
     return read_texts(write('mine.jsonl', '\n'.join(map(json.dumps, records))))
 
 
-def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says():
+def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says(capsys):
     train, held_out, *_ = records_of(*[
         {'prompt': f'p{i % 30}=', 'answer': f'{i}', 'held_out': i < 9} for i in range(60)])
     assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
     prompts = {record['prompt'] for record in train}
     assert len(train) == 42 and prompts == {f'p{i}=' for i in range(9, 30)}
+    assert '9 lines to train on have a prompt that is held out' in capsys.readouterr().out
     refused("line 1: held_out = 'no'", hold_out,
             [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
 
 
-def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs():
+def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     """As in a game whose prompt is always the same, and whose secret is a column."""
     train, held_out, *_ = records_of(*[
         {'prompt': ':', 'secret': i % 15, 'answer': f'{i}', 'held_out': i < 3} for i in range(45)])
     assert [record['secret'] for record in held_out] == [0, 1, 2]
     assert [record['secret'] for record in train] == 3 * list(range(3, 15))
+    out = capsys.readouterr().out
+    assert '6 lines to train on' in out and '36 lines to train on have a prompt that is held' in out
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
     cases = data.prompts('val', 9, 1, 0).cases(data.rows[-3:])
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
