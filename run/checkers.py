@@ -10,13 +10,16 @@ verify() of a data module, or in a reward of a config file.
 import functools
 import math
 import re
+import unicodedata
 
 WORD = r'[^\W\d_]+'         # letters of any alphabet
 
 
 def is_answer(completion, answer):
     """verify() of records: 1.0 if the completion is the answer, else 0.0. Nothing is no answer."""
-    return float(completion.strip() == answer.strip() != '')
+    # An e and an accent are the letter with that accent, and some tokenizers write one for the other.
+    said, right = [unicodedata.normalize('NFC', text).strip() for text in (completion, answer)]
+    return float(said == right != '')
 
 
 # ---- numbers, as people read them ----------------------------------------------------------------

@@ -98,8 +98,8 @@ def why_equal(first, run):
     limit = run.data.max_new_tokens
     if 'mean_reward' not in first:
         return "all are None"
-    if limit and first['mean_ended'] == 0:
-        why = f"no completion ended within max_new_tokens = {limit}; are answers longer?"
+    if limit and first['mean_ended'] < 0.1:
+        why = f"hardly a completion ended within max_new_tokens = {limit}; are answers longer?"
         return why + f" generation_config.json has other ends: {tok.ends}" * (len(tok.ends) > 1)
     if run.scorer.verify is is_answer and any('####' in case['answer'] for case in run.data.examples):
         return "`verify` compares whole answers; for `#### 34` use same_number(), docs/data.md"

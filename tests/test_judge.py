@@ -214,6 +214,10 @@ NUMBERS = {                 # a text, and its numbers as people read them
 }
 
 
+def test_an_answer_is_the_same_however_its_accents_are_written():
+    assert is_answer(' cafe\u0301', 'caf\u00e9') == 1 and is_answer('cafe', 'caf\u00e9') == 0
+
+
 @pytest.mark.parametrize('text', NUMBERS)
 def test_numbers_are_read_as_people_read_them(text):
     numbers = NUMBERS[text]

@@ -120,11 +120,12 @@ def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, 
 
 
 @pytest.mark.parametrize('line', [
-    "group_size=2.0", "group_size=True", "resume=1", "kl_beta='x'", "kl_beta=-0.1", "kl_beta=1e999"])
+    "group_size=2.0", "group_size=True", "resume=1", "kl_beta='x'", "kl_beta=-0.1", "kl_beta=1e999",
+    "group_size=10**400", "group_size=" + '1' * 400])
 def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
     name, _ = line.split('=')
     for word in (write('mine.py', line), f'--{line}'):
-        refused(f'{word}: {name}', configure, toy_knobs(), [word])
+        refused(f'{word:.80}: {name}', configure, toy_knobs(), [word])
 
 
 @pytest.mark.parametrize('word, nearest', [
@@ -297,7 +298,7 @@ def run_of(blank_kind='answer', limit=0, answer='ab', ends=(), **args):
     ('all are None', {}, {}),
     ("has other ends: ['<e>', '</s>']", {'mean_reward': 0, 'mean_ended': 0},
      {'folder': 'x', 'ends': ['<e>', '</s>'], 'limit': 3}),
-    ('no completion ended within max_new_tokens = 3', {'mean_reward': 0, 'mean_ended': 0},
+    ('hardly a completion ended within max_new_tokens = 3', {'mean_reward': 0, 'mean_ended': 0.05},
      {'limit': 3}),
     ('for `#### 34` use', {'mean_reward': 0, 'mean_ended': 1}, {'answer': '5+29=34 #### 34'}),
     ('or another model', {'mean_reward': 0, 'mean_ended': 1}, {'folder': 'x'}),
