@@ -1,6 +1,5 @@
-"""Countdown with a world: three digits, each once, make a number. After each of six attempts the
-world says whether it is too small (<), too large (>) or right (=): `3+5*6>5+6-3<3*5+6=` makes 21
-of 356. The texts are random attempts."""
+"""Countdown: three digits, each once, make a number. After each of six attempts the world says: it
+is too small (<), too large (>), right (=). `3+5*6>5+6-3<3*5+6=` makes 21 of 356."""
 import functools
 import itertools
 import random

@@ -81,6 +81,9 @@ def toy_repository():
     for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', FEW_GAMES), ('thoughts', FEW_THOUGHTS)):
         with open(REPOSITORY / f'data/{name}.py', 'a') as file:
             file.write(more)
+    for name, many, few in (('countdown', '* 20', '* 1'), ('guess', '20_000', '1_000')):
+        path = REPOSITORY / f'data/{name}.py'
+        path.write_text(path.read_text().replace(many, few))
     exec(FEW_GAMES, vars(data.cups))            # other modules import it
     (REPOSITORY / 'out').mkdir()
     texts = [f'{text} {i} {PROSE[2]}' for i in range(20) for text in PROSE]
