@@ -172,6 +172,10 @@ class Pretrained(Network):
             f"{self.args['folder']} has other logits here than in transformers (relative error "
             f"{error:.1g}), so it cannot be used")
 
+    def compile(self):
+        raise AssertionError("compile = True is for GPTs: torch compiles a network of transformers "
+                             "for longer than most runs take")
+
     def new_cache(self):
         return transformers.DynamicCache()
 

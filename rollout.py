@@ -562,13 +562,14 @@ def let_the_world_reply(prompts, sequences, n, column, unwritten):
     cases = prompts.cases(sequences)
     reply = by_name(prompts.reply, cases[0])
     rows, is_open = sequences.cpu(), unwritten.cpu()            # a GPU would wait in each line below
-    for i in n[unwritten[n, column:].any(1)].tolist():          # those that go on
+    room = is_open[:, column:].sum(1).tolist()
+    for i in filter(room.__getitem__, n.tolist()):              # those that go on
         try:
             said = reply(cases[i])
             if said is None:
                 continue
             text, done = said if type(said) is tuple else (said, False)
-            ids = prompts.tok.encode(text)[:int(is_open[i, column:].sum())]
+            ids = prompts.tok.encode(text)[:room[i]]
         except (Exception, SystemExit) as e:    # a function of yours can raise anything
             raise AssertionError(f"reply to {cases[i]['completion']!r:.60}: {e!r:.300}") from e
         stop = column + len(ids)

@@ -258,6 +258,10 @@ def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
         complete(judge, r.prompts)
 
 
+def test_to_compile_a_network_of_transformers_is_refused():
+    refused('compile = True is for GPTs', hf.Pretrained(folder_of('llama')).compile)
+
+
 def test_the_output_layer_works_in_float32_under_bfloat16():
     """Otherwise log-probabilities would be rounded to 8 bits."""
     model = hf.Pretrained(folder_of('llama'))
