@@ -18,7 +18,7 @@ import torch
 
 from run.checkers import checker, is_answer
 from rollout import Prompts
-from run.command import fail, fail_unknown
+from run.command import fail, fail_unknown, reading
 from run.machine import print0
 
 BLANK = '_'                 # a blank, as people type it and see it
@@ -123,7 +123,8 @@ def read_texts(dataset):
     else:
         module = runpy.run_path(path)
         assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
-        train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
+        with reading(f'what texts() of {path} returns'):    # expected: two lists
+            train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
         verify = module.get('verify')
         reply = module.get('reply')
         same = repr             # a game can have few tasks: all are in both lists, played otherwise
@@ -133,12 +134,10 @@ def read_texts(dataset):
     if kind == '.jsonl':
         prompts = {record['prompt'] for record in held_out}
         n_others = sum(record['prompt'] in prompts for record in train)
-        if len(train) < n_all:
+        if n_others or len(train) < n_all:
             print0(f"{dataset}: {n_all - len(train)} lines to train on have a prompt that is held "
-                   "out, and are left out")
-        if n_others:
-            print0(f"{dataset}: {n_others} lines to train on have a prompt that is held out, but "
-                   "another column: if it is no other task, as of a game, leave the column out")
+                   f"out, and are left out; {n_others} have one with another column, which is "
+                   "another task, as in a game (if it is not, leave the column out)")
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
@@ -147,6 +146,8 @@ def read_texts(dataset):
         verify = checker(train)
     elif verify is None and any(record['answer'].strip() for record in train + held_out):
         verify = is_answer
+        if dataset.endswith('.py'):             # its verify() may have another name
+            print0(f"{dataset} has no verify(): a completion is right if it is the answer")
     return train, held_out, verify, reply
 
 
@@ -175,11 +176,12 @@ def hold_out(texts):
 
 def check_blanks(texts, blank_kind, blank_low, blank_high):
     """Refuse blanks that the texts cannot have."""
-    is_text = type(texts[0]) is str
-    allowed = ('random', 'suffix') if is_text else ('random', 'answer', 'marked')
+    texts_are, allowed = 'pairs or records', ('random', 'answer', 'marked')
+    if type(texts[0]) is str:
+        texts_are, allowed = 'strings', ('random', 'suffix')
     assert blank_kind in allowed and blank_low <= blank_high <= 1, (
-        f"blank_kind = '{blank_kind}', blank_low = {blank_low}, blank_high = {blank_high}: for "
-        f"these texts expected one of {allowed}, and blank_low <= blank_high <= 1")
+        f"blank_kind = '{blank_kind}', blank_low = {blank_low}, blank_high = {blank_high}: the "
+        f"texts are {texts_are}: expected one of {allowed}, and blank_low <= blank_high <= 1")
 
 
 class Dataset:
@@ -300,12 +302,13 @@ class Dataset:
             assert n <= T, (
                 f"{example.get('line', self.tok.decode(prompt))!r:.60} needs {n} tokens; expected "
                 f"{T} or less")
+            assert any(blank) or self.blank_kind == 'random', (
+                f"{example.get('line', self.tok.decode(prompt))!r:.60} has no blank, nor an answer "
+                f"to be one (blank_kind = '{self.blank_kind}')")
             rows.append((prompt + answer + [self.tok.pad] * T)[:T])
             blanks.append((blank + [False] * T)[:T])
         self.rows = torch.tensor(rows)
         self.blank = torch.tensor(blanks)
-        assert self.blank.any() or self.blank_kind == 'random', (
-            f"blank_kind = '{self.blank_kind}': no text has a blank, or an answer to be one")
         self.examples = [example for *_, example in encoded]
 
     def typed_prompt(self, prompt, k, seed):

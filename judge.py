@@ -127,7 +127,10 @@ class Scorer:
                         f"expected None or a finite number, not {value}")
                     numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
-                of = '' if numbers is None else f" of {cases()[len(numbers)]['completion']!r:.60}"
+                of = ''
+                if numbers is not None:
+                    case = cases()[len(numbers)]
+                    of = f" of {case['completion']!r:.60}, prompt {case['prompt']!r:.60}"
                 hint = ' (a completion is a string here)' if 'string indices' in str(e) else ''
                 raise AssertionError(f"reward '{name}'{of}: {e!r:.300}{hint}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
@@ -139,8 +142,8 @@ class Scorer:
             return BUILT_IN[name](self, r).tolist()
         if name == 'verify':                    # it is asked about one completion at a time
             return map(by_name(self.verify, cases()[0]), cases())
-        lists = {PLURAL.get(column, column): [case[column] for case in cases()]
-                 for column in cases()[0]}
+        lists = {column: [case[column] for case in cases()] for column in cases()[0]}
+        lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name], lists)(lists)
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)

@@ -17,7 +17,7 @@ import filelock
 import torch
 import torch.nn.functional as F
 
-from dataset import Dataset, check_blanks, make_tokenizer, read_texts
+from dataset import Dataset, make_tokenizer, read_texts
 from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from rollout import complete
@@ -120,7 +120,6 @@ if __name__ == "__main__":
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)
-    check_blanks(train, blank_kind, blank_low, blank_high)
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:

@@ -441,17 +441,6 @@ def test_a_token_that_the_policy_gave_up_is_never_pushed_further_away():
 # ---- the loss: a whole step equals that of the slow loops ----------------------------------------
 
 
-def test_a_prompt_without_blanks_has_no_gradient_and_spoils_no_other(knobs):
-    """By sequence it counts as one of two."""
-    knobs(loss_norm='sequence')
-    r = two_sequences(0, 4)
-    z = torch.zeros(4, 3, requires_grad=True)               # all probabilities are 1/3
-    terms, _ = loss_of(z, r, torch.ones(1, 2))
-    close(terms['loss'], torch.tensor(-1.0))                # not NaN: A = 1, times a mean of ones
-    push, _, _ = torch.autograd.grad(-terms['loss'] / loss_divisor(r), z)[0].T
-    close(push, torch.full((4,), 1 / 8 * 2 / 3), atol=1e-6)
-
-
 def letters(completions):
     """A reward: how many a's there are."""
     return [text.count('a') for text in completions]

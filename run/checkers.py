@@ -43,10 +43,10 @@ def numbers_in(text):
         written = re.sub('[^-\\d./e+]', '', written.lower().replace('\N{MINUS SIGN}', '-'))
         top, _, bottom = written.partition('/')
         try:
-            number = int(top)                   # exact, however long
-        except ValueError:
+            number = int(top) / int(bottom) if bottom else int(top)     # exact, if it is whole
+        except (ValueError, OverflowError):
             number = float(top)
-        numbers.append(number / int(bottom) if bottom else number)
+        numbers.append(math.nan if math.isinf(number) else number)
     return numbers
 
 

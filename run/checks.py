@@ -20,7 +20,9 @@ def check_knobs(texts, verify, functions, *, blank_kind, blank_low, blank_high, 
     can_decide = n_fill_steps > 1 and likelihood == 'trajectory'
     assert fill_order != 'learned' or can_decide, (
         "a learned order decides in n_fill_steps > 1 passes, and an estimate has no decisions")
-    known = [*BUILT_IN, *functions]
+    assert 'texts' not in functions, "a file with texts() is a dataset: expected --dataset=FILE.py"
+    # the log and the printed groups have other columns of these names
+    known = [name for name in (*BUILT_IN, *functions) if name not in ('reward', 'advantage')]
     if verify:                                  # the dataset has answers or a checker
         known.append('verify')
     assert rewards, "rewards = {}: expected one or more"

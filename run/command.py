@@ -44,7 +44,7 @@ def reading(path):
 
 def fail_unknown(message, name, known):
     """Exit, and suggest known names that share about half of their letters."""
-    similar = difflib.get_close_matches(name, known, cutoff=0.5)
+    similar = difflib.get_close_matches(str(name), known, cutoff=0.5)
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
@@ -129,10 +129,14 @@ def configure(namespace, words):
                      f"{defaults[name]!r}")
             namespace[name] = value
     # After all words are read: a later one may have corrected an earlier one.
+    signatures = namespace.get('SIGNATURES', {})
     for name, choices in namespace.get('CHOICES', {}).items():
-        if namespace[name] not in choices:
-            check_function(name, namespace[name], choices, functions,
-                           namespace.get('SIGNATURES', {}))
+        value = namespace[name]
+        if value not in choices:
+            check_function(name, value, choices, functions, signatures)
+        elif name in signatures and value in functions:
+            fail(f"{name} = {value!r} is the script's own: expected another name for the function "
+                 f"{value}() of a config file")
     knobs = knobs_of(namespace)
     # A function of a file sees what those of the script see: its functions, and the knobs as they
     # are now. (What the file itself defines comes first.)

@@ -44,8 +44,8 @@ def make_networks(commands):
         command = [sys.executable, 'pretrain.py', *words]
         print('$', *command, flush=True)
         processes.append(subprocess.Popen(command, env=alone))
-    for process in processes:
-        process.wait()
+    if any([process.wait() for process in processes]):
+        sys.exit(1)                             # it has said why
 
 
 def open_networks(names, config, device):

@@ -33,7 +33,7 @@ class Progress:
     def expect(self, first, run):
         """Print what can be expected, if it is not much. first: the numbers of the first step."""
         start = self.means[0]
-        if 'eval/pass@4' in start and run.scorer.verify is not is_answer:
+        if 0 < start.get('eval/pass@4', 0) < 1 and run.scorer.verify is not is_answer:
             print0(f"pass@4 of the start is {start['eval/pass@4']:.3f}: try to beat that, too")
         if first['dead_groups'] > 0.9:
             print0("nine of ten groups teach nothing, because their rewards are equal:",
@@ -80,8 +80,8 @@ class Progress:
         names, index = np.unique(np.array(self.prompts)[is_known], return_inverse=True)
         n = len(names)
         assert n > 1, (
-            f"{n} of the held-out prompts have a {self.goal} and differ, and one has no standard "
-            "error: expected two or more (None is no value)")
+            f"expected a {self.goal} for two or more different held-out prompts, because one has no "
+            f"standard error; found {n} (None is no value)")
         # A prompt that is held out several times is one observation, not several: what its gaps
         # have in common must not look as if it had been found again and again. So they are added
         # before they are squared. (If all prompts differ, this is std / sqrt(P).)
@@ -103,9 +103,9 @@ def why_equal(first, run):
         return why + f" generation_config.json has other ends: {tok.ends}" * (len(tok.ends) > 1)
     if run.scorer.verify is is_answer and any('####' in case['answer'] for case in run.data.examples):
         return "`verify` compares whole answers; for `#### 34` use same_number(), docs/data.md"
-    return "if nothing right is sampled, " + (
+    return f"if nothing right is sampled (mean_reward {first['mean_reward']:.3f}), " + (
         "take easier prompts, or another model" if 'folder' in run.policy.args else
-        "pretrain more (or less, if the held-out loss rose)")
+        "pretrain more, on texts of which some pass (or less, if the held-out loss rose)")
 
 
 def first_group(micro_step, advantages):

@@ -117,7 +117,7 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     assert [record['secret'] for record in held_out] == [0, 1, 2]
     assert [record['secret'] for record in train] == 3 * list(range(3, 15))
     out = capsys.readouterr().out
-    assert '6 lines to train on' in out and '36 lines to train on have a prompt that is held' in out
+    assert ' 6 lines to train on' in out and '; 36 have one with another column' in out
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
     cases = data.prompts('val', 9, 1, 0).cases(data.rows[-3:])
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
@@ -159,6 +159,12 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     assert read_texts('mine.py') == ([{'prompt': 'a=', 'answer': 'b'}],
                                      [{'prompt': 'a_', 'answer': 'b'}], verify, None)
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
+
+
+@pytest.mark.parametrize('returned', ["[('a', 'b')] * 3", "[('a',)], [('b',)]", "[1], [2]", "None"])
+def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
+    write('mine.py', f'texts = lambda: ({returned})')
+    refused('what texts() of mine.py returns', read_texts.__wrapped__, 'mine.py')
 
 
 @pytest.mark.parametrize('line, words', [
@@ -300,13 +306,14 @@ def test_a_marked_prompt_with_another_answer_is_named(prompt, answer):
 
 
 @pytest.mark.parametrize('blank_kind', ['answer', 'marked'])
-def test_texts_without_a_blank_are_refused_if_blanks_are_filled(blank_kind):
+def test_a_text_without_a_blank_is_refused_if_blanks_are_filled(blank_kind):
     for blank in ('_', ''):
-        pairs = [('ab', ''), ('ab', blank) if blank_kind == 'answer' else (f'ab{blank}', '')]
+        pair = ('ab', blank) if blank_kind == 'answer' else (f'ab{blank}', '')
+        pairs = [('a', 'b') if blank_kind == 'answer' else ('_', ''), pair]
         if blank:
             assert toy_data(*pairs, blank_kind=blank_kind, tok=Tokenizer('char', 'ab_')).blank.any()
         else:
-            refused('no text has a blank', toy_data, *pairs, blank_kind=blank_kind)
+            refused('has no blank', toy_data, *pairs, blank_kind=blank_kind)
 
 
 def test_rewards_see_the_prompt_and_the_answer_of_the_file_not_decoded_ids():

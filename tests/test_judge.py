@@ -112,13 +112,14 @@ def whole(ended):
 def rollout_of_records():
     """A Rollout of two prompts, 3 completions each; the records have the column `level`."""
     records = [{'prompt': 'ab', 'answer': 'b', 'level': 1},
-               {'prompt': 'a', 'answer': '', 'level': 4}]
+               {'prompt': 'a', 'answer': '', 'level': 4, 'prompts': 'x'}]    # rewards get ours
     data = Dataset(records, records, Tokenizer('char', 'abcd'), True, 6, blank_kind='answer')
     return complete(tiny(causal=True), data.prompts('val', 2, 3, 1))
 
 
 def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout_of_records):
-    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole}
+    functions = {'right': right, 'short': short, 'easy': easy, 'whole': whole,
+                 'prompts_of': lambda prompts: list(map(len, prompts))}
     scorer = Scorer(verify=is_answer, functions=functions)
     scores = scorer.score(['verify', *functions], rollout_of_records)
     for n, case in enumerate(rollout_of_records.cases()):
@@ -127,7 +128,8 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
         is_right = completion == answer
         values = [values.flatten()[n] for values in scores.values()]
         ids = rollout_of_records.sequences[n, rollout_of_records.is_sampled[n]]
-        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids]
+        assert values == [is_right and answer != '', is_right, -len(completion), 2 / level, 0 in ids,
+                          len(case['prompt'])]
 
 
 FAILURES = {                # of a function of a whole list, that can name no completion
@@ -160,9 +162,10 @@ def test_a_value_that_is_no_finite_number_is_named_with_its_completion(value, ro
 
     functions = {'mine': lambda prompts: values, 'array': lambda prompts: np.array(values, object)}
     scorer = Scorer(verify=verify, functions=functions)
-    completion = rollout_of_records.cases()[2]['completion']
+    case = rollout_of_records.cases()[2]
+    of = f"{case['completion']!r}, prompt {case['prompt']!r}"
     for name in ('verify', *functions):
-        refused(f"reward '{name}' of {completion!r}: ", scorer.score, [name], rollout_of_records)
+        refused(f"reward '{name}' of {of}: ", scorer.score, [name], rollout_of_records)
     assert len(list(left)) == 3                 # the checker was not asked again
 
 
@@ -195,7 +198,6 @@ def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
     assert Scorer(verify=right, functions=mine).goal({'judge': 1.0}) == 'verify'
     assert Scorer(verify=right, functions=mine).goal({'mine': 1.0}) == 'reward'
     assert Scorer().goal({'judge': 1.0}) == 'reward'
-    assert Scorer(functions={'reward': right}).goal({'reward': 1.0}) == 'reward'    # as TRL does
 
 
 # ---- checkers ------------------------------------------------------------------------------------
@@ -233,6 +235,11 @@ def test_numbers_are_read_as_people_read_them(text):
     ('12345678901234567890', '12345678901234567891', 0)])
 def test_two_texts_have_the_same_number_if_they_end_with_it(completion, answer, score):
     assert same_number(completion, answer) == score
+
+
+@pytest.mark.parametrize('text', ['9' * 5000, '9' * 310 + '/7'])
+def test_a_number_that_is_too_long_to_read_equals_none(text):
+    assert same_number(text, text) == 0
 
 
 # ---- words and numbers for people ----------------------------------------------------------------

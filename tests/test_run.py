@@ -111,9 +111,12 @@ def toy_rule():
 @pytest.mark.parametrize('words, expected', [
     (['--adv_norm=sdt'], "not 'sdt'; similar names: ['std'"),
     (['rule.py', '--adv_norm=median'], "similar names: ['medians'"),
-    (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)')])
+    (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)'),
+    # it may be a copy of ours that was changed, so which one is meant?
+    (['rule.py', '--adv_norm=none'], 'expected another name for the function none()')])
 def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, expected):
-    write('rule.py', 'def medians(reward, scores):\n    pass\ndef three(a, b, c):\n    pass')
+    write('rule.py', 'def medians(reward, scores):\n    pass\ndef three(a, b, c):\n    pass\n'
+          'def none(reward, scores):\n    pass')
     refused(expected, configure, toy_rule(), words)
     config, _ = configure(toy_rule(), ['rule.py', '--adv_norm=medians'])
     assert config['adv_norm'] == 'medians'
