@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from run.checkers import checker, is_answer
 from rollout import Prompts
 from run.command import fail, fail_unknown, reading
 from run.machine import print0
@@ -142,12 +141,6 @@ def read_texts(dataset):
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
         "true and false, which chooses them")
-    if verify is None and type(train[0]) is str:
-        verify = checker(train)
-    elif verify is None and any(record['answer'].strip() for record in train + held_out):
-        verify = is_answer
-        if dataset.endswith('.py'):             # its verify() may have another name
-            print0(f"{dataset} has no verify(): a completion is right if it is the answer")
     return train, held_out, verify, reply
 
 
@@ -192,23 +185,19 @@ class Dataset:
     the blanks of records. (Blanks that are 'random' or a 'suffix' are drawn anew for each step
     instead.) examples: a dict for each row, with what rewards can ask for."""
 
-    def __init__(self, train, held_out, tok, causal, block_size=0, *, max_new_tokens=0,
-                 chat_template=False, n_fill_steps=1, fill_order='random', likelihood='trajectory',
-                 epochs=1, blank_kind='random', blank_low=0.2, blank_high=0.6, blank_span=1,
-                 reply=None, **other_knobs):
+    def __init__(self, train, held_out, tok, causal, block_size=0, *, reply=None, n_more=0,
+                 max_new_tokens=0, chat_template=False, blank_kind='random', blank_low=0.2,
+                 blank_high=0.6, blank_span=1, **other_knobs):
         """train, held_out: lists of texts, see read_texts(). causal: prompts are continued from
         left to right. block_size: the largest T; 0: 1024 tokens for records, 64 for running text.
-        reply: what a world says. The rest are knobs of a script, which hands over all that it has.
-        """
+        reply: what a world says. n_more: numbers in Prompts.more_uniforms for each token. The rest
+        are knobs of a script, which hands over all that it has."""
         self.tok = tok
         self.reply = reply
         self.causal = causal
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
-        self.fill_order = fill_order
-        # random numbers of each token besides those that sample it, see Prompts
-        self.n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
-        self.n_masks = 2 * epochs if likelihood != 'trajectory' else 0
+        self.n_more = n_more
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
         check_blanks(train, blank_kind, blank_low, blank_high)
@@ -287,7 +276,7 @@ class Dataset:
             # a completion is the whole text, so the answer is, too
             example['answer'] = tok.decode((prompt + answer)[:-1])
         if self.blank_kind != 'marked' and not self.causal:
-            del example['prompt']               # Prompts.cases() makes it, and shows the blanks
+            del example['prompt']               # cases() makes it, and shows the blanks
         return prompt, answer, blank, example
 
     def make_rows(self, encoded):
@@ -348,19 +337,46 @@ class Dataset:
             stop = first + (self.max_new_tokens or self.block_size)
             blank = (at >= first) & (at < stop)
             tokens = tokens.masked_fill(at >= stop, tok.pad)
+
         # Drawn as (k, n, T), so that a larger group_size adds completions and changes none. The
         # order of the blanks has numbers of its own: it does not depend on those that sample.
         def draw(name, *shape):
             rng = rng_for(seed, f'{split} {name}', step)
             return torch.from_numpy(rng.random((*shape, *tokens.shape), np.float32))
 
-        order = draw('order')
-        if self.fill_order == 'left':
-            order = order.sort(1).values        # keys that rise from left to right
-        return Prompts(tokens, blank, draw('samples', k).transpose(0, 1), order,
-                       draw('more', k, self.n_decisions).permute(2, 0, 1, 3),
-                       draw('more', k, self.n_masks).permute(2, 0, 1, 3), row, self.examples,
-                       tok, self.causal, self.reply)
+        return Prompts(tokens, blank, draw('samples', k).transpose(0, 1), draw('order'),
+                       draw('more', k, self.n_more).permute(2, 0, 1, 3), row, self)
+
+    def cases(self, prompts, sequences, numbers):
+        """Return a list of dicts, one for each of sequences (N, T): its 'prompt' and 'completion',
+        the whole 'text', and the answer and other columns of its record. numbers: of N completions
+        of these Prompts, counted from 0, k of each prompt.
+
+        causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
+        text, and its prompt has BLANK in the blanks."""
+        tok = self.tok
+        shown = prompts.tokens.masked_fill(prompts.blank, tok.blank_id).tolist()
+        rows = prompts.row.tolist()
+
+        @functools.cache
+        def prompt_of(b):                       # its case, and where its completions start
+            if not self.causal:
+                return {'prompt': tok.text_of(shown[b])} | self.examples[rows[b]], 0
+            start = shown[b].index(tok.blank_id)
+            # (An eos in a prompt separates paragraphs. The prompt of a record, if it has one, is the
+            # text itself, without a chat template.)
+            return {'prompt': tok.decode(shown[b][:start])} | self.examples[rows[b]], start
+
+        cases = []
+        for number, ids in zip(numbers, sequences.tolist()):
+            case, start = prompt_of(number // prompts.k)
+            if self.causal:
+                completion = tok.completion_of(ids[start:])
+                text = case['prompt'] + completion
+            else:
+                completion = text = tok.text_of(ids)
+            cases.append(case | {'completion': completion, 'text': text})
+        return cases
 
 
 def random_blanks(may_be_blank, rng, suffix, low, high, span):

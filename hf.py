@@ -162,7 +162,7 @@ class Pretrained(Network):
             # logits at every position, and few of them are needed. So what its network calls logits
             # are features from here on, and logits() below calls the layer.
             self.head.forward = lambda x: x
-            ours = self.logits(self(both, copies=2)[0, :len(ids)])
+            ours = self.logits(self(both, start=4)[0, :len(ids)])
         torch.set_float32_matmul_precision(precision)
         if self.causal:                         # those at a token are about the next one
             theirs = theirs[:-1]

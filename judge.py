@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import NUMBERS_AT_ONCE
-from rollout import by_name, distinct_rows
+from run.batching import NUMBERS_AT_ONCE, distinct_rows
+from run.checkers import checker, is_answer
+from run.command import by_name, fail_unknown
+from run.machine import print0
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -28,9 +30,9 @@ def judge_sequences(judge, sequences, where):
     if not judge.has_bos:       # then the first token has no probability, and does not count
         where = where.clone()
         where[:, 0] = False
-    unique, index = distinct_rows(sequences)                # unique[index] equals sequences
+    first, index = distinct_rows(sequences)
     # A token counts as 4096 numbers, and at least one sequence is scored at a time.
-    parts = unique.split(1 + NUMBERS_AT_ONCE // 4096 // unique.size(1))
+    parts = sequences[first].split(1 + NUMBERS_AT_ONCE // 4096 // sequences.size(1))
     score = classify if judge.is_classifier else token_logp
     scores = torch.cat([score(judge, part) for part in parts])[index]           # (N,) or (N, T)
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
@@ -60,7 +62,7 @@ def classify(judge, sequences):
 def judged(scorer, r):
     """What the judge says. A classifier reads whole sequences. A likelihood is that of all tokens,
     or, if the generator is causal, of those of the completion."""
-    where = r.is_sampled if r.prompts.causal else r.sequences != scorer.judge.pad_id
+    where = r.is_sampled if r.prompts.data.causal else r.sequences != scorer.judge.pad_id
     return judge_sequences(scorer.judge, r.sequences, where)
 
 
@@ -87,7 +89,7 @@ BUILT_IN = {
     'kl': kl,
     'tokens': lambda scorer, r: r.lengths,      # number of sampled tokens
     # that filled the blanks (from left to right each token is one); weight < 0
-    'passes': lambda scorer, r: r.lengths if r.prompts.causal else r.pass_of.amax(1) + 1,
+    'passes': lambda scorer, r: r.lengths if r.prompts.data.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
     # how often the policy began to write: after its prompt, and after each word of a world
@@ -141,10 +143,10 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r).tolist()
         if name == 'verify':                    # it is asked about one completion at a time
-            return map(by_name(self.verify, cases()[0]), cases())
+            return map(by_name(self.verify), cases())
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
-        values = by_name(self.functions[name], lists)(lists)
+        values = by_name(self.functions[name])(lists)
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
@@ -155,3 +157,32 @@ class Scorer:
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
+
+
+def verifier_of(dataset, texts, verify):
+    """Return verify() of a dataset, or what takes its place: of running text, whether its words are
+    known; of records, whether a completion is the answer; None if there are no answers."""
+    if verify:
+        return verify
+    if type(texts[0]) is str:
+        return checker(texts)
+    if not any(record['answer'].strip() for record in texts):
+        return None
+    if dataset.endswith('.py'):                 # its verify() may have another name
+        print0(f"{dataset} has no verify(): a completion is right if it is the answer")
+    return is_answer
+
+
+def check_rewards(rewards, verify, functions):
+    """Refuse rewards {name: weight} that nobody can compute."""
+    # the log and the printed groups have other columns of these names
+    known = [name for name in (*BUILT_IN, *functions) if name not in ('reward', 'advantage')]
+    if verify:                                  # the dataset has answers or a checker
+        known.append('verify')
+    assert rewards, "rewards = {}: expected one or more"
+    for name, weight in rewards.items():
+        if known.count(name) != 1:
+            fail_unknown(f'rewards: expected some of {known}, each with one meaning, not', name,
+                         known)
+        assert type(weight) in (int, float) and abs(weight) < 1e9, (
+            f"rewards: expected a number as the weight of {name}, not {weight!r}")

@@ -4,27 +4,30 @@ from left to right (which is also a likelihood judge), or a classifier.
     python pretrain.py config/networks/generator_arithmetic.py --max_iters=1500 --out=out/longer.pt
     python train_grpo.py --generator=out/longer.pt
 
-The config file of a network is its recipe. train_grpo.py calls open_networks() of run/networks.py,
-which runs this script for recipes whose network does not exist yet. This file reads downwards:
-knobs; the loss; the run.
+The config file of a network is its recipe: it describes a network, and if that does not exist yet,
+train_grpo.py makes it by this script. This file reads downwards: knobs; the networks of a run; the
+loss; the run.
 """
 import os
+import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import filelock
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
-from dataset import Dataset, make_tokenizer, read_texts
-from judge import Scorer, classify
+from dataset import Dataset, Tokenizer, make_tokenizer, read_texts
+from fill import fill
+from judge import Scorer, classify, verifier_of
 from model import GPT, get_lr, make_optimizers, optimizer_step
-from rollout import complete
-from run.command import configure
-from run.folder import on_signal, save_checkpoint, stop
-from run.machine import as_numbers, init_device, print_line, use_threads
-from run.networks import open_networks
+from run.command import configure, knobs_of, reading
+from run.folder import check_exists, load_checkpoint, on_signal, save_checkpoint, stop
+from run.machine import (as_numbers, init_device, n_ranks, print_line, rank, use_threads)
+from write import write
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
 out = 'out/network.pt'      # new checkpoint to write; a run names those of its recipes itself
@@ -71,6 +74,93 @@ CHOICES = {
                     range(1, 1_000_000_000)),
 }
 
+DEFAULTS = knobs_of(globals())
+
+
+# ---- the networks of a run: checkpoints, folders of transformers, and recipes --------------------
+
+
+def read_recipe(recipe, config):
+    """Return the path of the network that a recipe makes for a run with these knobs, such as
+    out/generator_arithmetic-41891b9f.pt, and the words for pretrain.py that make it. The number is
+    a checksum of the network's knobs and texts, so others make another network. (After an edit of a
+    script delete the networks.)"""
+    # The recipe comes after what it gets from the run, so what it sets itself wins.
+    words = [f"--dataset={config['dataset']}", recipe]
+    if config['blank_kind'] == 'marked':
+        words.insert(1, '--blank_kind=marked')
+    script = {'CHOICES': CHOICES, '__file__': __file__}
+    knobs, functions = configure(DEFAULTS | script, words)
+    assert not functions, f"{recipe} has functions: expected a recipe, see config/networks/"
+    depends_on = [knobs, read_texts(knobs['dataset'])[:2]]
+    if knobs['against'].endswith('.py'):        # a classifier depends on the recipe of its filler
+        depends_on.append(read_recipe(knobs['against'], knobs))
+    path = f'out/{Path(recipe).stem}-{zlib.crc32(repr(depends_on).encode()):08x}.pt'
+    return path, [*words, f'--out={path}']
+
+
+def make_networks(commands):
+    """Run pretrain.py with the words of each command, side by side: one after the other they would
+    make the first run of config/grpo_config.py 1.3 times as long."""
+    # none of them is a rank of this run
+    alone = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
+    processes = []
+    for words in commands:
+        command = [sys.executable, 'pretrain.py', *words]
+        print('$', *command, flush=True)
+        processes.append(subprocess.Popen(command, env=alone))
+    if any([process.wait() for process in processes]):
+        sys.exit(1)                             # it has said why
+
+
+def open_networks(names, config, device):
+    """Return the paths of the networks in names, their tokenizer, and the networks. A name is a
+    checkpoint or a folder, or a recipe, whose network is made if it does not exist yet. config:
+    knobs of a run. Of several ranks, the first makes networks while the others wait."""
+    paths = []
+    missing = []                                # the commands that make them
+    for path in names:
+        if path.endswith('.py'):
+            path, words = read_recipe(path, config)
+            if not os.path.exists(path):
+                missing.append(words)
+        else:                                   # before anything is made
+            check_exists(path)
+        paths.append(path)
+    assert not missing or not config.get('resume'), (
+        f"there is no {paths} (is something new in the recipe, or in the dataset?); --resume and "
+        "sample.py train no network")
+    if rank() == 0:
+        make_networks(missing)
+    if n_ranks() > 1:
+        dist.barrier()
+    networks, tokenizers = zip(*[load_network(path, device) for path in paths])
+    assert all(tok.vocabulary == tokenizers[0].vocabulary for tok in tokenizers), (
+        f"{paths}: expected one vocabulary, see the knob tokenizer in pretrain.py")
+    use_threads(networks[0])
+    return paths, tokenizers[0], networks
+
+
+def load_network(path, device='cpu'):
+    """Return the network of a checkpoint or folder, and its tokenizer; see load_checkpoint()."""
+    checkpoint = load_checkpoint(path)
+    args = checkpoint['model_args']
+    with reading(path):
+        if 'folder' in args:
+            from hf import Pretrained
+            network = Pretrained(**args)
+            tok = network.tok
+        else:
+            network = GPT(**args)
+            tok = Tokenizer(**checkpoint['vocabulary'])
+        # A run of a pretrained model keeps the folder's name and weights of its own; a folder
+        # alone brings its weights itself.
+        if 'model' in checkpoint:
+            if 'order.weight' in checkpoint['model']:
+                network.decide_order(1)         # its bias is loaded, too
+            network.load_state_dict(checkpoint['model'])
+    return network.to(device), tok
+
 
 # ---- the loss ------------------------------------------------------------------------------------
 
@@ -103,6 +193,11 @@ def loss_of(network, data, filler, split, n, step):
     return F.cross_entropy(network.logits(network(inputs)[where]), tokens[where])
 
 
+def complete(network, prompts, **more):
+    """Return a Rollout of these Prompts, by the network's way. more: arguments of write() or fill()."""
+    return (write if network.causal else fill)(network, prompts, **more)
+
+
 # ---- the run -------------------------------------------------------------------------------------
 
 
@@ -120,6 +215,7 @@ if __name__ == "__main__":
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)
+    verify = verifier_of(dataset, train + held_out, verify)
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:

@@ -16,11 +16,12 @@ import sys
 
 import train_grpo as grpo
 from judge import BUILT_IN
+from pretrain import load_network
 from run.command import configure
 from run.folder import load_checkpoint, on_signal, stop
 from run.machine import print_line
-from run.networks import load_network
-from run.progress import Progress, samples_of, show_group
+from run.progress import Progress
+from run.samples import samples_of, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
@@ -75,7 +76,7 @@ if __name__ == "__main__":
             # one prompt at a time, so that its completions before and after stand together
             r = grpo.act(network, prompts[[b]])
             if 'kl' in names:
-                grpo.look_back(r, network, run.scorer.reference)
+                r.stats_old = grpo.stats_now(r, network, run.scorer.reference)
             show_group(label, samples_of(r, run.scorer.score(names, r)))
         print()
     if not prompt:

@@ -28,13 +28,14 @@ import pytest
 import torch
 from torch import nn
 
-import rollout
+import run.batching
 import train_grpo
-from dataset import Tokenizer
+from dataset import Dataset, Tokenizer
 from judge import Scorer
 from model import GPT, make_optimizers
-from rollout import (Prompts, Rollout, TokenStats, distinct_rows, draw, kept_set, log_probs,
-                     stats_of, token_stats)
+from rollout import (Prompts, Rollout, TokenStats, draw, kept_set, log_probs, states_of, stats_of,
+                     token_stats)
+from run.batching import distinct_rows
 from run.command import configure
 from train_grpo import (act, collect, dead_groups, evaluate, group_advantages,
                         grpo_loss, k3, learn, loss_divisor)
@@ -56,9 +57,9 @@ def knobs(monkeypatch):
         if files:
             everything = dict(vars(train_grpo))
             values, functions = configure(everything, [*files, values])
-            for knob in train_grpo.SIGNATURES:
+            for knob in train_grpo.RULES:
                 if values[knob] in functions:
-                    monkeypatch.setitem(train_grpo.RULES, values[knob], functions[values[knob]])
+                    monkeypatch.setattr(train_grpo.rules, knob, functions[values[knob]])
         for name, value in values.items():
             monkeypatch.setattr(train_grpo, name, value)
 
@@ -105,6 +106,14 @@ def network(seed=0, bias=-0.14, **more):
     return model
 
 
+def toy_data(causal=False, P=4, tok=TOK, reply=None, **columns):
+    """Return what Prompts of P rows need of a Dataset. columns: lists of P values."""
+    data = Dataset.__new__(Dataset)
+    examples = [dict(zip(columns, values)) for values in zip(*columns.values())] or [{}] * P
+    vars(data).update(tok=tok, causal=causal, reply=reply, examples=examples)
+    return data
+
+
 def toy_prompts(causal=False, P=4, k=3, seed=1):
     """Return Prompts of six positions and five ids, with 1, 2, 3, 4, 1, ... blanks: anywhere, or at
     the end if causal. The last position is padding; of the third prompt the last two are, which can
@@ -122,20 +131,20 @@ def toy_prompts(causal=False, P=4, k=3, seed=1):
     tokens[2, 4] = TOK.pad
     uniforms = torch.rand(P, k, 6).double()
     return Prompts(tokens, blank, uniforms, torch.rand(P, 6),
-                   *[torch.zeros(P, k, 0, 6)] * 2, torch.arange(P), [{}] * P, TOK, causal)
+                   torch.zeros(P, k, 0, 6), torch.arange(P), toy_data(causal, P))
 
 
 def rollout_of(ids):
     """Return a Rollout of M sampled ids by hand: sequences of one token."""
     ids = ids[:, None]
-    return Rollout(None, ids, 0 * ids, torch.zeros(ids.shape), None, ids)
+    return Rollout(None, ids, 0 * ids, torch.zeros(ids.shape))
 
 
 def two_sequences(*lengths):
     """Return a Rollout of two sequences by hand, of so many sampled tokens. Each token is id 0."""
     pass_of = -(torch.arange(4) >= torch.tensor(lengths)[:, None]).long()       # 0 or -1
     prompts = SimpleNamespace(blank=torch.ones(1, 4), k=2)
-    return Rollout(prompts, torch.zeros(2, 4).long(), pass_of, torch.zeros(2, 4), None, pass_of)
+    return Rollout(prompts, torch.zeros(2, 4).long(), pass_of, torch.zeros(2, 4))
 
 
 def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
@@ -143,7 +152,7 @@ def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     actions = r.sequences[r.is_sampled]                                         # (M,)
     zeros = torch.zeros(r.sequences.shape, dtype=z.dtype)
     stats = TokenStats(*[zeros.masked_scatter(r.is_sampled, values) for values in stats_of(
-        z, torch.arange(len(z)), actions, z_ref, r.kept, train_grpo.temperature)])
+        z, actions, z_ref, r.kept, train_grpo.temperature)])
     if logp_old is not None:
         r.stats_old = stats._replace(logp=logp_old)
     return grpo_loss(stats, r, advantages, beta)
@@ -178,12 +187,14 @@ def slow_choice(model, prompts, b, j, state, i, greedy):
     x = model(state[None])[0]
     if train_grpo.fill_order == 'learned':
         chance = model.order_scores(x).sigmoid()
-        now = [t for t in is_open if prompts.order_uniforms[b, j, i, t] < chance[t]]
+        now = [t for t in is_open if prompts.more_uniforms[b, j, i, t] < chance[t]]
         if greedy:
             best = max(is_open, key=lambda t: chance[t])
             now = [t for t in is_open if chance[t] > 0.5 or t == best]
         return now, {t: (chance[t] if t in now else 1 - chance[t]).log() for t in is_open}
     key = prompts.order[b]
+    if train_grpo.fill_order == 'left':
+        key = range(len(state))
     if train_grpo.fill_order == 'confident':
         key = -model.logits(x).softmax(1).amax(1)
     n_blanks = int(prompts.blank[b].sum())
@@ -309,7 +320,7 @@ def test_of_several_rewards_each_counts_where_it_applies(knobs):
 def test_a_rule_that_forgets_missing_rewards_is_refused(knobs, monkeypatch):
     knobs(adv_norm='mine', rewards={'mine': 1.0}, batch_size=4)
     scorer = Scorer(functions={'mine': lambda completions: [None] + 15 * [1.0]})
-    monkeypatch.setitem(train_grpo.RULES, 'mine',
+    monkeypatch.setattr(train_grpo.rules, 'adv_norm',
                         lambda reward, scores: reward - reward.mean(1, keepdim=True))
     with pytest.raises(AssertionError, match='expected NaN where a reward is missing'):
         collect(tiny(), scorer, toy_prompts(k=4))
@@ -499,7 +510,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     knobs(grad_clip=0.0, rewards={'letters': 1.0} if dead else {'letters': 1.0, 'kl': -0.5})
     knobs(**case)
     if 'filtered' in name:                      # logits of two tokens at a time
-        monkeypatch.setattr(rollout, 'NUMBERS_AT_ONCE', 14)
+        monkeypatch.setattr(run.batching, 'NUMBERS_AT_ONCE', 14)
     kl_weight = train_grpo.rewards.get('kl', 0.0)
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
@@ -523,21 +534,18 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     close(advantages, group_advantages(scores['reward']))
 
     # Learn: each update of an epoch uses its own share of the prompts.
-    logps = [slow_logp(by_hand, c).detach() for _, tokens, _ in completions for c in tokens]
+    # The log has means over the tokens that learn, however they are cut into micro-steps.
+    learns = advantages.any(1) | (beta > 0) | (train_grpo.entropy_coef > 0)
+    logps = [slow_logp(by_hand, c).detach() for n, (_, tokens, _) in enumerate(completions)
+             if learns[n // 3] for c in tokens]
     entropy = -sum(logp.exp() @ logp for logp in logps) / len(logps)    # a token, whatever the norm
     size = 4 // train_grpo.mini_batches
-    # The log has means over what learns: not over dead groups, but a micro-step has one at least.
-    learns = advantages.any(1) | (beta > 0) | (train_grpo.entropy_coef > 0)
-    for micro_step in learns.split(train_grpo.batch_size):
-        micro_step[0] |= not micro_step.any()
-    n_tokens = torch.tensor([len(tokens) for _, tokens, _ in completions]).view(4, 3).sum(1)
     losses, norms = [], []
     for first in list(range(0, 4, size)) * train_grpo.epochs:
         part = slice(first, first + size)
         loss = slow_loss(by_hand, reference, completions[3 * first:][:3 * size], advantages[part],
                          beta, 3 * prompts.blank[part].sum())
-        n = n_tokens[part]
-        losses.append(loss.detach() * (n.sum() / n[learns[part]].sum() if dead else 1))
+        losses.append(loss.detach())
         sgd_by_hand.zero_grad()
         loss.backward()
         norms.append(nn.utils.get_total_norm([p.grad for p in by_hand.parameters()]))
@@ -545,7 +553,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
     close(metrics['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
     close(metrics['grad_norm'], torch.stack(norms).mean(), atol=1e-5)
-    if not dead and len(losses) == 1:
+    if len(losses) == 1:
         close(metrics['entropy'].double(), entropy, atol=1e-5)
     assert dead or (metrics['clip_frac'] > 0) == (len(losses) > 1)
     assert metrics['sampler_gap'].abs() < 1e-9  # also after several updates
@@ -564,8 +572,7 @@ def everything(policy, order):
     uniforms = (1 - 1e-6) * ids.double()        # 0 draws id 0, and nearly 1 draws id 1
     prompts = Prompts(tokens, tokens == 0, uniforms[groups],
                       torch.tensor(order).expand(len(groups), 3),
-                      *[torch.zeros(len(groups), 2, 0, 3)] * 2,
-                      groups[:, 0], [{}] * 8, TOK, False)
+                      torch.zeros(len(groups), 2, 0, 3), groups[:, 0], toy_data())
     outcomes = [slow_completion(policy, prompts, 8 * i, 0)[1] for i in range(8)]
     logp = torch.stack([sum(c.logp for c in tokens) for tokens in outcomes])
     chance = logp[groups].sum(1, keepdim=True).exp().detach()
@@ -575,6 +582,7 @@ def everything(policy, order):
 ROLLOUTS = {
     'one pass': {'temperature': 0.8},
     'two passes': {'n_fill_steps': 2, 'top_k': 4, 'top_p': 0.7},
+    'from left to right, three passes': {'fill_order': 'left', 'n_fill_steps': 3},
     'three passes, greedy': {'greedy': True, 'n_fill_steps': 3},
     'five passes, the last is empty': {'n_fill_steps': 5},
     'causal': {'causal': True, 'temperature': 0.8, 'top_k': 4, 'top_p': 0.7},
@@ -597,7 +605,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
     knobs(**case)
     policy = network(causal=causal)
     prompts = toy_prompts(causal, P=9, k=8)
-    prompts.order_uniforms = torch.rand(9, 8, 5, 6).double()
+    prompts.more_uniforms = torch.rand(9, 8, 5, 6).double()
     prompts.blank[3] &= causal
     sizes = []
     policy.embed.register_forward_hook(lambda embed, inputs, x: sizes.append(len(x)))
@@ -616,10 +624,10 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
             for t, logp in [(c.t, c.logp) for c in tokens] + decisions:
                 expected[n, t] += logp.detach()
         with torch.no_grad():
-            close(token_stats(r, policy, None, train_grpo.temperature).logp, expected)
+            close(token_stats(r, policy).logp, expected)
         close(r.logp_sampled, expected)
     assert causal or all(r.pass_of[place] == c.i for place, c in slow.items())
-    states, state_of = r.states(policy)         # state_of (I, N); the first one has all if causal
+    states, state_of = states_of(r, policy)        # state_of (I, N); the first one has all if causal
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
         state = states[state_of[0 if causal else r.pass_of[n, t], n], :stop]
@@ -632,12 +640,13 @@ def test_distinct_rows_equal_a_slow_loop():
     x = torch.randint(3, (5, 40, 3)) * 25_000   # ids of a large vocabulary
     is_used = torch.rand(5, 40) < 0.8
     for used in (is_used, None):
-        rows, number = distinct_rows(x, used)
+        first, number = distinct_rows(x, used)
+        rows = x.flatten(0, 1)[first]
         if used is None:
             used = is_used | True
         expected = set(map(tuple, x[used].tolist()))
         assert len(rows) == len(expected) and set(map(tuple, rows.tolist())) == expected
-        assert rows[number[used]].equal(x[used]) and not number[~used].any()
+        assert rows[number[used]].equal(x[used])
 
 
 @pytest.mark.parametrize('order', [
@@ -698,10 +707,9 @@ def test_a_policy_learns_the_letter_that_a_toy_reward_likes(causal, kl_beta, kno
 
 def toy_run(causal, goal, **more):
     """Return what evaluate() needs of a Run. Its held-out prompts are toy prompts."""
-    def prompts(split, n, k, seed):
-        assert split == 'val'
-        return toy_prompts(causal, n, k, seed)
-    return SimpleNamespace(data=SimpleNamespace(prompts=prompts), scorer=Scorer(**more), goal=goal)
+    data = toy_data(causal, 20)
+    data.prompts = lambda split, n, k, seed: toy_prompts(causal, n, k, seed)
+    return SimpleNamespace(data=data, scorer=Scorer(**more), goal=goal)
 
 
 @CAUSAL

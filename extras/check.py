@@ -7,9 +7,9 @@ their gradient that of their value, do ranks change them?
 import torch
 
 import train_grpo as grpo
-from dataset import Tokenizer
+from fill import fill
 from model import GPT
-from rollout import Prompts, Rollout, TokenStats, complete
+from rollout import Prompts, Rollout, TokenStats
 from run.command import configure, words_of
 
 P = 6                       # prompts
@@ -78,8 +78,9 @@ def check_objective(f):
 
     def terms(x, rows=slice(None)):
         ids = tokens[rows]
-        r = Rollout(None, ids, ids - 1, logp_sampled[rows], None, ids)
-        return f(x[rows], logp_old[rows], A[rows], r)
+        r = Rollout(None, ids, ids - 1, logp_sampled[rows])
+        stats = TokenStats(x[rows], x[rows], logp_old[rows], 0 * x[rows], -x[rows])
+        return f(stats, logp_old[rows], A[rows], r)
 
     def loss(x):
         return (terms(x)[0] * is_sampled).sum()
@@ -124,17 +125,14 @@ def check_likelihood(f):
     blank = torch.arange(T) >= torch.arange(P)[:, None] % 4
     uniforms = torch.rand(P, K, T)
     order = torch.rand(P, T)
-    order_uniforms = torch.rand(P, K, 0, T)
-    mask_uniforms = torch.rand(P, K, 2, T)
-    prompts = Prompts(tokens, blank, uniforms, order, order_uniforms, mask_uniforms,
-                      torch.arange(P), [{}] * P, Tokenizer('char', 'abcd'), False)
-    r = complete(policy, prompts, 2)
-    stats = f(r, policy, reference, 1.0)
+    masks = torch.rand(P, K, 2, T)
+    r = fill(policy, Prompts(tokens, blank, uniforms, order, masks, torch.arange(P), None), n_fill_steps=2)
+    stats = f(r, policy, reference)
     is_zero = all(not values[~r.is_sampled].any() for values in stats)
     yield 'it returns TokenStats, which are 0 where no token was sampled', is_zero, ''
     some = torch.arange(P) % 2 == 0
     rows = some.repeat_interleave(K)
-    alone = f(r.of_prompts(some), policy, reference, 1.0)
+    alone = f(r.of_prompts(some), policy, reference)
     is_equal = all(close(a, b[rows]) for a, b in zip(alone, stats))
     yield ('half of the prompts have the numbers that they have among all', is_equal,
            'ranks and micro-steps would change it')
@@ -143,7 +141,7 @@ def check_likelihood(f):
 
     def logp_with(values):
         weight.data = values
-        return f(r, policy, None, 1.0).logp.detach().sum()
+        return f(r, policy, None).logp.detach().sum()
 
     is_true = torch.allclose(gradient, slope(logp_with, weight.detach()), 1e-4, 1e-6)
     yield 'its gradient is that of finite differences', is_true, ''

@@ -21,7 +21,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
     policy = copy.deepcopy(policy)
     for index, r in micro_steps:
         r = replace(r, stats_old=None, x_ref=None)
-        stats = likelihood(r, policy, None, grpo.temperature)
+        stats = likelihood(r, policy)
         terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
         terms['pg_loss'].backward()
     return nn.utils.parameters_to_vector([p.grad for p in policy.parameters()
@@ -34,7 +34,9 @@ if __name__ == "__main__":
     path, *words = words_of(__doc__, 2)
     run, networks = open_run(path, *words, '--adv_norm=none', '--objective=ppo',
                              '--loss_norm=token')
-    name, grpo.likelihood = grpo.likelihood, 'trajectory'       # of the reward `kl`
+    name = grpo.likelihood
+    estimate = grpo.rules.likelihood
+    grpo.rules.likelihood = grpo.token_stats    # of the reward `kl`
     assert name != 'trajectory', "expected the file of a paper that estimates the likelihood"
     for label, network in networks.items():
         cosines = []
@@ -43,8 +45,8 @@ if __name__ == "__main__":
             micro_steps, _, advantages = grpo.collect(network, run.scorer, prompts)
             if not advantages.any():            # all groups are dead: there is no gradient
                 continue
-            gradients = [gradient(network, micro_steps, advantages, grpo.RULES[likelihood])
-                         for likelihood in ('trajectory', name)]
+            gradients = [gradient(network, micro_steps, advantages, likelihood)
+                         for likelihood in (grpo.token_stats, estimate)]
             cosines.append(torch.cosine_similarity(*gradients, 0).item())
         assert cosines, f"{label}: all groups are dead, so there is no gradient"
         print_line(label, [(name, sum(cosines) / len(cosines))])

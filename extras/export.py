@@ -5,7 +5,7 @@ such a folder.
 import os
 
 from run.command import fail, words_of
-from run.networks import load_network
+from pretrain import load_network
 
 if __name__ == "__main__":
     run, folder = words_of(__doc__, 2)

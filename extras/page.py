@@ -17,7 +17,7 @@ from pathlib import Path
 
 import train_grpo as grpo
 from run.command import fail_unknown, words_of
-from run.progress import rows_of
+from run.samples import rows_of
 
 
 @functools.cache

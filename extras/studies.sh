@@ -20,7 +20,7 @@ study() { # folder, words of extras.compare: a table and a picture for each of t
 long="config/grpo_think.py extras/studies/grpo_cups20.py --max_iters=40"
 papers=()
 for paper in grpo dr_grpo dapo rloo gspo cispo maxrl; do
-    papers+=("$paper=config/papers/$paper.py --learn_from=all")      # DAPO without its sampling
+    papers+=("$paper=config/papers/$paper.py --draw_prompts=random")      # DAPO without its sampling
 done
 rules=(std=--adv_norm=std none=--adv_norm=none batch=--adv_norm=batch)
 

@@ -21,6 +21,7 @@ import textwrap
 from pathlib import Path
 
 import train_grpo as grpo
+from judge import check_rewards, verifier_of
 from run.checks import check_knobs
 from run.command import configure, show_error
 
@@ -70,7 +71,7 @@ device | use_cpu, if there is no other | trainer.device
 dtype | bf16 |
 compile | torch_compile | actor.use_torch_compile
 seed | seed |
-judge, blank_kind, n_fill_steps, fill_order, likelihood, learn_from | |
+judge, blank_kind, n_fill_steps, fill_order, likelihood, draw_prompts | |
 """
 
 # values of knobs that TRL can express, and the nearest to those that it cannot
@@ -89,7 +90,7 @@ NEAREST = {
     'adv_norm': "--adv_norm=none, not divided",
     'objective': "--objective=ppo",
     'likelihood': "--likelihood=trajectory, which is exact",
-    'learn_from': "--learn_from=all, with more prompts",
+    'draw_prompts': "--draw_prompts=random, with more prompts",
     'kl_type': "config/kl/k3_ratio.py, which has the same mean, and the same mean gradient",
 }
 
@@ -113,8 +114,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dataset import read_texts, rng_for
 from judge import Scorer
-from rollout import by_name
-from run.command import configure
+from run.command import by_name, configure
 from run.machine import n_ranks
 import train_grpo
 
@@ -298,7 +298,9 @@ def script_of(words):
     train, held_out, verify, reply = grpo.read_texts(k['dataset'])
     reply = functions.get('reply', reply)
     check(k, train + held_out, reply)
-    check_knobs(train, verify, functions, **k)
+    verify = verifier_of(k['dataset'], train + held_out, verify)
+    check_knobs(**k)
+    check_rewards(k['rewards'], verify, functions)
     weights = k['rewards']
     unknown = weights.keys() - functions - {'ended', 'tokens', 'verify'}
     assert not unknown, (

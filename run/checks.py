@@ -1,17 +1,11 @@
 """Refusals of knobs that cannot work together. (What is wrong with a file is said where it is
 read.)"""
-from dataset import check_blanks
-from judge import BUILT_IN
-from run.command import fail_unknown
 from run.machine import n_ranks
 
 
-def check_knobs(texts, verify, functions, *, blank_kind, blank_low, blank_high, rewards,
-                gradient_accumulation_steps, mini_batches, temperature, top_p, kl_beta, target_kl,
+def check_knobs(*, gradient_accumulation_steps, mini_batches, temperature, top_p, kl_beta, target_kl,
                 fill_order, n_fill_steps, likelihood, **others):
-    """Refuse knobs that could not work together, or with the texts, the checker and the functions
-    {name: function} of this run. This comes before networks are made."""
-    check_blanks(texts, blank_kind, blank_low, blank_high)
+    """Refuse knobs that could not work together. This comes before networks are made."""
     assert gradient_accumulation_steps % (n_ranks() * mini_batches) == 0, (
         "gradient_accumulation_steps: expected a multiple of ranks * mini_batches")
     assert target_kl == 0 or kl_beta > 0, "target_kl adapts kl_beta: expected kl_beta > 0"
@@ -20,18 +14,6 @@ def check_knobs(texts, verify, functions, *, blank_kind, blank_low, blank_high, 
     can_decide = n_fill_steps > 1 and likelihood == 'trajectory'
     assert fill_order != 'learned' or can_decide, (
         "a learned order decides in n_fill_steps > 1 passes, and an estimate has no decisions")
-    assert 'texts' not in functions, "a file with texts() is a dataset: expected --dataset=FILE.py"
-    # the log and the printed groups have other columns of these names
-    known = [name for name in (*BUILT_IN, *functions) if name not in ('reward', 'advantage')]
-    if verify:                                  # the dataset has answers or a checker
-        known.append('verify')
-    assert rewards, "rewards = {}: expected one or more"
-    for name, weight in rewards.items():
-        if known.count(name) != 1:
-            fail_unknown(f'rewards: expected some of {known}, each with one meaning, not', name,
-                         known)
-        assert type(weight) in (int, float) and abs(weight) < 1e9, (
-            f"rewards: expected a number as the weight of {name}, not {weight!r}")
 
 
 def check_generator(causal, data, *, n_fill_steps, blank_kind, likelihood, max_new_tokens,

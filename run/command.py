@@ -61,6 +61,15 @@ def words_of(doc, at_least=0):
     return words
 
 
+def by_name(function):
+    """Return a function of columns {name: value} that calls a function of the user, a reward or a
+    world, with those that it has as parameters; with all if it has **kwargs, as for TRL."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return lambda columns: function(**{name: value for name, value in columns.items()
+                                       if takes_all or name in parameters})
+
+
 # names of TRL that people try, and ours
 TRL = {
     'beta': 'kl_beta',
@@ -92,7 +101,7 @@ def configure(namespace, words):
 
     A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
     also define functions, which can serve as rewards, or as values of knobs in the script's
-    SIGNATURES {knob: arguments}. Names that begin with _ or a capital letter stay inside the file.
+    RULES {knob: the function of ours whose place they take}. Names that begin with _ or a capital letter stay inside the file.
     Return all knobs and all functions, each as {name: value}. Exit if a name is unknown, a type is
     wrong, a number is negative or not finite, or a value is not among the script's CHOICES {name:
     values}."""
@@ -129,12 +138,12 @@ def configure(namespace, words):
                      f"{defaults[name]!r}")
             namespace[name] = value
     # After all words are read: a later one may have corrected an earlier one.
-    signatures = namespace.get('SIGNATURES', {})
+    rules = namespace.get('RULES', {})
     for name, choices in namespace.get('CHOICES', {}).items():
         value = namespace[name]
         if value not in choices:
-            check_function(name, value, choices, functions, signatures)
-        elif name in signatures and value in functions:
+            check_function(name, value, choices, functions, rules)
+        elif name in rules and value in functions:
             fail(f"{name} = {value!r} is the script's own: expected another name for the function "
                  f"{value}() of a config file")
     knobs = knobs_of(namespace)
@@ -145,17 +154,18 @@ def configure(namespace, words):
     return knobs, functions
 
 
-def check_function(knob, value, choices, functions, signatures):
-    """Exit if the value of a knob, none of its choices, names no function that can take their
-    place."""
-    if knob not in signatures:
+def check_function(knob, value, choices, functions, rules):
+    """Exit if the value of a knob, none of its choices, names no function that can take the place
+    of ours."""
+    if knob not in rules:
         fail(f"{knob} = {value!r}: expected one of {choices}")
-    expected = f"a function {knob}({', '.join(signatures[knob])})"
+    arguments = inspect.signature(rules[knob]).parameters
+    expected = f"a function {knob}({', '.join(arguments)})"
     if value not in functions:
         fail_unknown(f"{knob}: expected one of {choices}, or {expected} of a config file on the "
                      "command line, not", value, [*choices, *functions])
     try:
-        inspect.signature(functions[value]).bind(*signatures[knob])
+        inspect.signature(functions[value]).bind(*arguments)
     except TypeError as e:
         fail(f"{knob} = {value!r}: expected {expected}: {e}")
 

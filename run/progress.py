@@ -1,9 +1,7 @@
-"""A run for people: how far it has come, in numbers and words, and what a group looks like."""
-import os
+"""How far a run has come, in numbers, and what that means, in words."""
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from run.checkers import is_answer
 from run.machine import print0
@@ -106,107 +104,3 @@ def why_equal(first, run):
     return f"if nothing right is sampled (mean_reward {first['mean_reward']:.3f}), " + (
         "take easier prompts, or another model" if 'folder' in run.policy.args else
         "pretrain more, on texts of which some pass (or less, if the held-out loss rose)")
-
-
-def first_group(micro_step, advantages):
-    """Return the number of the first prompt of a micro-step whose completions teach something, or,
-    if none do, of the first prompt; and the Rollout of this prompt alone."""
-    index, r = micro_step
-    b = advantages[index].any(1).float().argmax()
-    return index.start + int(b), r.of_prompts(torch.arange(len(r.prompts), device=b.device) == b)
-
-
-def samples_of(r, scores, logp=(), most=None):
-    """Return the N completions of a Rollout, or so many of the first, a list of dicts: prompt,
-    completion, its scores {name: number} out of scores {name: (N,)}, and its pieces, see below."""
-    samples = []
-    tok = r.prompts.tok
-    for n, case in enumerate(r.cases()[:most]):
-        b = n // r.prompts.k
-        start = int(r.prompts.blank[b].int().argmax()) if r.prompts.causal else 0
-        # A reward gets a completion without special tokens; people see them.
-        text = tok.text_of(r.sequences[n, start:].tolist())
-        samples.append({
-            'prompt': as_read(r.prompts, b, case['prompt']),
-            'completion': text,
-            'scores': {name: number(values.flatten()[n]) for name, values in scores.items()},
-            'pieces': pieces_of(r, n, text, logp),
-        })
-    return samples
-
-
-def as_read(prompts, b, prompt):
-    """Return prompt b with what a chat template has put behind it."""
-    if not prompts.causal:
-        return prompt
-    start = int(prompts.blank[b].int().argmax())
-    read = prompts.tok.decode(prompts.tokens[b, :start].tolist())
-    return read[max(0, read.rfind(prompt)):]
-
-
-def number(value):
-    """Return the number of a tensor; None of NaN, a missing value, which JSON lacks."""
-    return None if value.isnan() else value.item()
-
-
-def pieces_of(r, n, completion, logp=()):
-    """Return completion n in pieces. Given text is a string. A sampled token is a list: its text,
-    its pass, from 1 (0: from left to right), and its log-probabilities in logp, (N, T) each. A
-    character can need several tokens: the last one has it, the others have the text ''."""
-    pieces = ['']               # before and after each token there is given text, at first ''
-    ids = []
-    done = ''                                   # the text of these ids
-    columns = [values[n].tolist() for values in (r.sequences, r.pass_of, *logp)]
-    for id, i, *numbers in zip(*columns):
-        if r.prompts.causal and i < 0 and pieces == ['']:
-            continue                            # the prompt is no part of the completion
-        ids.append(id)
-        text = os.path.commonprefix([completion, r.prompts.tok.decode(ids)])
-        piece = text[len(done):]
-        done = text
-        if i < 0:
-            pieces[-1] += piece
-        else:
-            pass_now = 0 if r.prompts.causal else i + 1
-            pieces += [[piece, pass_now, *numbers], '']
-    return [piece for piece in pieces if piece]
-
-
-def rows_of(samples):
-    """Return the samples that differ in their scores, text or passes, the best first, with the
-    'passes' of their letters, and how often they came, 'n'."""
-    rows = {}
-    for sample in samples:
-        passes = letters_of_passes(sample['pieces'])
-        scores = [(value is not None, value) for value in sample['scores'].values()]
-        row = {**sample, 'passes': passes, 'n': 0}
-        row = rows.setdefault((*scores, sample['completion'], passes), row)
-        row['n'] += 1
-    return [rows[key] for key in sorted(rows, reverse=True)]
-
-
-def show_group(label, samples):
-    """Print a group: its prompt, and below it its different completions, how often each came, and
-    their scores, sorted by the first; of more than six the best and the worst. Below a completion
-    of several passes stands the pass of each of its letters. In a world dots stand below what the
-    policy wrote."""
-    rows = rows_of(samples)
-    del rows[3:-3]
-    columns = ''.join(f' {name:>12.12}' for name in rows[0]['scores'])
-    print0(f"{label:9}{columns}   {rows[0]['prompt']!r}")
-    for row in rows:
-        columns = ''.join(f'{"none":>13}' if value is None else f' {value:12.3f}'
-                          for value in row['scores'].values())
-        print0(f"{row['n']:7} x{columns}   {row['completion']!r}")
-        if max(row['passes'], default='') > '1' or '. ' in row['passes']:
-            print0(' ' * (13 + len(columns)) + row['passes'].rstrip())
-
-
-def letters_of_passes(pieces):
-    """Return a line with the pass, from 1, of each letter of a completion: 1 to 9, then a to z;
-    a dot from left to right; a space below given text."""
-    line = ''
-    for piece in pieces:
-        text, i, *_ = (piece, -1) if type(piece) is str else piece
-        line += '.123456789abcdefghijklmnopqrstuvwxyz '[min(i, 35)] * len(text)
-    return line

@@ -24,10 +24,10 @@ import torch._dynamo    # optimizers import it, which takes a second: once, not 
 
 import data.cups
 import data.docstrings
+import fill
 import model
-import rollout
+from pretrain import read_recipe
 from run.folder import RunFolder, load_checkpoint
-from run.networks import read_recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = pathlib.Path(tempfile.mkdtemp())
@@ -172,7 +172,7 @@ def become(output, argv, env, before):
     sys.argv = argv
     signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background ignores it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.modules['run.networks'].subprocess = types.SimpleNamespace(Popen=Popen)
+    sys.modules['pretrain'].subprocess = types.SimpleNamespace(Popen=Popen)
     sys.modules['tiktoken'] = types.SimpleNamespace(get_encoding=lambda name: Bytes)
     atexit._clear()                             # of the test process
     if before:
@@ -217,7 +217,7 @@ def at_moment(n, signal_number):
                 return result
             return call
 
-        for owner, name in ((rollout, 'complete'), (model, 'optimizer_step'), (RunFolder, 'log'),
+        for owner, name in ((fill, 'fill'), (sys.modules['write'], 'write'), (model, 'optimizer_step'), (RunFolder, 'log'),
                             (RunFolder, 'log_samples'), (torch, 'save'), (os, 'truncate'),
                             (pathlib.Path, 'replace')):
             setattr(owner, name, watched(getattr(owner, name)))

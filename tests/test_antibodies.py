@@ -11,7 +11,7 @@ from dataset import Dataset, read_texts
 from examples.antibodies.antiberty import make_prompts
 from examples.antibodies.measure import pseudo_likelihood
 from processes import ROOT, succeeds, write
-from rollout import complete
+from pretrain import complete
 from test_hf import folder_of
 
 

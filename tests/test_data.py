@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import train_grpo
-from run.checkers import checker, is_answer
 from data import arithmetic, cups, problems, thoughts
 from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
                      random_blanks, read_records, read_texts, rng_for)
 from extras.studies import sums
+from judge import verifier_of
 from processes import refused, write
+from run.checkers import checker, is_answer
 
 TOK = Tokenizer('char', 'ab=')
 
@@ -30,7 +31,7 @@ def toy_data(*texts, causal=False, tok=TOK, **more):
 
 def text_of(prompts):
     """Return one prompt, its text as if it were a completion, and its answer."""
-    case, = prompts.cases(prompts.tokens)
+    case, = prompts.data.cases(prompts, prompts.tokens, [0])
     return case['prompt'], case['completion'], case['answer']
 
 
@@ -119,7 +120,7 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     out = capsys.readouterr().out
     assert ' 6 lines to train on' in out and '; 36 have one with another column' in out
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
-    cases = data.prompts('val', 9, 1, 0).cases(data.rows[-3:])
+    cases = data.cases(data.prompts('val', 9, 1, 0), data.rows[-3:], range(3))
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
 
 
@@ -138,16 +139,19 @@ def test_a_file_of_your_own_is_a_dataset():
     lines = [json.dumps({'prompt': f'{i}=', 'answer': str(i % 2)}) for i in range(100)]
     pairs = write('pairs.jsonl', '\ufeff' + '\n\n'.join(lines))
     train, held_out, verify, _ = read_texts(pairs)
-    assert len(train + held_out) == 100
+    assert len(train + held_out) == 100 and verify is None
+    verify = verifier_of(pairs, train, None)
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
-    assert read_texts(write('bare.jsonl', '\n'.join(bare)))[2] is None
+    bare = write('bare.jsonl', '\n'.join(bare))
+    assert verifier_of(bare, read_texts(bare)[0], None) is None
     refused('FILE.jsonl', read_texts, write('pairs.csv', lines[0]))
     refused("similar names: ['arithmetic'", read_texts, 'arithmetics')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify, _ = read_texts(write('cats.txt', cats))
+    verify = verifier_of('cats.txt', train, None)
     assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
     refused('short.txt', read_texts, write('short.txt', 'one'))
 
@@ -156,8 +160,9 @@ def test_a_file_of_your_own_is_a_dataset():
 def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     """Without a verify() what is right is the answer. Pairs can be lists."""
     write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
-    assert read_texts('mine.py') == ([{'prompt': 'a=', 'answer': 'b'}],
-                                     [{'prompt': 'a_', 'answer': 'b'}], verify, None)
+    train, held_out, theirs, reply = read_texts('mine.py')
+    assert train == [{'prompt': 'a=', 'answer': 'b'}] and held_out == [{'prompt': 'a_', 'answer': 'b'}]
+    assert verifier_of('mine.py', train, theirs) is verify and reply is None
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
 
@@ -240,16 +245,10 @@ def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
     assert not first.row.equal(pretraining.row) and not first.blank.equal(pretraining.blank)
 
 
-def test_the_order_of_blanks_is_random_or_from_left_to_right():
-    places, from_left = [
-        toy_data('ababa', 'b', block_size=6, fill_order=order).prompts('train', 200, 1, 0).order
-        .argsort(1) for order in ('random', 'left')]
-    assert (places.double().mean(0) - 2.5).abs().max() < 0.5    # no position is always early
-    assert (from_left == torch.arange(6)).all()
-
-
-def test_the_order_of_blanks_and_the_samples_are_independent():
+def test_the_order_of_blanks_is_random_and_independent_of_the_samples():
     prompts = toy_data('ababa', 'b', block_size=6).prompts('train', 200, 3, 0)
+    places = prompts.order.argsort(1)
+    assert (places.double().mean(0) - 2.5).abs().max() < 0.5    # no position is always early
     for uniforms in prompts.uniforms.unbind(1):
         both = torch.stack((prompts.order.flatten(), uniforms.flatten()))
         assert both.corrcoef()[0, 1].abs() < 0.15
@@ -265,7 +264,7 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
         assert prompts.k == 3
         shown = ''.join('._'[is_blank] for is_blank in prompts.blank[0].tolist())
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
-        case, = prompts.cases(prompts.tokens)
+        case, = prompts.data.cases(prompts, prompts.tokens, [0])
         assert case['prompt'] == text and 'answer' not in case
     with pytest.raises(AssertionError, match='needs 8 tokens; expected 6'):
         toy_data('a' * 9, block_size=6).typed_prompt('_' * 7, 1, 0)
@@ -278,9 +277,11 @@ def test_a_prompt_and_a_completion_end_where_a_text_ends():
             (False, 'a__b', 'a__b', 'a.ab', 'a\nab', 'a\nab'),  # a text ends in the middle
             (True, 'a_____', 'a', 'aaa.--', 'aa', 'aaa'),
             (True, 'a.____', 'a\n', 'a.ab.-', 'ab', 'a\nab')):  # the next paragraph
-        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, *[None] * 4, torch.tensor([0]),
-                          [{}], TOK, causal)
-        assert prompts.cases(ids(sequence)) == [
+        data = toy_data('a' * 6, causal=causal, block_size=6)
+        data.examples = [{}]
+        prompts = Prompts(ids(row), ids(row) == TOK.blank_id, torch.zeros(1, 1, 6), None, None,
+                          torch.tensor([0]), data)
+        assert data.cases(prompts, ids(sequence), [0]) == [
             {'prompt': prompt, 'completion': completion, 'text': text}]
 
 

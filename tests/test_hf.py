@@ -18,9 +18,9 @@ import hf
 from dataset import Dataset, read_texts
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
-from rollout import complete, draw, log_probs, token_stats
-from run.networks import load_network
-from run.progress import samples_of
+from pretrain import complete, load_network
+from rollout import draw, log_probs, states_of, token_stats
+from run.samples import samples_of
 
 close = torch.testing.assert_close
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
@@ -173,11 +173,11 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     ours = hf.Pretrained(folder_of(kind)).double()
     theirs = getattr(transformers, MODELS[kind]).from_pretrained(
         folder_of(kind), attn_implementation='eager').double().eval()
-    r = complete(ours, toy_prompts(ours), n_fill_steps, temperature=0.7, top_p=0.9)
+    r = complete(ours, toy_prompts(ours), **passes, temperature=0.7, top_p=0.9)
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    states, state_of = r.states(ours)
+    states, state_of = states_of(r, ours)
     n, t = r.is_sampled.nonzero(as_tuple=True)                                  # (M,) each
     state_of = state_of[r.pass_of[n, t].clamp(max=len(state_of) - 1), n]
     logits = ours.logits(ours(states, r.prompts.k)[state_of, t])                # (M, V)

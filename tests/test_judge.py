@@ -13,9 +13,9 @@ from run.checkers import is_answer, last_number, numbers_in, same_number
 from dataset import Dataset, Tokenizer
 from judge import Scorer, judge_sequences
 from processes import refused
-from rollout import complete
-from run.progress import letters_of_passes, pieces_of, samples_of, show_group
-from test_grpo import CAUSAL, close, tiny, toy_prompts
+from pretrain import complete
+from run.samples import letters_of_passes, pieces_of, samples_of, show_group
+from test_grpo import TOK, CAUSAL, close, tiny, toy_prompts
 from train_grpo import act
 
 IS_CLASSIFIER = pytest.mark.parametrize('is_classifier', [False, True])
@@ -271,10 +271,11 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
 def test_a_completion_is_put_together_from_given_text_and_tokens(causal, pieces):
     """Also if two tokens make a character, or half of one, which is shown as in the completion."""
     prompts = toy_prompts(causal, k=100)
-    tok = copy.copy(prompts.tok)
+    tok = copy.copy(TOK)
     tok.pieces = [piece if type(piece) is bytes else piece.encode() for piece in pieces]
     tok.pieces += [b'', b'']                    # bos, padding
-    r = complete(tiny(causal), dataclasses.replace(prompts, tok=tok), n_fill_steps=3)
+    prompts.data.tok = tok
+    r = complete(tiny(causal), prompts, **{} if causal else {'n_fill_steps': 3})
     n_whole = 0
     for n, case in enumerate(r.cases()):
         text = case['completion']

@@ -11,10 +11,11 @@ from torch import nn
 import train_grpo
 from dataset import Prompts
 from judge import Scorer
-from rollout import complete, token_stats
+from fill import fill
+from rollout import token_stats
 from test_grpo import (TOK, centred, close, gradient, knobs, letters, network,     # noqa: F401
-                       randn, tiny, toy_prompts)
-from train_grpo import act, collect, grpo_loss, learn, look_back
+                       randn, tiny, toy_data, toy_prompts)
+from train_grpo import act, collect, grpo_loss, learn, stats_now
 
 ESTIMATES = {'one_pass': 'd1', 'coupled': 'diffucoder', 'random_share': 'unigrpo'}     # papers
 KINDS = pytest.mark.parametrize('kind', ['confident', 'learned', *ESTIMATES])
@@ -27,13 +28,8 @@ def prompts_of(n_more, P=9, k=4):
     prompts.blank[4:5] = False
     numbers = torch.rand(P, k, n_more, 6).double()
     numbers[..., 5] = 0.01                      # padding: an estimate must not hide it
-    prompts.order_uniforms = prompts.mask_uniforms = numbers
+    prompts.more_uniforms = numbers
     return prompts
-
-
-def stats_of(r, model, reference, temperature=1.0):
-    """Return the TokenStats of a Rollout by the knob likelihood."""
-    return train_grpo.RULES[train_grpo.likelihood](r, model, reference, temperature)
 
 
 def choose_kind(knobs, kind, n_fill_steps=3, epochs=2, **more):
@@ -101,9 +97,8 @@ def rollout_of(model, fill_order, n_passes, outcomes, groups):
     tokens = torch.zeros(len(groups), 3).long()
     blank = torch.tensor(START[fill_order, n_passes]).expand(len(groups), 3) < 0
     prompts = Prompts(tokens, blank, uniforms, torch.zeros(len(groups), 3), decisions,
-                      torch.zeros(*groups.shape, 0, 3), groups[:, 0], [{}] * len(outcomes), TOK,
-                      False)
-    return complete(model, prompts, n_passes, fill_order)
+                      groups[:, 0], toy_data(P=len(outcomes)))
+    return fill(model, prompts, False, n_passes, fill_order)
 
 
 @pytest.mark.parametrize('fill_order, n_passes', START)
@@ -165,7 +160,7 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
     chosen = torch.arange(9) % 3 == 1           # one of them has no blanks
     two = copy.copy(prompts)
     two.uniforms = prompts.uniforms[:, :2]
-    two.order_uniforms = two.mask_uniforms = prompts.mask_uniforms[:, :2]
+    two.more_uniforms = prompts.more_uniforms[:, :2]
     whole = act(model, prompts)
     rows = torch.arange(36).view(9, 4)
     for r, kept in ((act(model, prompts[chosen]), rows[chosen]), (act(model, two), rows[:, :2]),
@@ -174,8 +169,8 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
         for name in ('sequences', 'pass_of', 'logp_sampled'):
             close(getattr(r, name), getattr(whole, name)[kept])
         for epoch in (0, 1):
-            stats = stats_of(whole.of_epoch(epoch), model, reference)
-            close(stats_of(r.of_epoch(epoch), model, reference),
+            stats = train_grpo.rules.likelihood(whole.of_epoch(epoch), model, reference)
+            close(train_grpo.rules.likelihood(r.of_epoch(epoch), model, reference),
                   [values[kept] for values in stats])
 
 
@@ -215,6 +210,7 @@ def slow_stats(r, model, reference):
         return m(torch.tensor([state]))[0]
 
     rows = [[[[] for _ in row] for row in r.sequences] for _ in range(5)]
+    row_of = {place: row for row, place in enumerate(map(tuple, r.is_sampled.nonzero().tolist()))}
     for n, t in r.is_sampled.nonzero().tolist():
         id = r.sequences[n, t]
         parts = []
@@ -222,7 +218,7 @@ def slow_stats(r, model, reference):
             z, z_ref = [m.logits(features(m, *state.tolist())[t]) / knob.temperature
                         for m in (model, reference)]
             p, p_ref = z.softmax(0), z_ref.softmax(0)
-            kept = slice(None) if r.kept is None else r.kept[r.kept_row[n, t]]
+            kept = slice(None) if r.kept is None else r.kept[row_of[n, t]]
             parts.append((weight, p, p_ref, id, z[id] - z[kept].logsumexp(0)))
         if knob.fill_order == 'learned':
             for i in range(min(int(r.pass_of[n, t]) + 1, knob.n_fill_steps - 1)):
@@ -253,7 +249,7 @@ def test_all_numbers_of_a_likelihood_equal_slow_loops(kind, more, knobs):
     with torch.no_grad():
         for epoch in (0, 1):
             of_epoch = r.of_epoch(epoch)
-            stats = stats_of(of_epoch, model, reference, train_grpo.temperature)
+            stats = train_grpo.rules.likelihood(of_epoch, model, reference)
             close(list(stats), slow_stats(of_epoch, model, reference))
             numbers.append(stats.logp_full)
     assert numbers[0].equal(numbers[1]) == (kind not in ESTIMATES)
@@ -307,7 +303,7 @@ def test_the_ratio_is_exactly_1_while_the_policy_stands_still(kind, knobs):
     for looks_back in (False, True):
         r = act(policy, prompts_of(n_more))
         if looks_back:
-            look_back(r, policy)
+            r.stats_old = stats_now(r, policy)
         numbers = learn(policy, policy, [torch.optim.SGD(policy.parameters(), 0.0)],
                         [(slice(0, 9), r)], advantages, 0.0, 0.1)
         assert numbers['ratio_off'] == 0 and numbers['grad_norm'] > 0

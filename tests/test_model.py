@@ -10,7 +10,7 @@ import pretrain
 from dataset import Dataset
 from model import Network, get_lr, make_optimizers, optimizer_step
 from processes import write
-from run.networks import read_recipe
+from pretrain import read_recipe
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
 POSITIONS = pytest.mark.parametrize('positions', ['rotary', 'learned'])
@@ -76,19 +76,16 @@ def test_logits_are_float32_under_bfloat16():
 
 
 @POSITIONS
-@pytest.mark.parametrize('n_equal, sizes', [
-    ([2, 4, 3], [3 * 3, 6 * 3]),                # with bos they share three columns
-    ([6, 6, 6], [3 * 6])])                      # greedy copies are equal to the end
-def test_the_prefix_of_copies_is_computed_once_with_the_gradient_of_all_of_them(
-        n_equal, sizes, positions):
+@pytest.mark.parametrize('start, sizes', [(2, [2 * 3, 6 * 3]), (5, [2 * 6])])
+def test_prompts_are_computed_once_with_the_gradient_of_all_that_begin_with_them(
+        start, sizes, positions):
     gpt = tiny(causal=True, n_layer=2, positions=positions)
-    tokens = torch.randint(5, (3, 6)).repeat_interleave(2, 0)
-    for n, start in enumerate(n_equal):         # there the second copy parts from the first
-        tokens[2 * n + 1, start:] = (tokens[2 * n, start:] + 1) % 5
+    tokens = torch.randint(5, (6, 6))
+    tokens[:, :start] = tokens[:2, :start].repeat(3, 1)         # two prompts, and bos before each
     expected = gpt.logits(gpt(tokens))
     asked = []
     gpt.embed.register_forward_hook(lambda embed, inputs, x: asked.append(inputs[0].numel()))
-    assert_same(gpt.logits(gpt(tokens, copies=2)), expected, gpt)
+    assert_same(gpt.logits(gpt(tokens, start)), expected, gpt)
     assert asked == sizes
 
 
@@ -151,7 +148,7 @@ def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
     recipe = write('mine.py', 'n_layer = 1')
     paths = set()
     for texts in ((['ab'], ['b']), (['ba'], ['b']), (['ab'], ['a'])):
-        monkeypatch.setattr('run.networks.read_texts', lambda dataset: (*texts, None))
+        monkeypatch.setattr('pretrain.read_texts', lambda dataset: (*texts, None))
         paths.add(read_recipe(recipe, {'dataset': 'mine.txt', 'blank_kind': 'random'})[0])
     assert len(paths) == 3
 

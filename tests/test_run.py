@@ -15,7 +15,7 @@ import torch
 import train_grpo
 from run.checkers import is_answer
 from dataset import Dataset
-from judge import Scorer
+from judge import Scorer, check_rewards
 from processes import ROOT, refused, succeeds, write
 from run.checks import check_knobs
 from run.command import configure, knobs_of, show_error
@@ -88,7 +88,7 @@ def warm(completions):
     return [temperature + k3(logp=0, logp_ref=0) for _ in completions]
 """)
     script = {'temperature': 1.0, 'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std',)},
-              'SIGNATURES': {'adv_norm': ('reward', 'scores')}, 'k3': lambda logp, logp_ref: 0.25,
+              'RULES': {'adv_norm': train_grpo.group_advantages}, 'k3': lambda logp, logp_ref: 0.25,
               'dead_groups': None}
     _, functions = configure(script, ['mine.py', '--temperature=0.5'])
     assert functions['mine'](3.0, {}) == 101.5
@@ -105,7 +105,7 @@ def test_verify_of_another_package_is_no_reward_of_the_file_that_imports_it():
 
 def toy_rule():
     return {'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std', 'none')},
-            'SIGNATURES': {'adv_norm': ('reward', 'scores')}, '__file__': 'script.py'}
+            'RULES': {'adv_norm': train_grpo.group_advantages}, '__file__': 'script.py'}
 
 
 @pytest.mark.parametrize('words, expected', [
@@ -143,7 +143,7 @@ def test_an_unknown_name_is_refused_and_a_better_word_suggested(word, nearest, m
 def test_help_shows_every_knob_with_a_comment_and_every_knob_is_read(script):
     text = succeeds(f'{script}.py', '--help')
     source = (ROOT / f'{script}.py').read_text('utf-8')
-    knobs = re.findall('(?m)^([a-z]\\w*) = ', source)
+    knobs = re.findall('(?m)^([a-z]\\w*) = ', text)
     code = re.sub(r'(?s)""".*?"""|#[^\n]*', '', source)
     # a Dataset and a RunFolder get all knobs
     others = [*inspect.signature(Dataset).parameters, 'wandb_project']
@@ -235,8 +235,13 @@ def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
     ({'mini_batches': 2}, 'gradient_accumulation_steps: ')])
 def test_knobs_that_cannot_work_together_are_named(knobs, words):
     functions = {'mine': len, 'tokens': len}
-    refused(words, check_knobs, ['abc'], None, functions, **train_grpo.DEFAULTS | knobs)
-    check_knobs(['abc'], None, functions, **train_grpo.DEFAULTS | {'rewards': {'mine': 1.0}})
+    def check(knobs):
+        knobs = train_grpo.DEFAULTS | knobs
+        check_knobs(**knobs)
+        check_rewards(knobs['rewards'], None, functions)
+
+    refused(words, check, knobs)
+    check({'rewards': {'mine': 1.0}})
 
 
 def after(*evaluations, goal='verify', greedy=None, prompts=None):

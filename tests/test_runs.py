@@ -17,10 +17,9 @@ from dataset import BLANK, Dataset, Tokenizer, read_texts
 from judge import judge_sequences
 from processes import (EQUATIONS, ROOT, Run, command, fails, make_for_run, read_log, succeeds,
                        train, weights, write)
-from rollout import complete
+from pretrain import complete, load_network, read_recipe
 from run.command import configure
 from run.folder import load_checkpoint
-from run.networks import load_network, read_recipe
 
 # ---- a run ---------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def test_every_shipped_experiment_is_a_short_script_or_is_refused_with_what_is_n
     ('config/papers/tis.py', {'vllm_importance_sampling_mode': 'token_truncate'}),
     ('', {'vllm_importance_sampling_correction': False}),
     ('config/papers/cispo.py', {'loss_type': 'cispo', 'epsilon_high': 1.28}),
-    ('config/papers/dapo.py --learn_from=all', {'loss_type': 'dapo', 'epsilon_high': 0.28,
+    ('config/papers/dapo.py --draw_prompts=random', {'loss_type': 'dapo', 'epsilon_high': 0.28,
                                                 'scale_rewards': 'group', 'reward_weights': [1.0],
                                                 'bf16': False}),
     ('config/papers/dr_grpo.py', {'loss_type': 'dr_grpo', 'scale_rewards': 'none'}),
@@ -96,7 +96,7 @@ def test_knobs_become_settings_of_trl(flags, expected):
     ('config/kl/k3_ratio.py', '--kl_beta=0.1'),
     ('config/kl/k3_ratio.py', 'config/papers/grpo.py config/kl/k1.py'),
     ('objective=ppo', 'config/papers/gmpo.py'),
-    ('learn_from=all', 'config/papers/dapo.py'),
+    ('draw_prompts=random', 'config/papers/dapo.py'),
     ('adv_norm=none', 'config/papers/maxrl.py'),
     ('causal', '--n_fill_steps=2'),
     ('pairs of prompt and answer', '--blank_kind=suffix'),
@@ -156,7 +156,7 @@ def steps(words, change=1.0):
                                                    grpo.get_prompts(run.data, 0))
     prompts, completions, rows = [], [], []
     for _, r in micro_steps:
-        grpo.look_back(r, policy, run.scorer.reference)
+        r.stats_old = grpo.stats_now(r, policy, run.scorer.reference)
         for ids, blank in zip(r.prompts.tokens, r.prompts.blank):
             begin = [policy.bos_id] * policy.has_bos + ids[:blank.int().argmax()].tolist()
             prompts += [policy.folder_ids[begin].tolist()] * r.prompts.k

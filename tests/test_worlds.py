@@ -13,8 +13,8 @@ from processes import (EQUATIONS, assert_same, command, fails, read_log, refused
                        train, weights, write)
 from rollout import Prompts, choose, token_stats
 from run.folder import load_checkpoint
-from run.progress import samples_of, show_group
-from test_grpo import close, gradient, knobs, randn, tiny       # noqa: F401, knobs is a fixture
+from run.samples import samples_of, show_group
+from test_grpo import close, gradient, knobs, randn, tiny, toy_data       # noqa: F401, knobs is a fixture
 from train_grpo import act, collect, grpo_loss
 
 TOK = Tokenizer('char', 'ab')       # ids 1 and 2; 0 ends a text
@@ -30,10 +30,9 @@ def world(reply, secrets, k, T, uniforms=None, widths=(1,)):
         blank[row, width:] = True
     if uniforms is None:
         uniforms = torch.rand(len(secrets), k, T).double()
-    none = torch.zeros(len(secrets), k, 0, T)
-    return Prompts(tokens, blank, uniforms, torch.zeros_like(tokens), none, none,
-                   torch.arange(len(secrets)), [{'secret': secret} for secret in secrets], TOK,
-                   True, reply)
+    data = toy_data(True, tok=TOK, reply=reply, secret=secrets)
+    return Prompts(tokens, blank, uniforms, torch.zeros_like(tokens),
+                   torch.zeros(len(secrets), k, 0, T), torch.arange(len(secrets)), data)
 
 
 def echo(completion, secret):
@@ -54,9 +53,9 @@ def slow_completion(policy, prompts, row, uniforms):
     positions that were sampled, and the log-probabilities of these tokens, with graph."""
     ids = prompts.tokens[row][~prompts.blank[row]].tolist()
     start, sampled, logp, done = len(ids), [], [], False
-    secret = prompts.examples[row]['secret']
+    secret = prompts.data.examples[row]['secret']
     while not done and len(ids) < len(uniforms):
-        id, token_logp, _ = choose(logits_of(policy, ids)[None], uniforms[[len(ids)]],
+        id, token_logp, *_ = choose(logits_of(policy, ids)[None], uniforms[[len(ids)]],
                                    top_p=train_grpo.top_p, top_k=train_grpo.top_k)
         sampled.append(len(ids))
         logp.append(token_logp[0])
@@ -64,7 +63,7 @@ def slow_completion(policy, prompts, row, uniforms):
         if ids[-1] == TOK.eos:
             break
         if len(ids) < len(uniforms):
-            said = prompts.reply(TOK.decode(ids[start:]), secret) or ''
+            said = prompts.data.reply(TOK.decode(ids[start:]), secret) or ''
             said, done = said if type(said) is tuple else (said, False)
             ids += TOK.encode(said)
     return (ids + [TOK.pad] * len(uniforms))[:len(uniforms)], sampled, logp
@@ -88,6 +87,26 @@ def test_a_rollout_in_a_world_equals_a_slow_loop_and_its_log_probs_a_full_pass(f
     assert r.lengths.equal(r.is_sampled.sum(1))
     given = prompts.blank.repeat_interleave(12, 0) & ~r.is_sampled & (r.sequences < 3)
     assert given.sum() > 40 and len(set(given.sum(1).tolist())) > 3
+
+
+def test_the_world_is_asked_once_for_equal_completions_of_equal_prompts():
+    """In whatever order, and never about a completion that has ended or has no room left."""
+    asked = []
+
+    def reply(completion, secret):
+        asked.append((secret, completion))
+        return echo(completion, secret)
+
+    prompts = world(reply, ['b', 'ab'], 30, 8)
+    r = act(tiny(True, V=3, T=8), prompts[[0, 1, 0]])
+    first, second, third = r.sequences.view(3, 30, 8).unbind()
+    assert r.sequences[:30].equal(r.sequences[60:])         # with the same random numbers
+    expected = set()
+    for secret, sequences in (('b', first), ('ab', second)):
+        for ids, is_sampled in zip(sequences.tolist(), r.is_sampled[30:] if secret == 'ab' else r.is_sampled):
+            ends = [t + 1 for t in range(1, 7) if is_sampled[t] and ids[t] != TOK.eos]
+            expected |= {(secret, TOK.decode(ids[1:t])) for t in ends}
+    assert set(asked) == expected and len(asked) == len(expected) < 40
 
 
 def test_in_a_game_of_two_turns_the_mean_gradient_over_all_groups_is_that_of_the_expected_reward():
@@ -207,7 +226,7 @@ _calls = []
 
 def reply(completion, answer='000'):
     _calls.append(1)
-    assert len(_calls) < 200 or not os.path.exists('broken'), 'no more'
+    assert len(_calls) < 120 or not os.path.exists('broken'), 'no more'
     return answer[1] if len(completion) == 1 else None
 """
 FLAGS = [f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify": 1.0}',

@@ -8,7 +8,7 @@ adv_norm = 'none'           # eq. 2: not divided by the std
 objective = 'ppo'
 clip_low, clip_high = 0.5, 0.5
 loss_norm = 'sequence'      # eq. 4; the code takes 'token'
-likelihood, learn_from = 'one_pass', 'all'
+likelihood, draw_prompts = 'one_pass', 'random'
 kl_beta, kl_type = 0.04, 'k3'
 entropy_coef = 0.0
 fill_order = 'confident'
@@ -16,9 +16,9 @@ temperature = 0.9
 epochs = 12
 
 
-def one_pass(r, policy, reference, temperature):
+def one_pass(r, policy, reference):
     """All blanks at once, and each token of the prompt is blank with probability 0.15."""
     drawn, _ = r.mask_uniforms()
     is_prompt = ~r.is_sampled & (r.sequences != policy.pad_id)
     is_blank = r.is_sampled | (is_prompt & (drawn < 0.15))                      # (N, T)
-    return stats_with_blanks(is_blank, r, policy, reference, temperature)
+    return stats_with_blanks(is_blank, r, policy, reference)

@@ -8,7 +8,7 @@ adv_norm = 'std'
 objective = 'ppo'
 clip_low, clip_high = 0.2, 0.28
 loss_norm = 'token'
-likelihood, learn_from = 'trajectory', 'dynamic_sampling'
+likelihood, draw_prompts = 'trajectory', 'dynamic_sampling'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
 

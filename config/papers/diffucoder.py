@@ -8,7 +8,7 @@ adv_norm = 'rloo'
 objective = 'ppo'
 clip_low, clip_high = 0.5, 0.5
 loss_norm = 'token'
-likelihood, learn_from = 'coupled', 'all'
+likelihood, draw_prompts = 'coupled', 'random'
 kl_beta, kl_type = 0.01, 'k3'
 entropy_coef = 0.0
 fill_order = 'confident'
@@ -23,7 +23,7 @@ def rloo(reward, scores):
     return deviation / ((k - 1) / k)
 
 
-def coupled(r, policy, reference, temperature):
+def coupled(r, policy, reference):
     """Half of it all blanks at once; and half one of two random masks that complete each other,
     divided by its share of the blanks. A token's weights sum to 1.5 on average, so KL and entropy
     are that much larger."""
@@ -31,7 +31,7 @@ def coupled(r, policy, reference, temperature):
     share = 0.2 + 0.6 * share                                                   # (N, 1)
     is_first = drawn < share                                                    # (N, T)
     whole, first, second = [
-        stats_with_blanks(mask & r.is_sampled, r, policy, reference, temperature)
+        stats_with_blanks(mask & r.is_sampled, r, policy, reference)
         for mask in (True, is_first, ~is_first)]
     weight = 0.5 / torch.where(is_first, share, 1 - share)                      # (N, T)
     stats = []

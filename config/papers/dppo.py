@@ -8,16 +8,16 @@ adv_norm = 'none'
 objective = 'dppo'
 clip_low, clip_high = 0.15, 0.15        # of the probability
 loss_norm = 'constant'
-likelihood, learn_from = 'trajectory', 'all'
+likelihood, draw_prompts = 'trajectory', 'random'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
 
 
-def dppo(logp, logp_old, A, r):
-    ratio = (logp - r.logp_sampled).exp()
-    gap = logp.exp() - r.logp_sampled.exp()                     # eq. 13, with its sign
+def dppo(stats, logp_old, A, r):
+    ratio = (stats.logp - r.logp_sampled).exp()
+    gap = stats.logp.exp() - r.logp_sampled.exp()                     # eq. 13, with its sign
     is_far = torch.where(A > 0, gap > clip_high, gap < -clip_low)               # eq. 12
     weight = ratio.detach().clamp(max=20.0)                     # so the gradient is that of eq. 11
-    pg = -weight * A * logp * ~is_far
+    pg = -weight * A * stats.logp * ~is_far
     distance = (ratio - 1).abs()
     return pg, {'clip_frac': is_far, 'ratio_off': distance}

@@ -6,6 +6,6 @@ adv_norm = 'std'
 objective = 'ppo'
 clip_low, clip_high = 0.2, 0.2
 loss_norm = 'sequence'
-likelihood, learn_from = 'trajectory', 'all'
+likelihood, draw_prompts = 'trajectory', 'random'
 kl_beta, kl_type = 0.04, 'k3'
 entropy_coef = 0.0

@@ -6,16 +6,16 @@ adv_norm = 'std'
 objective = 'gspo'
 clip_low, clip_high = 3e-4, 4e-4
 loss_norm = 'sequence'
-likelihood, learn_from = 'trajectory', 'all'
+likelihood, draw_prompts = 'trajectory', 'random'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
 TRL = {'importance_sampling_level': 'sequence'}
 
 
-def gspo(logp, logp_old, A, r):
+def gspo(stats, logp_old, A, r):
     length = r.lengths.clamp(min=1)[:, None]                                    # (N, 1)
-    log_ratio = (logp - logp_old).sum(1, keepdim=True) / length
-    ratio = log_ratio.exp().expand_as(logp)                                     # eq. 7
+    log_ratio = (stats.logp - logp_old).sum(1, keepdim=True) / length
+    ratio = log_ratio.exp().expand_as(logp_old)                                     # eq. 7
     gain = ratio * A
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * A                      # eq. 5
     pg = -torch.min(gain, clipped)

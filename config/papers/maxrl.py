@@ -5,7 +5,7 @@ adv_norm = 'maxrl'
 objective = 'ppo'
 clip_low, clip_high = 0.2, 0.2
 loss_norm = 'constant'
-likelihood, learn_from = 'trajectory', 'all'
+likelihood, draw_prompts = 'trajectory', 'random'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
 

@@ -9,15 +9,15 @@ adv_norm = 'std'
 objective = 'tis'
 clip_low, clip_high = 0.2, 0.2
 loss_norm = 'token'
-likelihood, learn_from = 'trajectory', 'all'
+likelihood, draw_prompts = 'trajectory', 'random'
 kl_beta, kl_type = 0.0, 'exact'
 entropy_coef = 0.0
 TRL = {'vllm_importance_sampling_mode': 'token_truncate',      # it acts if vLLM samples
        'vllm_importance_sampling_clip_max': 2.0}
 
 
-def tis(logp, logp_old, A, r):
-    pg, numbers = ppo(logp, logp_old, A, r)
+def tis(stats, logp_old, A, r):
+    pg, numbers = ppo(stats, logp_old, A, r)
     weight = (logp_old - r.logp_sampled).exp()                  # (N, T), no gradient
     numbers['tis_frac'] = weight > 2.0
     return weight.clamp(max=2.0) * pg, numbers

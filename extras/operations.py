@@ -1,0 +1,54 @@
+"""Count what one training step asks of torch: operations, and how often a GPU would be waited for.
+
+    python -m extras.operations --dtype=bfloat16
+    python -m extras.operations config/grpo_guess.py
+
+On a GPU a small network's step takes as long as the CPU needs to hand over its operations. Views,
+which only look at memory in another way, are not counted. A wait is a number, or a size, that the
+CPU must know before it can go on; on a CPU nothing is waited for, but the calls are the same."""
+import collections
+import sys
+
+import torch
+import torch._dynamo        # optimizers import it, under a mode that it does not know
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import train_grpo as grpo
+from model import make_optimizers
+
+WAITS = {'_local_scalar_dense', 'nonzero', '_unique2', 'equal', 'masked_select'}
+
+
+class Count(TorchDispatchMode):
+    """Counts the operations inside of `with`: those of torch, and the waits among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not any(alias.alias_info and not alias.alias_info.is_write
+                   for alias in function._schema.returns):     # a view shares memory
+            self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def main():
+    run = grpo.set_up(sys.argv[1:])
+    optimizers = make_optimizers(run.policy, grpo.optimizer, grpo.weight_decay)
+    for step in range(2):                       # the first one makes moments, too
+        with Count() as drawing:
+            prompts = grpo.get_prompts(run.data, step)
+        with Count() as acting:
+            micro_steps, _, advantages = grpo.collect(run.policy, run.scorer, prompts)
+        with Count() as learning:
+            grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, advantages,
+                       grpo.learning_rate, grpo.kl_beta)
+    for name, count in (('draw prompts', drawing), ('act and score', acting), ('learn', learning)):
+        waits = sum(n for op, n in count.names.items() if op in WAITS)
+        print(f"{name:13} {count.names.total():5} operations, {waits:3} waits; most often: "
+              + ', '.join(f'{op} {n}' for op, n in count.names.most_common(8)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Fill the blanks of prompts, in one pass or in several: a masked model. The order says which blanks
+a pass fills."""
+import torch
+import torch.nn.functional as F
+
+from rollout import Draft
+from run.batching import distinct_rows, in_parts
+
+# letters: see rollout.py
+
+
+@torch.no_grad()
+def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sampling):
+    """Fill the blanks of each of B Prompts prompts.k times, in up to n_fill_steps passes. Return a
+    Rollout. No blank knows what the others of its pass become. It sees what the passes before it
+    filled. sampling: temperature, top_k and top_p, see choose() in rollout.py."""
+    draft = Draft(model, prompts, greedy, **sampling)
+    is_open = prompts.blank.repeat_interleave(prompts.k, 0)                     # (N, T)
+    key = prompts.order.repeat_interleave(prompts.k, 0)                         # (N, T)
+    if fill_order == 'left':
+        key = key.sort(1).values                # keys that rise from left to right
+    n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
+    # There are at most as many passes as blanks, so none is empty.
+    n_passes = n_blanks.clamp(1, n_fill_steps)
+
+    def n_filled(i):                            # before pass i, if each fills its share
+        return (i * n_blanks + n_passes - 1) // n_passes
+
+    for i in range(n_fill_steps):
+        if not is_open.any():
+            break
+        # Sequences that are in the same state go through the network once. In the second pass of
+        # the example in rollout.py, both of the second prompt are 2 8 _.
+        first, state_of = distinct_rows(draft.sequences, is_open.any(1))
+        x = model(draft.sequences[first])                                       # (S, T, C)
+        n_now = n_filled(i + 1) - n_filled(i)                                   # (N, 1)
+        if i == n_fill_steps - 1:               # the last pass fills what is left
+            now = is_open
+        elif fill_order == 'learned':
+            uniforms = prompts.more_uniforms[:, :, i].flatten(0, 1)             # (N, T)
+            now, logp = decide(model, x, state_of, is_open, uniforms, greedy)
+            # decisions are sampled like tokens, and count at the blank that they are about
+            draft.logp_sampled += logp
+        elif fill_order == 'confident':
+            now = surest(model, x, state_of, is_open, n_now)
+        else:                                   # 'random' or 'left'
+            now = lowest(key, is_open, n_now)
+        n, t = now.nonzero(as_tuple=True)
+        if len(n) > 0:                          # all may have decided to wait
+            draft.sample(i, n, t, x[state_of[n], t])
+        is_open = is_open & ~now
+    return draft.rollout(n_decisions=n_fill_steps - 1 if fill_order == 'learned' else 0)
+
+
+def lowest(key, is_open, n_now):
+    """Return which of the open blanks (N, T) are filled now, bool: the n_now (N, 1) with the lowest
+    keys (N, T). The keys of 'random' and 'left' came with the prompts."""
+    # argsort twice ranks the open blanks: 0 for the lowest key, 1 for the next
+    rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+    return is_open & (rank < n_now)
+
+
+def surest(model, x, state_of, is_open, n_now):
+    """Return which blanks are filled now if the most 'confident' come first: the n_now (N, 1) whose
+    likeliest token is likeliest. x (S, T, C): features; state_of (N,): the state of each sequence.
+
+    LLaDA (arXiv:2502.09992) keeps those whose *sampled* token is likeliest. Then tokens that were
+    thrown away have a say in what is kept, and nobody knows the probability of the result."""
+    def likeliest(x):
+        return (model.logits(x).log_softmax(-1).amax(-1),)
+
+    logp, = in_parts(likeliest, model.blank_id, x.flatten(0, 1))                # (S * T,)
+    return lowest(-logp.view(x.shape[:2])[state_of], is_open, n_now)
+
+
+def decide(model, x, state_of, is_open, uniforms, greedy):
+    """Return which blanks are filled now in a 'learned' order, and the log-probabilities (N, T) of
+    the decisions. x (S, T, C), state_of (N,): see surest(). uniforms (N, T) in [0, 1).
+
+    The policy decides for each blank by itself, with probability sigmoid(score), at temperature 1.
+    greedy: it fills what is likely, and at least the likeliest. (dUltra, arXiv:2512.21446, learns
+    such decisions, too; arXiv:2510.05725 which one blank comes next.)"""
+    score = model.order_scores(x)[state_of].masked_fill(~is_open, -torch.inf)   # (N, T)
+    now = uniforms < score.sigmoid()
+    if greedy:
+        now = is_open & ((score > 0) | (score == score.amax(1, keepdim=True)))
+    logp = F.logsigmoid(torch.where(now, score, -score))
+    return now, logp.masked_fill(~is_open, 0)
