@@ -355,17 +355,17 @@ class Dataset:
         causal: a completion is the text that follows its prompt, up to eos. Else it is the whole
         text, and its prompt has BLANK in the blanks."""
         tok = self.tok
-        shown = prompts.tokens.masked_fill(prompts.blank, tok.blank_id).tolist()
         rows = prompts.row.tolist()
 
         @functools.cache
         def prompt_of(b):                       # its case, and where its completions start
+            shown = prompts.shown[b]
             if not self.causal:
-                return {'prompt': tok.text_of(shown[b])} | self.examples[rows[b]], 0
-            start = shown[b].index(tok.blank_id)
+                return {'prompt': tok.text_of(shown)} | self.examples[rows[b]], 0
+            start = shown.index(tok.blank_id)
             # (An eos in a prompt separates paragraphs. The prompt of a record, if it has one, is the
             # text itself, without a chat template.)
-            return {'prompt': tok.decode(shown[b][:start])} | self.examples[rows[b]], start
+            return {'prompt': tok.decode(shown[:start])} | self.examples[rows[b]], start
 
         cases = []
         for number, ids in zip(numbers, sequences.tolist()):

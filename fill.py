@@ -23,8 +23,9 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     # There are at most as many passes as blanks, so none is empty.
     n_passes = n_blanks.clamp(1, n_fill_steps)
 
-    def n_filled(i):                            # before pass i, if each fills its share
-        return (i * n_blanks + n_passes - 1) // n_passes
+    def n_now(i):                               # in pass i, if each fills its share
+        before, after = [(j * n_blanks + n_passes - 1) // n_passes for j in (i, i + 1)]
+        return after - before                                                   # (N, 1)
 
     for i in range(n_fill_steps):
         if not is_open.any():
@@ -33,7 +34,6 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         # the example in rollout.py, both of the second prompt are 2 8 _.
         first, state_of = distinct_rows(draft.sequences, is_open.any(1))
         x = model(draft.sequences[first])                                       # (S, T, C)
-        n_now = n_filled(i + 1) - n_filled(i)                                   # (N, 1)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
         elif fill_order == 'learned':
@@ -42,9 +42,9 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
             # decisions are sampled like tokens, and count at the blank that they are about
             draft.logp_sampled += logp
         elif fill_order == 'confident':
-            now = surest(model, x, state_of, is_open, n_now)
+            now = surest(model, x, state_of, is_open, n_now(i))
         else:                                   # 'random' or 'left'
-            now = lowest(key, is_open, n_now)
+            now = lowest(key, is_open, n_now(i))
         n, t = now.nonzero(as_tuple=True)
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])

@@ -31,8 +31,9 @@ def judge_sequences(judge, sequences, where):
         where = where.clone()
         where[:, 0] = False
     first, index = distinct_rows(sequences)
-    # A token counts as 4096 numbers, and at least one sequence is scored at a time.
-    parts = sequences[first].split(1 + NUMBERS_AT_ONCE // 4096 // sequences.size(1))
+    # A token needs so many numbers at once. At least one sequence is scored at a time.
+    width = max(judge.blank_id, 16 * judge.head.in_features)
+    parts = sequences[first].split(1 + NUMBERS_AT_ONCE // width // sequences.size(1))
     score = classify if judge.is_classifier else token_logp
     scores = torch.cat([score(judge, part) for part in parts])[index]           # (N,) or (N, T)
     # A classifier reads whole sequences; a likelihood is that of the tokens that are asked for.
@@ -41,11 +42,11 @@ def judge_sequences(judge, sequences, where):
 
 def token_logp(judge, sequences):
     """Return the log-probability (N, T) of each token of sequences (N, T); 0 for padding."""
-    is_real = sequences != judge.pad_id                                         # (N, T)
     # Only real tokens have logits. Back in their rectangle, padding keeps the 0.
-    logits = judge.logits(judge(sequences)[is_real])                            # (tokens, V)
-    logp = -F.cross_entropy(logits, sequences[is_real], reduction='none')
-    return logp.new_zeros(sequences.shape).masked_scatter(is_real, logp)
+    n, t = (sequences != judge.pad_id).nonzero(as_tuple=True)                   # (tokens,) each
+    logits = judge.logits(judge(sequences)[n, t])                               # (tokens, V)
+    logp = -F.cross_entropy(logits, sequences[n, t], reduction='none')
+    return logp.new_zeros(sequences.shape).index_put((n, t), logp)
 
 
 def classify(judge, sequences):

@@ -24,32 +24,33 @@ def norm(x):
 
 
 def attention(q, k, v, mask):
-    """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask: added to the scores,
-    0 or -inf."""
+    """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask (L, keys) or
+    (N, 1, 1, keys): added to the scores, 0 or (nearly) -inf."""
     # On a CPU torch's fused kernel makes a step of config/grpo_config.py 1.27 times as long as two
     # plain products, and one of config/grpo_think.py 2.4 times: our heads are small.
     # On a GPU the fused kernel never writes the scores to memory.
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask)
-    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)                 # (N, H, L, keys)
-    scores += mask
-    return scores.softmax(-1) @ v
+    if mask.dim() == 4:
+        mask = mask.expand(-1, q.size(1), 1, -1).flatten(0, 1)              # (N * H, 1, keys)
+    scale = q.size(-1) ** -0.5
+    scores = torch.baddbmm(mask.to(q.dtype), q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
+    return (scores.softmax(-1) @ v.flatten(0, 1)).view_as(q)
 
 
 class KVCache(dict):
-    """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen. Its
-    methods have the names of those of transformers.Cache."""
+    """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen."""
 
-    def update(self, k, v, layer):
-        """Append k, v (N, H, L, D) of the next tokens; return those of all tokens so far."""
-        kv = torch.stack((k, v))
+    def append(self, kv, layer):
+        """Append keys and values (2, N, H, L, D) of the next tokens; return those of all so far."""
         if layer in self:
             kv = torch.cat((self[layer], kv), -2)
         self[layer] = kv
         return kv
 
     def batch_select_indices(self, rows):
-        """Keep the sequences `rows` (n,), in this order. A sequence may come several times."""
+        """Keep the sequences `rows` (n,), in this order. A sequence may come several times. (The
+        caches of transformers have this method, too.)"""
         for layer in self:
             self[layer] = self[layer].index_select(1, rows)
 
@@ -76,15 +77,17 @@ class Block(nn.Module):
 
     def forward(self, x, rotary, mask, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv                                               # (N, H, L, D) each
+        qkv = qkv.contiguous()                                      # (3, N, H, L, D)
         if rotary is not None:
-            # Halves a, b of a head become a cos - b sin, b cos + a sin.
+            # Halves a, b of a head of q and k become a cos - b sin, b cos + a sin.
             cos, sin = rotary                                       # (L, D) each
-            a, b = qkv[:2].chunk(2, -1)                             # of q and of k
-            q, k = (qkv[:2] * cos + torch.cat((-b, a), -1) * sin).to(v.dtype)
+            a, b = qkv[:2].chunk(2, -1)
+            qk = qkv[:2] * cos + torch.cat((-b, a), -1) * sin
+            qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
+        kv = qkv[1:]
         if cache is not None:
-            k, v = cache.update(k, v, self.layer)
-        y = attention(q, k, v, mask)                                # (N, H, L, D)
+            kv = cache.append(kv, self.layer)
+        y = attention(qkv[0], *kv, mask)                            # (N, H, L, D)
         x = x + self.proj(y.transpose(1, 2).flatten(2))             # (N, L, C) heads side by side
         return x + self.down(self.up(norm(x)).relu_())
 
@@ -208,7 +211,7 @@ class GPT(Network):
         if self.causal:                         # a token sees itself and the tokens to its left
             mask = torch.full((stop - start, stop), -math.inf, device=self.device).triu(start + 1)
         else:                                   # a token sees everything but padding
-            mask = torch.where(inputs == self.pad_id, -math.inf, 0.0)[:, None, None]
+            mask = -1e9 * (inputs == self.pad_id)[:, None, None]
         x = self.embed(inputs)                                              # (N, L, C)
         rotary = self.rotary[:, start:stop]                                 # (2, L, D)
         if self.args['positions'] == 'learned':
@@ -241,23 +244,28 @@ class Muon(torch.optim.Optimizer):
         group, = self.param_groups
         by_shape = collections.defaultdict(list)
         for p in group['params']:
-            by_shape[p.shape].append(p)
+            by_shape[tuple(sorted(p.shape))].append(p)
         for shape, matrices in by_shape.items():
-            grads = torch.stack([p.grad for p in matrices])                 # (matrices, *shape)
+            grads = torch.stack([wide(p.grad) for p in matrices])           # (matrices, *shape)
             state = self.state[matrices[0]]
-            moments = state.setdefault('moments', torch.zeros_like(grads))
-            moments.lerp_(grads, 0.05)
-            update = orthogonalize(grads.lerp(moments, 0.95))
-            torch._foreach_mul_(matrices, 1 - group['lr'] * group['weight_decay'])
-            torch._foreach_add_(matrices, update.to(grads.dtype).unbind(),
+            if not state:
+                state['moments'] = torch.zeros_like(grads)
+            moments = state['moments'].lerp_(grads, 0.05)
+            updates = orthogonalize(grads.lerp(moments, 0.95)).to(grads.dtype)
+            if group['weight_decay'] > 0:
+                torch._foreach_mul_(matrices, 1 - group['lr'] * group['weight_decay'])
+            torch._foreach_add_([wide(p) for p in matrices], updates.unbind(),
                                 alpha=-group['lr'] * 0.2 * math.sqrt(max(shape)))
 
 
+def wide(matrix):
+    """Return a view of a matrix that has at least as many columns as rows."""
+    return matrix if matrix.size(0) <= matrix.size(1) else matrix.T
+
+
 def orthogonalize(x):
-    """Return matrices (n, rows, columns) whose singular values have become about 1: five steps of
-    Newton and Schulz, in bfloat16, on the shorter side."""
-    if x.size(1) > x.size(2):
-        return orthogonalize(x.mT).mT
+    """Return wide matrices (n, rows, columns) whose singular values have become about 1: five steps
+    of Newton and Schulz, in bfloat16."""
     x = x.bfloat16()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
@@ -298,12 +306,13 @@ def optimizer_step(model, optimizers, lr, grad_clip):
     """Take one step of all optimizers at rate lr. Return the gradient's norm before clipping."""
     # With a limit of infinity nothing is clipped, but the norm is measured all the same.
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
+    # A gradient of 0 (all groups are dead, and no KL) must not move the policy. Muon would step in
+    # its old direction, again and again, at full length.
+    moves = bool(grad_norm > 0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr
-        # A gradient of 0 (all groups are dead, and no KL) must not move the policy. Muon would step
-        # in its old direction, again and again, at full length.
-        if grad_norm > 0:
+        if moves:
             optimizer.step()
         optimizer.zero_grad()
     return grad_norm

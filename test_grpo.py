@@ -152,7 +152,7 @@ def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     actions = r.sequences[r.is_sampled]                                         # (M,)
     zeros = torch.zeros(r.sequences.shape, dtype=z.dtype)
     stats = TokenStats(*[zeros.masked_scatter(r.is_sampled, values) for values in stats_of(
-        z, actions, z_ref, r.kept, train_grpo.temperature)])
+        z, torch.arange(len(z)), actions, z_ref, r.kept, train_grpo.temperature).unbind(1)])
     if logp_old is not None:
         r.stats_old = stats._replace(logp=logp_old)
     return grpo_loss(stats, r, advantages, beta)
@@ -551,12 +551,12 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
         norms.append(nn.utils.get_total_norm([p.grad for p in by_hand.parameters()]))
         sgd_by_hand.step()
     close(list(policy.parameters()), list(by_hand.parameters()), atol=1e-7)
-    close(metrics['loss'].double(), torch.stack(losses).mean(), atol=1e-5)
-    close(metrics['grad_norm'], torch.stack(norms).mean(), atol=1e-5)
+    assert metrics['loss'] == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
+    assert metrics['grad_norm'] == pytest.approx(torch.stack(norms).mean().item(), abs=1e-5)
     if len(losses) == 1:
-        close(metrics['entropy'].double(), entropy, atol=1e-5)
+        assert metrics['entropy'] == pytest.approx(entropy.item(), abs=1e-5)
     assert dead or (metrics['clip_frac'] > 0) == (len(losses) > 1)
-    assert metrics['sampler_gap'].abs() < 1e-9  # also after several updates
+    assert abs(metrics['sampler_gap']) < 1e-9  # also after several updates
 
 
 # ---- passes: a blank sees what earlier passes filled ---------------------------------------------
@@ -645,7 +645,7 @@ def test_distinct_rows_equal_a_slow_loop():
         if used is None:
             used = is_used | True
         expected = set(map(tuple, x[used].tolist()))
-        assert len(rows) == len(expected) and set(map(tuple, rows.tolist())) == expected
+        assert len(rows) == len(expected) + (not used.all()) and set(map(tuple, rows.tolist())) == expected
         assert rows[number[used]].equal(x[used])
 
 

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train_grpo as grpo
 from model import make_optimizers
 
+FREE = {'_unsafe_view', 'empty', 'empty_like', 'new_empty', '_record_function_enter_new',
+        '_record_function_exit'}
 WAITS = {'_local_scalar_dense', 'nonzero', '_unique2', 'equal', 'masked_select'}
 
 
@@ -27,9 +29,11 @@ class Count(TorchDispatchMode):
         self.names = collections.Counter()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if not any(alias.alias_info and not alias.alias_info.is_write
-                   for alias in function._schema.returns):     # a view shares memory
-            self.names[function.overloadpacket.__name__] += 1
+        name = function.overloadpacket.__name__
+        is_view = any(value.alias_info and not value.alias_info.is_write
+                      for value in function._schema.returns)    # it shares memory
+        if not is_view and name not in FREE:
+            self.names[name] += 1
         return function(*args, **(kwargs or {}))
 
 

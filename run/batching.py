@@ -1,5 +1,7 @@
 """Equal rows once, and large tensors a part at a time. This saves time and memory, and changes no
 number: it can be trusted unread."""
+import functools
+
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -8,29 +10,33 @@ NUMBERS_AT_ONCE = 2 ** 24   # in the largest tensor of a part, where memory coun
 
 @torch.compiler.disable
 def distinct_rows(x, is_used=None):
-    """Return first (S,), the places of S rows of x.flatten(0, -2) (n, C), which are all that differ
-    among those that are used; and index (...): which of these S each row of x (..., C) is. The index
-    of a row that is not used means nothing. is_used (...) bool; None: all are."""
+    """Return first (S,), the places in x.flatten(0, -2) of rows that differ, one of each kind; and
+    index (...): the kind of each row of x (..., C). is_used (...) bool: rows that are not used count
+    as one more kind; None: all are."""
     rows = x.flatten(0, -2)                                                     # (n, C)
-    places = torch.arange(len(rows), device=x.device)
     # Equal rows have equal sums of their columns, weighted by random integers; others have them in
     # 1 of 2 ** 64 cases. torch.unique is 16 to 20 times as fast with numbers as with rows.
-    rng = torch.Generator().manual_seed(0)
-    weights = torch.randint(-2 ** 62, 2 ** 62, x.shape[-1:], generator=rng)
-    sums = (rows * weights.to(x.device)).sum(1)                                 # (n,)
-    if is_used is not None:                     # the others count as copies of the first used one
-        used = is_used.flatten()
-        sums = sums.where(used, sums[used.int().argmax()])
-        places = places.where(used, len(rows))
-    distinct, index = torch.unique(sums, return_inverse=True)
-    last = torch.full_like(distinct, len(rows) - 1)
+    sums = (rows * weights_of(rows.size(1), x.device)).sum(1)                   # (n,)
+    if is_used is not None:
+        is_unused = ~is_used.flatten()
+        sums = sums.masked_fill(is_unused, 1)
+    kinds, index = torch.unique(sums, return_inverse=True)                      # (S,), (n,)
+    places = torch.arange(len(rows), device=x.device)
+    last = torch.full_like(kinds, len(rows))
     first = last.scatter_reduce(0, index, places, 'amin')                       # (S,)
     copies = rows[first[index]]                                                 # (n, C)
     is_equal = (copies == rows).all(1)
     if is_used is not None:
-        is_equal |= ~used
+        is_equal |= is_unused
     assert is_equal.all(), "two different rows have one sum"
     return first, index.view(x.shape[:-1])
+
+
+@functools.cache
+def weights_of(n, device):
+    """Return n random integers, always the same."""
+    rng = torch.Generator().manual_seed(0)
+    return torch.randint(-2 ** 62, 2 ** 62, (n,), generator=rng).to(device)
 
 
 def in_parts(function, width, *tensors):

@@ -42,7 +42,9 @@ def test_a_score_is_that_of_the_single_sequence_without_its_padding(is_classifie
 
 
 @IS_CLASSIFIER
-def test_equal_sequences_are_scored_once_in_parts_and_get_equal_bits_in_float32(is_classifier):
+def test_equal_sequences_are_scored_once_in_parts_and_get_equal_bits_in_float32(
+        is_classifier, monkeypatch):
+    monkeypatch.setattr('judge.NUMBERS_AT_ONCE', 2 ** 18)
     judge = toy_judge(is_classifier).float()
     sequences = torch.randint(5, (1000, 6)).repeat(2, 1)
     sizes = []

@@ -10,7 +10,7 @@ import torch
 import train_grpo
 from extras.check import check
 from processes import write
-from rollout import TokenStats, exact_kl
+from rollout import TokenStats
 from test_grpo import (centred, close, expected_step, knobs, letters, loss_of, randn,     # noqa: F401
                        rollout_of, slope, slow_loss, slow_rollout, tiny,
                        toy_prompts, toy_scorer, two_sequences)
@@ -261,6 +261,10 @@ def test_dapo_fills_a_step_with_the_first_groups_that_are_not_dead(knobs):
     dead = [row for row in range(12) if row not in alive]
     assert 0 < len(alive) < 12 and dead
     assert chosen == (alive + dead)[:4]
+
+
+def exact_kl(logp, logp_ref):
+    return (logp.exp() * (logp - logp_ref)).sum()
 
 
 # ---- KLs -----------------------------------------------------------------------------------------
