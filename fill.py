@@ -27,12 +27,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         before, after = [(j * n_blanks + n_passes - 1) // n_passes for j in (i, i + 1)]
         return after - before                                                   # (N, 1)
 
+    # Sequences that are in the same state go through the network once. At first these are the copies
+    # of a prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
+    state_of = torch.arange(len(is_open), device=model.device) // prompts.k     # (N,)
+    first = torch.arange(0, len(is_open), prompts.k, device=model.device)       # (S,)
     for i in range(n_fill_steps):
-        if not is_open.any():
-            break
-        # Sequences that are in the same state go through the network once. In the second pass of
-        # the example in rollout.py, both of the second prompt are 2 8 _.
-        first, state_of = distinct_rows(draft.sequences, is_open.any(1))
+        if i > 0:
+            if not is_open.any():
+                break
+            first, state_of = distinct_rows(draft.sequences, is_open.any(1))
         x = model(draft.sequences[first])                                       # (S, T, C)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
@@ -49,7 +52,8 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
-    return draft.rollout(n_decisions=n_fill_steps - 1 if fill_order == 'learned' else 0)
+    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
+    return draft.rollout(n_passes=i + 1, n_decisions=n_decisions)
 
 
 def lowest(key, is_open, n_now):

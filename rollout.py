@@ -86,6 +86,7 @@ class Rollout:
     temperature: float = 1.0    # at which they were sampled, and are learned
     kept: Tensor | None = None  # (M, V) bool: the ids that top-k and top-p kept for each sampled
                                 # token, in the order of is_sampled.nonzero(); None: no filter
+    n_passes: int = 1           # at most; from left to right a token may count as a pass
     start: int = 0              # from left to right: the columns that all prompts fill
     n_decisions: int = 0        # a learned order: passes in which the policy decides what it fills
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
@@ -288,7 +289,7 @@ def states_of(r, model):
     if model.causal:
         first, state_of = distinct_rows(r.sequences)
         return r.sequences[first], state_of[None]
-    passes = torch.arange(int(r.pass_of.max()) + 1, device=model.device)[:, None, None]
+    passes = torch.arange(r.n_passes, device=model.device)[:, None, None]        # (I, 1, 1)
     is_blank = r.pass_of >= passes                                          # (I, N, T)
     before = r.sequences.masked_fill(is_blank, model.blank_id)
     first, state_of = distinct_rows(before, is_blank.any(2))

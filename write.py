@@ -35,17 +35,19 @@ def write(model, prompts, greedy=False, **sampling):
     while True:
         x = model.trunk(inputs, cache)[:, -1]                                   # (S, C)
         is_now = is_open[:, column].clone()                                     # (N,)
-        n = is_now.nonzero()[:, 0]              # nobody, if the world speaks in all of them
+        n = is_now.nonzero()[:, 0]
         last = sequences[:, column]                                             # (N,)
-        if len(n) > 0:
-            draft.sample(column - start, n, torch.full_like(n, column), x[state_of[n]])
-            is_open &= ~(is_now & (last == data.tok.eos))[:, None]
         column += 1
+        if len(n) == 0:                         # the world speaks in all: states stay as they are
+            inputs = last[first, None]
+            continue
+        draft.sample(column - 1 - start, n, torch.full_like(n, column - 1), x[state_of[n]])
+        is_open &= ~(is_now & (last == data.tok.eos))[:, None]
         # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
         #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
         goes_on = is_open[:, column:].any(1)                                    # (N,)
         first, new_state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
-        if data.reply and len(n) > 0:
+        if data.reply:
             said = replies(prompts, sequences, first, is_now & goes_on, column)[new_state_of]
             is_said = (said >= 0) & is_open[:, column:]                         # (N, T - column)
             sequences[:, column:] = sequences[:, column:].where(~is_said, said)
