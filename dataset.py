@@ -99,6 +99,11 @@ def make_tokenizer(kind, dataset):
 # ---- datasets ------------------------------------------------------------------------------------
 
 
+def path_of(dataset):
+    """Return the file of a dataset."""
+    return dataset if '.' in dataset else f'data/{dataset}.py'
+
+
 @functools.cache
 def read_texts(dataset):
     """Return (training texts, held-out texts, verify() or None, reply() or None) of a dataset.
@@ -107,7 +112,7 @@ def read_texts(dataset):
     see read_records() | FILE.txt. A module has texts(), which returns two lists, and it may have
     verify() and reply(). A text is a string of running text, or a record {'prompt': ...,
     'answer': ...}."""
-    path = dataset if '.' in dataset else f'data/{dataset}.py'
+    path = path_of(dataset)
     kind = Path(path).suffix
     if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
         fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
@@ -222,12 +227,6 @@ class Dataset:
         longest_answer = max(len(answer) for _, answer, *_ in encoded)
         self.block_size = min(block_size or 1024,
                               longest_prompt + (max_new_tokens or longest_answer))
-        lengths = [len(prompt + answer) for prompt, answer, *_ in encoded]
-        usual = np.median(lengths)
-        if max(lengths) > 10 * usual:           # a mistake in the data, perhaps
-            *_, longest = encoded[np.argmax(lengths)]
-            print0(f"{longest.get('line', 'a text')} has {max(lengths)} tokens, and half of the "
-                   f"texts have at most {usual:.0f}: steps with a long one take longer")
         self.make_rows(encoded)
 
     def make_windows(self, train, held_out):

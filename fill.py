@@ -24,13 +24,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     n_passes = n_blanks.clamp(1, n_fill_steps)
 
     def n_now(i):                               # in pass i, if each fills its share
-        before, after = [(j * n_blanks + n_passes - 1) // n_passes for j in (i, i + 1)]
+        before = (i * n_blanks + n_passes - 1) // n_passes
+        after = ((i + 1) * n_blanks + n_passes - 1) // n_passes
         return after - before                                                   # (N, 1)
 
     # Sequences that are in the same state go through the network once. At first these are the copies
     # of a prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
-    state_of = torch.arange(len(is_open), device=model.device) // prompts.k     # (N,)
-    first = torch.arange(0, len(is_open), prompts.k, device=model.device)       # (S,)
+    numbers = torch.arange(len(is_open), device=model.device)
+    state_of = numbers // prompts.k                                             # (N,)
+    first = numbers[::prompts.k]                                                # (S,)
     for i in range(n_fill_steps):
         if i > 0:
             if not is_open.any():

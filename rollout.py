@@ -109,16 +109,19 @@ class Rollout:
         """Whether eos was sampled in each sequence (N,), bool."""
         return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
 
-    def of_prompts(self, chosen):
-        """Return the part of this Rollout that belongs to the chosen (B,) bool prompts."""
-        rows = chosen.repeat_interleave(self.prompts.k)                         # (N,)
-        part = {name: getattr(self, name)[rows] for name in ('sequences', 'pass_of', 'logp_sampled')}
-        if self.kept is not None:
-            n, _ = self.is_sampled.nonzero(as_tuple=True)                       # (M,)
-            part['kept'] = self.kept[rows[n]]
-        if self.stats_old:
-            part['stats_old'] = TokenStats(*[values[rows] for values in self.stats_old])
-        return replace(self, prompts=self.prompts[chosen], x_ref=None, **part)
+    def only(self, chosen):
+        """Return this Rollout as if no token but those of the chosen sequences (N,) bool had been
+        sampled. What networks say of the others is not computed."""
+        others = ~chosen[:, None]                                               # (N, 1)
+        kept = self.kept
+        if kept is not None:
+            kept = kept[chosen[self.is_sampled.nonzero()[:, 0]]]
+        stats_old = self.stats_old
+        if stats_old:
+            stats_old = TokenStats(*[values.masked_fill(others, 0) for values in stats_old])
+        return replace(self, pass_of=self.pass_of.masked_fill(others, -1), kept=kept,
+                       logp_sampled=self.logp_sampled.masked_fill(others, 0), stats_old=stats_old,
+                       x_ref=None)
 
     def of_epoch(self, epoch):
         """Return this Rollout as an epoch learns from it, if the likelihood is an estimate."""
@@ -256,11 +259,12 @@ class TokenStats(NamedTuple):
     logp_full: Tensor   # of the policy now, among all ids
     logp_ref: Tensor    # of the reference, among all ids; without a reference that of the policy
     kl: Tensor          # KL(policy || reference) of the token's distribution, unfiltered
-    entropy: Tensor     # and its entropy
+    forward_kl: Tensor  # KL(reference || policy)
+    entropy: Tensor     # of the policy
 
 
 def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
-    """Return the numbers of TokenStats (M, 5) of ids (M,) that were sampled from these rows (M,) of
+    """Return the numbers of TokenStats (M, 6) of ids (M,) that were sampled from these rows (M,) of
     logits (U, V). logits_ref (U, V); None: there is no reference, so the KL is 0. kept (M, V): the
     ids that the filters kept; None: all."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
@@ -270,11 +274,14 @@ def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
     p = logp_full.exp()
     entropy = -(p * logp_full).sum(-1)                                      # (U,)
     logp_ref = logp_full.detach()
-    kl = torch.zeros_like(entropy)
+    kl = forward_kl = torch.zeros_like(entropy)
     if logits_ref is not None:
         logp_ref = log_probs(logits_ref, temperature)
-        kl = (p * (logp_full - logp_ref)).sum(-1)
-    return torch.stack((logp, logp_of_ids, logp_ref[row, ids], kl[row], entropy[row]), 1)
+        gap = logp_full - logp_ref                                          # (U, V)
+        kl = (p * gap).sum(-1)
+        forward_kl = -(logp_ref.exp() * gap).sum(-1)
+    return torch.stack((logp, logp_of_ids, logp_ref[row, ids], kl[row], forward_kl[row],
+                        entropy[row]), 1)
 
 
 def states_of(r, model):
@@ -287,7 +294,7 @@ def states_of(r, model):
     From left to right a sequence is its own state in all passes, because a token sees only what is
     to its left."""
     if model.causal:
-        first, state_of = distinct_rows(r.sequences)
+        first, state_of = distinct_rows(r.sequences, r.is_sampled.any(1))
         return r.sequences[first], state_of[None]
     passes = torch.arange(r.n_passes, device=model.device)[:, None, None]        # (I, 1, 1)
     is_blank = r.pass_of >= passes                                          # (I, N, T)
@@ -313,8 +320,9 @@ def stats_with_blanks(is_blank, r, policy, reference=None):
     when they were sampled. Many papers on masked diffusion models do not keep the states in which
     tokens were sampled, and estimate the likelihood so: d1.py, diffucoder.py and unigrpo.py in
     config/papers/."""
+    assert not policy.causal, "a causal generator has no blanks: expected another likelihood"
     sequences = r.sequences.masked_fill(is_blank, policy.blank_id)
-    first, state_of = distinct_rows(sequences)
+    first, state_of = distinct_rows(sequences, r.is_sampled.any(1))
     return stats_in(sequences[first], state_of[:, None].expand(is_blank.shape),
                     replace(r, x_ref=None), policy, reference)
 
@@ -340,15 +348,15 @@ def stats_in(states, seen_in, r, policy, reference=None):
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
     place = seen_in[n, t] * states.size(1) + t                              # (M,) as rows of x
     kept = [] if r.kept is None else [r.kept]
-    values, = in_parts(part, policy.blank_id, place, r.sequences[n, t], *kept)      # (M, 5)
-    stats = values.new_zeros(*r.sequences.shape, 5).index_put((n, t), values)       # (N, T, 5)
+    values, = in_parts(part, policy.blank_id, place, r.sequences[n, t], *kept)      # (M, 6)
+    stats = values.new_zeros(*r.sequences.shape, 6).index_put((n, t), values)       # (N, T, 6)
     if r.n_decisions > 0:                       # of a learned order; they are in x, too
         stats = stats + decision_stats(r, policy, x, reference)
     return TokenStats(*stats.unbind(2))
 
 
 def decision_stats(r, policy, x, reference=None):
-    """Return the numbers of TokenStats (N, T, 5) of the decisions of a learned order: of each blank
+    """Return the numbers of TokenStats (N, T, 6) of the decisions of a learned order: of each blank
     the sum over the passes in which it was open. x (S * T, C): features of the policy in
     the states that sampled."""
     _, state_of = states_of(r, policy)                                      # (I, N)
@@ -364,6 +372,6 @@ def decision_stats(r, policy, x, reference=None):
 
     logits_ref = logits(reference, r.x_ref) if reference else None
     row = torch.arange(len(n), device=x.device)
-    values = stats_of(logits(policy, x), row, is_now, logits_ref)               # (D, 5)
-    stats = values.new_zeros(*r.sequences.shape, 5)
+    values = stats_of(logits(policy, x), row, is_now, logits_ref)               # (D, 6)
+    stats = values.new_zeros(*r.sequences.shape, 6)
     return stats.index_put((n, t), values, accumulate=True)

@@ -520,7 +520,8 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
     prompts = toy_prompts(causal, seed=8 if dead and not causal else 1)
     micro_steps, scores, advantages = collect(policy, toy_scorer(reference), prompts)
-    metrics = learn(policy, reference, [sgd], micro_steps, advantages, 0.1, beta)
+    metrics = learn(policy, Scorer(reference=reference), [sgd], micro_steps, advantages, 0.1, beta,
+                    train_grpo.entropy_coef)
     assert dead_groups(scores['reward']).any() or not dead
     assert dead or len(asked) == train_grpo.gradient_accumulation_steps
     if name == 'dead groups':                   # not dead is one with a completion at the mean
@@ -692,7 +693,7 @@ def share_of_a(policy, kl_beta=0.0, kind='muon', learning_rate=1e-2):
     for step in range(40):
         prompts = toy_prompts(policy.causal, P=16, k=8, seed=step)
         micro_steps, _, advantages = collect(policy, scorer, prompts)
-        learn(policy, reference, optimizers, micro_steps, advantages, learning_rate, kl_beta)
+        learn(policy, scorer, optimizers, micro_steps, advantages, learning_rate, kl_beta)
         _, r = micro_steps[0]
     return (r.sequences[r.is_sampled] == 1).float().mean()
 

@@ -48,9 +48,11 @@ def write(model, prompts, greedy=False, **sampling):
         goes_on = is_open[:, column:].any(1)                                    # (N,)
         first, new_state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
         if data.reply:
-            said = replies(prompts, sequences, first, is_now & goes_on, column)[new_state_of]
-            is_said = (said >= 0) & is_open[:, column:]                         # (N, T - column)
-            sequences[:, column:] = sequences[:, column:].where(~is_said, said)
+            said = replies(prompts, sequences, first, is_now & goes_on, column)
+            said = said[new_state_of]                                           # (N, T - column)
+            rest = sequences[:, column:]
+            is_said = is_open[:, column:] & (said >= 0)
+            rest.copy_(torch.where(is_said, said, rest))
             is_open[:, column:] &= ~is_said
             goes_on = is_open[:, column:].any(1)
         if not goes_on.any():
@@ -87,4 +89,4 @@ def replies(prompts, sequences, first, is_asked, column):
             raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
         # what ends a completion is followed by padding
         rows[s] = ids + [data.tok.pad if done else -1] * (room - len(ids))
-    return torch.tensor(rows, device=sequences.device)
+    return torch.tensor(rows, dtype=torch.long, device=sequences.device)

@@ -47,8 +47,8 @@ def usual_step(run, optimizers, prompts):
 
 def our_step(run, optimizers, prompts):
     micro_steps, _, advantages = grpo.collect(run.policy, run.scorer, prompts)
-    grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, advantages, 0.0,
-               grpo.kl_beta)
+    grpo.learn(run.policy, run.scorer, optimizers, micro_steps, advantages, 0.0, grpo.kl_beta,
+               grpo.entropy_coef)
 
 
 if __name__ == "__main__":

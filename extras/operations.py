@@ -46,8 +46,8 @@ def main():
         with Count() as acting:
             micro_steps, _, advantages = grpo.collect(run.policy, run.scorer, prompts)
         with Count() as learning:
-            grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, advantages,
-                       grpo.learning_rate, grpo.kl_beta)
+            grpo.learn(run.policy, run.scorer, optimizers, micro_steps, advantages,
+                       grpo.learning_rate, grpo.kl_beta, grpo.entropy_coef)
     for name, count in (('draw prompts', drawing), ('act and score', acting), ('learn', learning)):
         waits = sum(n for op, n in count.names.items() if op in WAITS)
         print(f"{name:13} {count.names.total():5} operations, {waits:3} waits; most often: "

@@ -71,7 +71,8 @@ device | use_cpu, if there is no other | trainer.device
 dtype | bf16 |
 compile | torch_compile | actor.use_torch_compile
 seed | seed |
-judge, blank_kind, n_fill_steps, fill_order, likelihood, draw_prompts | |
+judge, reference, blank_kind, n_fill_steps, fill_order, entropy_floor | |
+likelihood, draw_prompts, experience, credit | |
 """
 
 # values of knobs that TRL can express, and the nearest to those that it cannot
@@ -82,6 +83,8 @@ POSSIBLE = {
     'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
     'target_kl': ((0.0,), "a fixed kl_beta"),
     'optimizer': (('adamw',), "--optimizer=adamw"),
+    'reference': (('',), "--reference='', the start; distillation is another trainer there"),
+    'entropy_floor': ((0.0,), "--entropy_floor=0, a constant bonus"),
     'dtype': (('auto', 'float32', 'bfloat16'), "--dtype=float32"),
 }
 
@@ -91,6 +94,8 @@ NEAREST = {
     'objective': "--objective=ppo",
     'likelihood': "--likelihood=trajectory, which is exact",
     'draw_prompts': "--draw_prompts=random, with more prompts",
+    'experience': "--experience=sampled",
+    'credit': "--credit=completion",
     'kl_type': "config/kl/k3_ratio.py, which has the same mean, and the same mean gradient",
 }
 
@@ -113,13 +118,14 @@ from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 
 from dataset import read_texts, rng_for
-from judge import Scorer
+from judge import Scorer, verifier_of
 from run.command import by_name, configure
 from run.machine import n_ranks
 import train_grpo
 
 train, held_out, verify, reply = read_texts($dataset)
 records = train + held_out
+verify = verifier_of($dataset, records, verify)
 columns = {name: None for record in records for name in record}
 tok = AutoTokenizer.from_pretrained($generator)$bos
 decode = functools.partial(tok.decode, skip_special_tokens=True,
@@ -194,7 +200,7 @@ assert tok('1').input_ids[-1:] == tok('1', add_special_tokens=False).input_ids[-
 """
 WORLD = '''
 
-reply = by_name(functions.get('reply', reply), [*columns, 'completion', 'text'])
+reply = by_name(functions.get('reply', reply))
 row_of = {str(example['prompt']): example['row'] for example in data}
 
 

@@ -117,6 +117,8 @@ def configure(namespace, words):
             sys.exit()
         for name, value in values_of(word, knobs_of(namespace), files).items():
             if callable(value) and name not in defaults:
+                assert inspect.isfunction(value), (
+                    f"{name} = {value!r:.80}: expected a function that is written in Python")
                 functions[name] = value
                 continue
             if name in TRL:
@@ -194,9 +196,17 @@ def values_of(word, knobs, files):
     with reading(word):                         # text without quotes, for example
         exec(compile(Path(word).read_text('utf-8'), word, 'exec'), values)
     files.append(values)
-    chosen = {name: value for name, value in values.items()
-              if name[0].islower() and not inspect.ismodule(value)}
-    # A file may import verify() of math_verify. The reward `verify` is that of the dataset.
-    if getattr(chosen.get('verify'), '__module__', module.__name__) != module.__name__:
-        del chosen['verify']
-    return chosen
+    return {name: value for name, value in values.items()
+            if name[0].islower() and not is_imported(value, values)}
+
+
+def file_of(function):
+    """Return the file of a function of the user; '' if it was typed into a notebook."""
+    return function.__globals__.get('__file__', '')
+
+
+def is_imported(value, of_file):
+    """Return whether a value is a module, a class, or a function of another file. What a config file
+    imports is for its own use; its rewards and rules are the functions that it defines."""
+    is_mine = inspect.isfunction(value) and value.__globals__ is of_file
+    return (callable(value) or inspect.ismodule(value)) and not is_mine

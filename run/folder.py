@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import filelock
@@ -54,6 +55,11 @@ def check_exists(path):
                      '`hf download NAME --local-dir FOLDER`)', str(path), near)
 
 
+def checksums(paths):
+    """Return {path: checksum} of files, which tells whether they are those of another command."""
+    return {path: zlib.crc32(Path(path).read_bytes()) for path in sorted(paths) if path}
+
+
 # ---- the folder ----------------------------------------------------------------------------------
 
 
@@ -72,8 +78,7 @@ class RunFolder:
         self.path = Path(path).resolve()
         self.resume = resume
         self.logs = [self.path / name for name in ('log.jsonl', 'samples.jsonl')]
-        is_free = not self.path.exists() or os.listdir(path) in ([], ['lock'])
-        assert is_free or self.logs[0].exists(), (
+        assert not self.path.exists() or not os.listdir(path) or self.logs[0].exists(), (
             f"out_dir = '{path}' is no folder of a run, and holds something else")
         if resume:
             check_exists(path)
@@ -92,7 +97,7 @@ class RunFolder:
             for path, size in zip(self.logs, checkpoint['log_sizes']):
                 os.truncate(path, size)
         elif self.logs[0].exists() and self.logs[0].stat().st_size > 0:     # of another run
-            self.move_aside(config['generator'])
+            self.move_aside(config)
         self.files = [open(path, 'a') for path in self.logs]
         # the knobs of the last command, if the run was resumed with others, and its words
         text = json.dumps(config | {'words': sys.argv[1:]}, indent=1)
@@ -108,9 +113,10 @@ class RunFolder:
         return checkpoint
 
     def acquire(self):
-        """Make the folder, and take its lock, which ends with the process."""
+        """Make the folder, and take its lock, which ends with the process. It stands beside the
+        folder, so that nobody else comes in while the folder is renamed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = filelock.FileLock(self.path / 'lock')
+        self.lock = filelock.FileLock(f'{self.path}.lock')
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -129,17 +135,18 @@ class RunFolder:
             optimizer.load_state_dict(state)
         return checkpoint
 
-    def move_aside(self, generator):
+    def move_aside(self, config):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
-        assert self.path not in Path(generator).resolve().parents, (
-            f"{generator} is in {self.path.name}, which would be moved aside; choose another "
-            "--out_dir")
+        networks = [config.get(name, '') for name in ('generator', 'reference', 'judge')]
+        for name in networks + [word.partition('=')[2] or word for word in sys.argv[1:]]:
+            assert self.path not in Path(name).resolve().parents, (
+                f"{name} is in {self.path.name}, which would be moved aside; choose another "
+                "--out_dir")
         number = 1
         while os.path.exists(f'{self.path}-{number}'):
             number += 1
-        self.lock.release()                     # Windows renames no folder with an open file
         self.path.rename(f'{self.path}-{number}')
-        self.acquire()
+        self.path.mkdir()
         print(f"{self.path.name} held another run, which is now in {self.path.name}-{number}")
 
     def log(self, step, numbers):

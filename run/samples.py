@@ -8,38 +8,35 @@ from run.machine import print0
 
 def first_group(micro_step, advantages):
     """Return the number of the first prompt of a micro-step whose completions teach something, or,
-    if none do, of the first prompt; and the Rollout of this prompt alone."""
+    if none do, of the first prompt; the numbers of its sequences; and the Rollout as if only these
+    had been sampled."""
     index, r = micro_step
-    b = advantages[index].any(1).float().argmax()
-    return index.start + int(b), r.of_prompts(torch.arange(len(r.prompts), device=b.device) == b)
+    b = int(advantages[index].any(1).float().argmax())
+    rows = range(b * r.prompts.k, (b + 1) * r.prompts.k)
+    chosen = torch.zeros(len(r.sequences), dtype=torch.bool, device=r.pass_of.device)
+    chosen[rows.start:rows.stop] = True
+    return index.start + b, rows, r.only(chosen)
 
 
-def samples_of(r, scores, logp=(), most=None):
-    """Return the N completions of a Rollout, or so many of the first, a list of dicts: prompt,
-    completion, its scores {name: number} out of scores {name: (N,)}, and its pieces, see below."""
+def samples_of(r, scores, rows=None, logp=()):
+    """Return completions of a Rollout, a list of dicts: prompt, completion, its scores {name:
+    number} out of scores {name: (rows,)}, and its pieces, see below. rows: their numbers; None:
+    all."""
     samples = []
     tok = r.prompts.data.tok
-    for n, case in enumerate(r.cases()[:most]):
+    cases = r.cases()
+    for i, n in enumerate(rows or range(len(cases))):
         b = n // r.prompts.k
         start = int(r.prompts.blank[b].int().argmax()) if r.prompts.data.causal else 0
         # A reward gets a completion without special tokens; people see them.
         text = tok.text_of(r.sequences[n, start:].tolist())
         samples.append({
-            'prompt': as_read(r.prompts, b, case['prompt']),
+            'prompt': cases[n]['prompt'],
             'completion': text,
-            'scores': {name: number(values.flatten()[n]) for name, values in scores.items()},
+            'scores': {name: number(values.flatten()[i]) for name, values in scores.items()},
             'pieces': pieces_of(r, n, text, logp),
         })
     return samples
-
-
-def as_read(prompts, b, prompt):
-    """Return prompt b with what a chat template has put behind it."""
-    if not prompts.data.causal:
-        return prompt
-    start = int(prompts.blank[b].int().argmax())
-    read = prompts.data.tok.decode(prompts.tokens[b, :start].tolist())
-    return read[max(0, read.rfind(prompt)):]
 
 
 def number(value):

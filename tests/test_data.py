@@ -55,14 +55,6 @@ def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
         toy_data({'line': 'line 7', 'prompt': 'a' * 3000, 'answer': 'b'})
 
 
-def test_a_text_that_is_ten_times_as_long_as_others_is_named(capsys):
-    long = {'line': 'line 7', 'prompt': 'a' * 39, 'answer': 'b'}
-    toy_data(*[('a=', 'b')] * 3, long)
-    assert 'line 7 has 41 tokens, and half of the texts have at most 4:' in capsys.readouterr().out
-    toy_data(*[('a=', 'b')] * 3, long | {'prompt': 'a' * 38})
-    assert not capsys.readouterr().out
-
-
 def test_a_row_has_room_for_max_new_tokens_and_an_answer_takes_none():
     """Nothing learns an answer then; rewards see all of it."""
     for n, rows in ((4, ('a=.----', 'ab=.---')), (2, ('a=.--', 'ab=.-'))):

@@ -163,8 +163,7 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
     two.more_uniforms = prompts.more_uniforms[:, :2]
     whole = act(model, prompts)
     rows = torch.arange(36).view(9, 4)
-    for r, kept in ((act(model, prompts[chosen]), rows[chosen]), (act(model, two), rows[:, :2]),
-                    (whole.of_prompts(chosen), rows[chosen])):
+    for r, kept in ((act(model, prompts[chosen]), rows[chosen]), (act(model, two), rows[:, :2])):
         kept = kept.flatten()
         for name in ('sequences', 'pass_of', 'logp_sampled'):
             close(getattr(r, name), getattr(whole, name)[kept])
@@ -172,6 +171,20 @@ def test_completions_depend_neither_on_the_group_size_nor_on_other_prompts(kind,
             stats = train_grpo.rules.likelihood(whole.of_epoch(epoch), model, reference)
             close(train_grpo.rules.likelihood(r.of_epoch(epoch), model, reference),
                   [values[kept] for values in stats])
+
+
+@KINDS
+def test_if_only_some_sequences_learn_they_have_the_same_numbers_and_the_others_zeros(kind, knobs):
+    n_more = choose_kind(knobs, kind, top_k=3)
+    model, reference = network(), network(seed=3)
+    r = act(model, prompts_of(n_more))
+    r.stats_old = train_grpo.rules.likelihood(r, model, reference)
+    for chosen in (torch.arange(36) % 3 == 1, torch.zeros(36).bool()):
+        part = r.only(chosen)
+        for stats in (part.stats_old, train_grpo.rules.likelihood(part, model, reference)):
+            for values, expected in zip(stats, r.stats_old):
+                close(values, expected * chosen[:, None])
+        assert part.lengths.equal(r.lengths * chosen) and (part.kept is None) == (r.kept is None)
 
 
 # ---- likelihoods ---------------------------------------------------------------------------------
@@ -202,14 +215,14 @@ def slow_states(r, model, n, t):
 
 
 def slow_stats(r, model, reference):
-    """Return the five numbers of TokenStats (5, N, T), from their definitions and the knobs."""
+    """Return the numbers of TokenStats (6, N, T), from their definitions and the knobs."""
     knob = train_grpo
 
     @functools.cache
     def features(m, *state):
         return m(torch.tensor([state]))[0]
 
-    rows = [[[[] for _ in row] for row in r.sequences] for _ in range(5)]
+    rows = [[[[] for _ in row] for row in r.sequences] for _ in range(6)]
     row_of = {place: row for row, place in enumerate(map(tuple, r.is_sampled.nonzero().tolist()))}
     for n, t in r.is_sampled.nonzero().tolist():
         id = r.sequences[n, t]
@@ -230,7 +243,8 @@ def slow_stats(r, model, reference):
                 parts.append((1, p, p_ref, is_now, p[is_now].log()))
         for weight, p, p_ref, action, logp in parts:
             for row, value in zip(rows, (logp, p[action].log(), p_ref[action].log(),
-                                         (p * (p / p_ref).log()).sum(), -(p * p.log()).sum())):
+                                         (p * (p / p_ref).log()).sum(),
+                                         (p_ref * (p_ref / p).log()).sum(), -(p * p.log()).sum())):
                 row[n][t].append((weight * value).view(()))
     zero = torch.zeros(()).double()
     return [torch.stack([torch.stack([sum(values, zero) for values in row]) for row in all_rows])
@@ -275,13 +289,13 @@ def test_an_epoch_moves_the_weights_as_slow_loops_do(kind, has_kl, knobs):
     (_, r), = micro_steps
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.3) for model in (policy, by_hand)]
     A = advantages.double().view(-1, 1)
-    learn(policy, reference, [sgd], micro_steps, advantages, 0.3, 0.2)
+    learn(policy, Scorer(reference=reference), [sgd], micro_steps, advantages, 0.3, 0.2)
     n_clipped = 0
     for epoch in (0, 1):
         of_epoch = r.of_epoch(epoch)
         with torch.no_grad():
             logp_old = slow_stats(of_epoch, start, reference)[0]
-        logp, _, _, kl, _ = slow_stats(of_epoch, by_hand, reference)
+        logp, _, _, kl, *_ = slow_stats(of_epoch, by_hand, reference)
         ratio = (logp - logp_old).exp()
         assert epoch or ratio.sub(1).abs().max() < 1e-9
         gain = torch.min(ratio * A, ratio.clamp(0.95, 1.05) * A)
@@ -304,6 +318,7 @@ def test_the_ratio_is_exactly_1_while_the_policy_stands_still(kind, knobs):
         r = act(policy, prompts_of(n_more))
         if looks_back:
             r.stats_old = stats_now(r, policy)
-        numbers = learn(policy, policy, [torch.optim.SGD(policy.parameters(), 0.0)],
-                        [(slice(0, 9), r)], advantages, 0.0, 0.1)
+        still = torch.optim.SGD(policy.parameters(), 0.0)
+        numbers = learn(policy, Scorer(reference=policy), [still], [(slice(0, 9), r)], advantages,
+                        0.0, 0.1)
         assert numbers['ratio_off'] == 0 and numbers['grad_norm'] > 0

@@ -10,6 +10,7 @@ import torch
 import train_grpo
 from extras.check import check
 from processes import write
+from judge import Scorer
 from rollout import TokenStats
 from test_grpo import (centred, close, expected_step, knobs, letters, loss_of, randn,     # noqa: F401
                        rollout_of, slope, slow_loss, slow_rollout, tiny,
@@ -126,7 +127,7 @@ def test_gdpo_normalises_each_reward_by_itself_then_their_sum(knobs):
 
 def stats_with(logp):
     """Return the TokenStats of which only logp is known."""
-    return TokenStats(logp, None, None, None, None)
+    return TokenStats(logp, None, None, None, None, None)
 
 
 # ---- objectives ----------------------------------------------------------------------------------
@@ -234,8 +235,8 @@ def test_a_paper_without_functions_takes_the_step_of_the_slow_loops(name, knobs)
     loss = slow_loss(by_hand, reference, completions, advantages, train_grpo.kl_beta,
                      3 * prompts.blank.sum())
     loss.backward()
-    learn(policy, reference, [torch.optim.SGD(policy.parameters(), 0.1)], micro_steps, advantages,
-          0.1, train_grpo.kl_beta)
+    learn(policy, Scorer(reference=reference), [torch.optim.SGD(policy.parameters(), 0.1)],
+          micro_steps, advantages, 0.1, train_grpo.kl_beta)
     for p, q in zip(policy.parameters(), by_hand.parameters()):
         close(p.data, q.data - 0.1 * q.grad, atol=1e-7)
 
@@ -296,7 +297,7 @@ def test_mean_and_gradient_of_a_kl_estimator_belong_to_different_kls(kl_type, kn
     }
     z.requires_grad_()
     logp = z.log_softmax(0)
-    stats = TokenStats(logp, logp, logp_ref, None, None)
+    stats = TokenStats(logp, logp, logp_ref, None, None, None)
     mean = logp.detach().exp() @ train_grpo.rules.kl_type(stats, logp.detach())
     assert (mean_is == 'reverse') == ((mean - kl['reverse'](z)).abs() < 1e-9)
     close(torch.autograd.grad(mean, z)[0], slope(kl[gradient_is], z.detach()))

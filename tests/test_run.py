@@ -97,10 +97,13 @@ def warm(completions):
         assert pool.map(functions['warm'], [['a']]) == [[0.75]]
 
 
-def test_verify_of_another_package_is_no_reward_of_the_file_that_imports_it():
-    """Other functions that a file imports are."""
-    write('mine.py', 'from math import floor as verify, ceil')
-    assert [*configure(toy_rule(), ['mine.py'])[1]] == ['ceil']
+def test_only_functions_that_a_file_defines_are_rewards_and_rules_of_a_run():
+    """What it imports is for its own use, whatever it is."""
+    write('mine.py', 'from math import floor as verify\nfrom random import random\nimport re, os.path\n'
+          'from run.checkers import same_number\njoin = "".join\nfind = re.compile("a").findall\n'
+          'def mine(completions):\n    return [random() for _ in completions]')
+    assert [*configure(toy_rule(), ['mine.py'])[1]] == ['mine']
+    refused('written in Python', configure, toy_rule(), [{'mine': 'x'.join}])
 
 
 def toy_rule():

@@ -5,10 +5,8 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCRIPTS = ('train_grpo', 'rollout', 'model', 'judge', 'dataset', 'sample', 'pretrain', 'hf')
-CORE = [ROOT / f'{name}.py' for name in SCRIPTS] + sorted(ROOT.glob('run/*.py'))
-# What it had when its promises were closed, 14153, and two percent.
-MOST_NODES = 14_436
+CORE = sorted({*ROOT.glob('*.py'), *ROOT.glob('run/*.py')} - {ROOT / 'test_grpo.py'})
+MOST_NODES = 15_400
 
 QUIET = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
 
@@ -53,7 +51,7 @@ def size_of(path):
     return nodes, len(lines)
 
 
-def test_the_core_grows_by_no_more_than_two_percent():
+def test_the_core_does_not_grow():
     total = sum(size_of(path)[0] for path in CORE)
     assert total <= MOST_NODES, (
         f"the core has {total} nodes: expected {MOST_NODES} at most. The number is for the reader, "

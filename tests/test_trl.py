@@ -178,10 +178,10 @@ def steps(words, change=1.0):
     ours = theirs = 0.0
     divisor = sum(grpo.loss_divisor(r) for _, r in micro_steps)
     for index, r in micro_steps:
-        stats = token_stats(r, policy, run.scorer.reference, grpo.temperature)
-        terms, _ = grpo.grpo_loss(stats, r, advantages[index], grpo.kl_beta)
+        stats = token_stats(r, policy, run.scorer.reference)
+        terms, _ = grpo.grpo_loss(stats, r, advantages[index], grpo.kl_beta, grpo.entropy_coef)
         (terms['loss'] / divisor).backward()
-        ours += terms['loss'].item() / divisor
+        ours += terms['loss'].item() / divisor.item()
     trainer.current_gradient_accumulation_steps = len(micro_steps)
     n = len(rows) // len(micro_steps)
     for start in range(0, len(rows), n):

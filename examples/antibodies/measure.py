@@ -48,7 +48,7 @@ def measure(ids, prompts, before):
     likelihood = pseudo_likelihood(before, first, prompts.blank)
     loops = []
     charges = []
-    for case in prompts.cases(ids):
+    for case in prompts.data.cases(prompts, ids, range(len(ids))):
         loop = _loop_of(case['prompt'], case['completion'])
         loops.append(loop)
         charges.append(sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE')))

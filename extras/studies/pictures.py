@@ -34,7 +34,7 @@ def step(figure, *words):
     optimizers = make_optimizers(run.policy, grpo.optimizer, grpo.weight_decay)
     prompts = grpo.get_prompts(run.data, 0)
     micro_steps, scores, advantages = grpo.collect(run.policy, run.scorer, prompts)
-    grpo.learn(run.policy, run.scorer.reference, optimizers, micro_steps, advantages,
+    grpo.learn(run.policy, run.scorer, optimizers, micro_steps, advantages,
                grpo.learning_rate, grpo.kl_beta)
     [(_, r)] = micro_steps
     with torch.no_grad():                       # (k,) of whole completions, in percent
