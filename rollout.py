@@ -86,8 +86,8 @@ class Rollout:
     temperature: float = 1.0    # at which they were sampled, and are learned
     kept: Tensor | None = None  # (M, V) bool: the ids that top-k and top-p kept for each sampled
                                 # token, in the order of is_sampled.nonzero(); None: no filter
-    n_passes: int = 1           # at most; from left to right a token may count as a pass
-    start: int = 0              # from left to right: the columns that all prompts fill
+    n_passes: int = 1           # in which blanks were filled, at most
+    start: int = 0              # from left to right: the first column in which one was sampled
     n_decisions: int = 0        # a learned order: passes in which the policy decides what it fills
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
     # what a step computes once, and then uses again
