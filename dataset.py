@@ -131,8 +131,8 @@ def read_texts(dataset):
             train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
         verify = module.get('verify')
         reply = module.get('reply')
-        same = repr             # a game can have few tasks: all are in both lists, played otherwise
-    known = set(map(same, held_out))
+        same = repr             # a game can have few tasks: all are in both lists
+    known = set() if reply else set(map(same, held_out))        # games are no answers
     n_all = len(train)
     train = [text for text in train if same(text) not in known]
     if kind == '.jsonl':

@@ -1,0 +1,34 @@
+"""Hot and cold: a treasure lies up to two steps away in each direction of a field. After each of
+ten steps, left, right, up or down, the world says warmer (+), colder (-) or found (!). A game is
+`r+u-d+r!`. Those to learn from are random steps."""
+import random
+
+SECRETS = [f'{x}{y}' for x in '01234' for y in '01234' if x + y != '22']
+STEPS = {'l': (-1, 0), 'r': (1, 0), 'u': (0, 1), 'd': (0, -1)}
+N_STEPS = 10
+
+def distance(moves, secret):
+    """Return the distance from the treasure after these moves; they begin at 22."""
+    steps = [STEPS.get(move, (0, 0)) for move in moves]
+    return sum(abs(2 + sum(step) - int(place)) for step, place in zip(zip(*steps), secret))
+
+def reply(completion, secret='32'):
+    moves = completion[::2]                     # what is between them was said here
+    now = distance(moves, secret)
+    return '!' if now == 0 else '+' if now < distance('-' + moves[:-1], secret) else '-', now == 0
+
+def verify(sampled, secret):
+    return float(distance(sampled[:N_STEPS], secret) == 0)
+
+def play(secret, rng):
+    game = ''
+    while len(game) < 2 * N_STEPS and not game.endswith('!'):
+        game += rng.choice('lrud')
+        game += reply(game, secret)[0]
+    return game
+
+def texts():
+    rng = random.Random(1)
+    secrets = rng.choices(SECRETS, k=20_000)
+    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
+            for part in (secrets, SECRETS * 4)]

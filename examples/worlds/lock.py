@@ -1,0 +1,34 @@
+"""Open a lock of three dials, 0 to 5, in three tries: for each dial the world says that its digit
+is smaller (<), larger (>) or right (=). A game is `222>=<421<=<320===`. Those to learn from are
+played at random: each digit may still be right."""
+import itertools
+import random
+
+SECRETS = [''.join(digits) for digits in itertools.product('012345', repeat=3)]
+
+def reply(completion, secret='320'):
+    """Say three hints after each three digits; if all are right, the lock is open."""
+    if len(completion) % 6 == 3:
+        hints = ''.join('=' if digit == right else '<' if right < digit else '>'
+                        for digit, right in zip(completion[-3:], secret))
+        return hints, hints == '==='
+
+def verify(sampled, secret):
+    return float(secret in (sampled[:3], sampled[3:6], sampled[6:9]))
+
+def play(secret, rng):
+    game = ''
+    possible = ['012345'] * 3
+    while len(game) < 18 and not game.endswith('==='):
+        tried = ''.join(map(rng.choice, possible))
+        hints, _ = reply(game + tried, secret)
+        game += tried + hints
+        possible = [[d for d in left if reply(digit * 3, d * 3)[0][0] == hint]
+                    for digit, hint, left in zip(tried, hints, possible)]
+    return game
+
+def texts():
+    rng = random.Random(1)
+    secrets = rng.choices(SECRETS, k=20_000)
+    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
+            for part in (secrets, SECRETS)]

@@ -1,0 +1,41 @@
+"""Mastermind: find three pegs of four colours in five guesses. The world says how many pegs are
+right, and how many more have a right colour in a wrong place. A game is `abc02adb12bda30`. Those to
+learn from are played at random: each guess may still be right."""
+import collections
+import functools
+import itertools
+import random
+
+COLOURS = 'abcd'
+SECRETS = [''.join(pegs) for pegs in itertools.product(COLOURS, repeat=3)]
+N_GUESSES = 5
+
+@functools.cache
+def pins(guess, secret):
+    right = sum(a == b for a, b in zip(guess, secret))
+    common = collections.Counter(guess) & collections.Counter(secret)
+    return f'{right}{common.total() - right}'
+
+def reply(completion, secret='bda'):
+    if len(completion) % 5 == 3:                # three pegs, two numbers
+        said = pins(completion[-3:], secret)
+        return said, said == '30'
+
+def verify(sampled, secret):
+    return float(secret in [sampled[i:i + 3] for i in range(0, 3 * N_GUESSES, 3)])
+
+def play(secret, rng):
+    game = ''
+    possible = SECRETS
+    while len(game) < 5 * N_GUESSES and not game.endswith('30'):
+        guess = rng.choice(possible)
+        said = pins(guess, secret)
+        game += guess + said
+        possible = [other for other in possible if pins(guess, other) == said]
+    return game
+
+def texts():
+    rng = random.Random(1)
+    secrets = rng.choices(SECRETS, k=20_000)
+    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
+            for part in (secrets, SECRETS * 2)]
