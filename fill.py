@@ -21,24 +21,27 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         key = key.sort(1).values                # keys that rise from left to right
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     # There are at most as many passes as blanks, so none is empty.
-    n_passes = n_blanks.clamp(1, n_fill_steps)
+    n_shares = n_blanks.clamp(1, n_fill_steps)
 
     def n_now(i):                               # in pass i, if each fills its share
-        before = (i * n_blanks + n_passes - 1) // n_passes
-        after = ((i + 1) * n_blanks + n_passes - 1) // n_passes
+        before = (i * n_blanks + n_shares - 1) // n_shares
+        after = ((i + 1) * n_blanks + n_shares - 1) // n_shares
         return after - before                                                   # (N, 1)
 
     # Sequences that are in the same state go through the network once. At first these are the copies
     # of a prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
     numbers = torch.arange(len(is_open), device=model.device)
     state_of = numbers // prompts.k                                             # (N,)
-    first = numbers[::prompts.k]                                                # (S,)
+    first = numbers[::prompts.k]                # (S,) a sequence in each state
+    seen = []                                   # states of each pass, and which are whose
     for i in range(n_fill_steps):
         if i > 0:
             if not is_open.any():
                 break
             first, state_of = distinct_rows(draft.sequences, is_open.any(1))
-        x = model(draft.sequences[first])                                       # (S, T, C)
+        states = draft.sequences[first]
+        seen.append((states, state_of + sum(len(others) for others, _ in seen)))
+        x = model(states)                                                       # (S, T, C)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
         elif fill_order == 'learned':
@@ -54,8 +57,9 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
+    states, state_of = zip(*seen)
     n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
-    return draft.rollout(n_passes=i + 1, n_decisions=n_decisions)
+    return draft.rollout(torch.cat(states), torch.stack(state_of), n_decisions=n_decisions)
 
 
 def lowest(key, is_open, n_now):

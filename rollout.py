@@ -65,10 +65,10 @@ class Prompts:
 #     sequences       7 4 9     7 5 1     2 8 6     2 8 3       N = 4
 #     pass_of         . 0 1     . 0 1     . 0 1     . 0 1       a dot is -1: this token was given
 #
-# These are the states, in which the network saw the sequences, with their numbers:
+# The states, in which the network saw the sequences before each pass; of these eight S = 5 differ:
 #
-#     before pass 0   7 _ _ (4) 7 _ _ (4) 2 _ _ (1) 2 _ _ (1)
-#     before pass 1   7 4 _ (2) 7 5 _ (3) 2 8 _ (0) 2 8 _ (0)   of these eight S = 5 differ
+#     before pass 0   7 _ _     7 _ _     2 _ _     2 _ _       state_of    0 0 1 1
+#     before pass 1   7 4 _     7 5 _     2 8 _     2 8 _                   2 3 4 4
 
 
 @dataclass
@@ -83,10 +83,13 @@ class Rollout:
     logp_sampled: Tensor        # (N, T) log-probability of a token when it was sampled, plus those
                                 # of the decisions when to sample it; 0 elsewhere. (ppo() compares
                                 # with logp_old: learn() says why)
+    states: Tensor | None = None        # (S, T) the different states in which the network saw them
+    state_of: Tensor | None = None      # (I, N) the state of each sequence before each pass. From
+                                # left to right a sequence is its own state in all passes, because
+                                # a token sees only what is to its left: there is one row
     temperature: float = 1.0    # at which they were sampled, and are learned
     kept: Tensor | None = None  # (M, V) bool: the ids that top-k and top-p kept for each sampled
                                 # token, in the order of is_sampled.nonzero(); None: no filter
-    n_passes: int = 1           # in which blanks were filled, at most
     start: int = 0              # from left to right: the first column in which one was sampled
     n_decisions: int = 0        # a learned order: passes in which the policy decides what it fills
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
@@ -119,9 +122,12 @@ class Rollout:
         stats_old = self.stats_old
         if stats_old:
             stats_old = TokenStats(*[values.masked_fill(others, 0) for values in stats_old])
+        # The others are in the state of the first sequence, as if nobody had seen their own.
+        state_of = torch.where(chosen, self.state_of, self.state_of[0, 0])
+        used, state_of = state_of.unique(return_inverse=True)
         return replace(self, pass_of=self.pass_of.masked_fill(others, -1), kept=kept,
                        logp_sampled=self.logp_sampled.masked_fill(others, 0), stats_old=stats_old,
-                       x_ref=None)
+                       states=self.states[used], state_of=state_of, x_ref=None)
 
     def of_epoch(self, epoch):
         """Return this Rollout as an epoch learns from it, if the likelihood is an estimate."""
@@ -236,16 +242,16 @@ class Draft:
         if kept:
             self.kept.append((*kept, n * self.sequences.size(1) + t))
 
-    def rollout(self, **more):
-        """Return the Rollout. more: its other fields."""
+    def rollout(self, states, state_of, **more):
+        """Return the Rollout, of states (S, T), state_of (I, N) and other fields."""
         if not math.isfinite(self.logp_sampled.sum()):          # not saved, see Ending
             raise FloatingPointError("log-probabilities are not finite, so no checkpoint was "
                                      "overwritten; try a lower learning_rate")
         if self.kept:                           # into the order of is_sampled.nonzero()
             kept, places = map(torch.cat, zip(*self.kept))
             more['kept'] = kept[places.argsort()]
-        return Rollout(self.prompts, self.sequences, self.pass_of, self.logp_sampled,
-                       self.temperature, **more)
+        return Rollout(self.prompts, self.sequences, self.pass_of, self.logp_sampled, states,
+                       state_of, self.temperature, **more)
 
 
 # ---- likelihoods: what networks say of sampled tokens --------------------------------------------
@@ -268,7 +274,7 @@ def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
     logits (U, V). logits_ref (U, V); None: there is no reference, so the KL is 0. kept (M, V): the
     ids that the filters kept; None: all."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
-    logp_of_ids = logp = logp_full[row, ids]                                # (M,)
+    logp = logp_of_full = logp_full[row, ids]                               # (M,)
     if kept is not None:
         logp = logp_of(ids, log_probs(logits[row], temperature, kept))
     p = logp_full.exp()
@@ -280,27 +286,8 @@ def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
         gap = logp_full - logp_ref                                          # (U, V)
         kl = (p * gap).sum(-1)
         forward_kl = -(logp_ref.exp() * gap).sum(-1)
-    return torch.stack((logp, logp_of_ids, logp_ref[row, ids], kl[row], forward_kl[row],
+    return torch.stack((logp, logp_of_full, logp_ref[row, ids], kl[row], forward_kl[row],
                         entropy[row]), 1)
-
-
-def states_of(r, model):
-    """Return states (S, T), the different ones in which the model saw the sequences of a Rollout;
-    and state_of (I, N): that of each sequence before each pass. In the example above Rollout it is
-
-        before pass 0    4 4 1 1
-        before pass 1    2 3 0 0
-
-    From left to right a sequence is its own state in all passes, because a token sees only what is
-    to its left."""
-    if model.causal:
-        first, state_of = distinct_rows(r.sequences, r.is_sampled.any(1))
-        return r.sequences[first], state_of[None]
-    passes = torch.arange(r.n_passes, device=model.device)[:, None, None]        # (I, 1, 1)
-    is_blank = r.pass_of >= passes                                          # (I, N, T)
-    before = r.sequences.masked_fill(is_blank, model.blank_id)
-    first, state_of = distinct_rows(before, is_blank.any(2))
-    return before.flatten(0, 1)[first], state_of
 
 
 def token_stats(r, policy, reference=None):
@@ -308,11 +295,9 @@ def token_stats(r, policy, reference=None):
     which it was sampled. This is exact, given the order. (If blanks were filled by 'confident',
     this is all before the first update of a step. Later the policy might choose another order, and
     the ratio leaves that out.)"""
-    states, state_of = states_of(r, policy)                                 # (S, T), (I, N)
-    i = r.pass_of.clamp(0, len(state_of) - 1)                               # (N, T)
-    n = torch.arange(len(i), device=i.device)[:, None]                      # (N, 1)
-    # in the example this is . 4 2 for the first sequence and . 1 0 for the last
-    return stats_in(states, state_of[i, n], r, policy, reference)
+    i = r.pass_of.clamp(0, len(r.state_of) - 1)     # (N, T) the row of state_of; -1 is not looked at
+    # in the example this is . 0 2 for the first sequence and . 1 4 for the last
+    return stats_in(r.states, r.state_of.T.gather(1, i), r, policy, reference)
 
 
 def stats_with_blanks(is_blank, r, policy, reference=None):
@@ -359,11 +344,10 @@ def decision_stats(r, policy, x, reference=None):
     """Return the numbers of TokenStats (N, T, 6) of the decisions of a learned order: of each blank
     the sum over the passes in which it was open. x (S * T, C): features of the policy in
     the states that sampled."""
-    _, state_of = states_of(r, policy)                                      # (I, N)
-    passes = torch.arange(len(state_of), device=x.device)[:, None, None]      # (I, 1, 1)
+    passes = torch.arange(len(r.state_of), device=x.device)[:, None, None]      # (I, 1, 1)
     is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
     i, n, t = is_open.nonzero(as_tuple=True)                                # (D,) each
-    place = state_of[i, n] * r.sequences.size(1) + t                        # (D,) as rows of x
+    place = r.state_of[i, n] * r.sequences.size(1) + t                      # (D,) as rows of x
     is_now = (r.pass_of[n, t] == i).long()
 
     def logits(model, x):                       # (D, 2), to wait and to fill it now

@@ -33,11 +33,11 @@ import train_grpo
 from dataset import Dataset, Tokenizer
 from judge import Scorer
 from model import GPT, make_optimizers
-from rollout import (Prompts, Rollout, TokenStats, draw, kept_set, log_probs, states_of, stats_of,
+from rollout import (Prompts, Rollout, TokenStats, draw, kept_set, log_probs, stats_of,
                      token_stats)
 from run.batching import distinct_rows
 from run.command import configure
-from train_grpo import (act, collect, dead_groups, evaluate, group_advantages,
+from train_grpo import (act, all_equal, collect, evaluate, group_advantages,
                         grpo_loss, k3, learn, loss_divisor)
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
@@ -299,7 +299,7 @@ def test_a_missing_reward_is_left_out_of_mean_and_std_and_does_not_learn(rule, k
                 scale = {'none': 1, 'std': values.std() + 1e-4, 'batch': everything.std() + 1e-4}
                 expected = (2 * x - values.mean()) / scale[rule]
             assert A == pytest.approx(expected)
-    assert dead_groups(advantages)[:, 0].tolist() == [False, True, True, True]
+    assert all_equal(advantages)[:, 0].tolist() == [False, True, True, True]
     assert train_grpo.means_of({'mine': scores['mine'][3:]}, 'mean_') == {}
 
 
@@ -333,7 +333,7 @@ def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
     level[12] += 0.01
     scorer = Scorer(functions={'level': lambda completions: level})
     _, scores, advantages = collect(tiny(), scorer, toy_prompts(k=7))
-    is_dead = dead_groups(scores['reward'])[:, 0]
+    is_dead = all_equal(scores['reward'])[:, 0]
     assert is_dead.tolist() == [True, False, True, True]
     assert not advantages[is_dead].any() and advantages[1].any()
 
@@ -522,7 +522,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     micro_steps, scores, advantages = collect(policy, toy_scorer(reference), prompts)
     metrics = learn(policy, Scorer(reference=reference), [sgd], micro_steps, advantages, 0.1, beta,
                     train_grpo.entropy_coef)
-    assert dead_groups(scores['reward']).any() or not dead
+    assert all_equal(scores['reward']).any() or not dead
     assert dead or len(asked) == train_grpo.gradient_accumulation_steps
     if name == 'dead groups':                   # not dead is one with a completion at the mean
         assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
@@ -628,7 +628,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
             close(token_stats(r, policy).logp, expected)
         close(r.logp_sampled, expected)
     assert causal or all(r.pass_of[place] == c.i for place, c in slow.items())
-    states, state_of = states_of(r, policy)        # state_of (I, N); the first one has all if causal
+    states, state_of = r.states, r.state_of        # state_of (I, N); the first one has all if causal
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
         state = states[state_of[0 if causal else r.pass_of[n, t], n], :stop]

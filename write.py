@@ -24,50 +24,55 @@ def write(model, prompts, greedy=False, **sampling):
     sequences = draft.sequences                                                 # (N, T)
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)     # (N, T) what is still to be written
     first_blank = prompts.blank.int().argmax(1)                                 # (B,)
-    start = column = int(first_blank.min())
+    start = int(first_blank.min())
     # Sequences that are equal so far share a state: a row of the cache. At first these are the
     # different prompts. (A row for each sequence would make steps of config/grpo_causal.py 1.15
     # times as long and evaluations 1.3 times, because its completions begin alike.)
-    first, state_of = distinct_rows(torch.stack((prompts.row, first_blank), 1))
-    inputs = F.pad(prompts.tokens[first, :column], (1, 0), value=model.bos_id)      # (S, L)
+    chosen, state_of = distinct_rows(torch.stack((prompts.row, first_blank), 1))
+    inputs = F.pad(prompts.tokens[chosen, :start], (1, 0), value=model.bos_id)      # (S, start + 1)
     state_of = state_of.repeat_interleave(prompts.k)                            # (N,)
     cache = model.new_cache()
-    while True:
+    for column in range(start, sequences.size(1)):
         x = model.trunk(inputs, cache)[:, -1]                                   # (S, C)
         is_now = is_open[:, column].clone()                                     # (N,)
         n = is_now.nonzero()[:, 0]
-        last = sequences[:, column]                                             # (N,)
-        column += 1
         if len(n) == 0:                         # the world speaks in all: states stay as they are
-            inputs = last[first, None]
+            inputs = sequences[first, column, None]
             continue
-        draft.sample(column - 1 - start, n, torch.full_like(n, column - 1), x[state_of[n]])
+        draft.sample(column - start, n, torch.full_like(n, column), x[state_of[n]])
+        last = sequences[:, column]                                             # (N,)
         is_open &= ~(is_now & (last == data.tok.eos))[:, None]
+        rest = slice(column + 1, None)
+        goes_on = is_open[:, rest].any(1)                                       # (N,)
         # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
         #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
-        goes_on = is_open[:, column:].any(1)                                    # (N,)
         first, new_state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
         if data.reply:
-            said = replies(prompts, sequences, first, is_now & goes_on, column)
-            said = said[new_state_of]                                           # (N, T - column)
-            rest = sequences[:, column:]
-            is_said = is_open[:, column:] & (said >= 0)
-            rest.copy_(torch.where(is_said, said, rest))
-            is_open[:, column:] &= ~is_said
-            goes_on = is_open[:, column:].any(1)
+            said = replies(prompts, sequences, first, is_now & goes_on, column + 1)     # (S, rest)
+            hear(said[new_state_of], sequences[:, rest], is_open[:, rest])
+            goes_on = is_open[:, rest].any(1)
         if not goes_on.any():
-            return draft.rollout(start=start)
+            break
         cache.batch_select_indices(state_of[first])
-        inputs = last[first, None]
+        inputs = last[first, None]                                              # (S, 1)
         state_of = new_state_of
+    first, state_of = distinct_rows(sequences)
+    return draft.rollout(sequences[first], state_of[None], start=start)
+
+
+def hear(said, rest, is_open):
+    """Write what the world says, ids (N, L), -1 for nothing, into the rest (N, L) of the sequences
+    where it is_open (N, L): given, not sampled, like a prompt that goes on."""
+    is_said = is_open & (said >= 0)
+    rest.copy_(torch.where(is_said, said, rest))
+    is_open &= ~is_said
 
 
 def replies(prompts, sequences, first, is_asked, column):
     """Return what the world says in each of S states, ids (S, T - column) for the columns from
-    `column` on: given, not sampled, like a prompt that goes on. -1: it says nothing there. first
-    (S,): a sequence in each state. is_asked (N,): sequences that go on, and whose last token was
-    sampled. The world has no state, so it is asked once in each of ours: once for equal completions
-    of equal prompts.
+    `column` on; -1: nothing. first (S,): a sequence in each state. is_asked (N,): sequences that go
+    on, and whose last token was sampled. The world has no state, so it is asked once in each of
+    ours: once for equal completions of equal prompts.
 
     reply() returns a text, which is cut where the row ends; or (text, True), which ends the
     completion, too; or None."""

@@ -19,7 +19,7 @@ from dataset import Dataset, read_texts
 from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from pretrain import complete, load_network
-from rollout import draw, log_probs, states_of, token_stats
+from rollout import draw, log_probs, token_stats
 from run.samples import samples_of
 
 close = torch.testing.assert_close
@@ -169,7 +169,7 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     sizes = []
     ours.network.get_input_embeddings().register_forward_hook(
         lambda embed, inputs, x: sizes.append(inputs[0].numel()))
-    states, state_of = states_of(r, ours)
+    states, state_of = r.states, r.state_of
     n, t = r.is_sampled.nonzero(as_tuple=True)                                  # (M,) each
     state_of = state_of[r.pass_of[n, t].clamp(max=len(state_of) - 1), n]
     logits = ours.logits(ours(states, r.start)[state_of, t])                    # (M, V)

@@ -81,15 +81,15 @@ def test_functions_of_a_file_see_the_knobs_as_they_are_at_the_end_and_the_functi
     write('mine.py', """
 adv_norm = 'mine'
 def mine(reward, scores):
-    return reward * temperature + dead_groups(reward)
-def dead_groups(reward):
+    return reward * temperature + all_equal(reward)
+def all_equal(reward):
     return 100
 def warm(completions):
     return [temperature + k3(logp=0, logp_ref=0) for _ in completions]
 """)
     script = {'temperature': 1.0, 'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std',)},
               'RULES': {'adv_norm': train_grpo.group_advantages}, 'k3': lambda logp, logp_ref: 0.25,
-              'dead_groups': None}
+              'all_equal': None}
     _, functions = configure(script, ['mine.py', '--temperature=0.5'])
     assert functions['mine'](3.0, {}) == 101.5
     assert functions['warm'](['a', 'b']) == [0.75, 0.75]

@@ -27,7 +27,7 @@ def dynamic_sampling(data, step, policy, scorer):
         part = slice(start, start + P)
         _, scores, _ = collect(policy, scorer, prompts[part])
         goal = scores.get('verify', scores['reward'])
-        alive[part] = ~dead_groups(goal)[:, 0].cpu()
+        alive[part] = ~all_equal(goal)[:, 0].cpu()
         if alive.sum() >= P:
             break
     return prompts[(~alive).sort(stable=True).indices[:P]]

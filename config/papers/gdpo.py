@@ -19,6 +19,6 @@ def gdpo(reward, scores):
     for name, weight in rewards.items():
         score = scores[name]                                                    # (P, k)
         A = (score - score.nanmean(1, keepdim=True)) / (nanstd(score, 1) + 1e-4)        # eq. 4
-        total += weight * A.masked_fill(dead_groups(score) | score.isnan(), 0.0)        # eq. 7
+        total += weight * A.masked_fill(all_equal(score) | score.isnan(), 0.0)        # eq. 7
     total = total.masked_fill(reward.isnan(), torch.nan)
     return total / (nanstd(total) + 1e-4)                               # eq. 6; its mean is 0
