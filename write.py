@@ -39,16 +39,19 @@ def write(model, prompts, greedy=False, **sampling):
         if len(n) == 0:                         # the world speaks in all: states stay as they are
             inputs = sequences[first, column, None]
             continue
-        draft.sample(column - start, n, torch.full_like(n, column), x[state_of[n]])
+        t = torch.full_like(n, column)
+        draft.sample(column - start, n, t, x[state_of[n]])
         last = sequences[:, column]                                             # (N,)
-        is_open &= ~(is_now & (last == data.tok.eos))[:, None]
+        has_ended = is_now & (last == data.tok.eos)                             # (N,)
+        is_open &= ~has_ended[:, None]
         rest = slice(column + 1, None)
         goes_on = is_open[:, rest].any(1)                                       # (N,)
         # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
         #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
         first, new_state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
         if data.reply:
-            said = replies(prompts, sequences, first, is_now & goes_on, column + 1)     # (S, rest)
+            is_asked = is_now & goes_on
+            said = replies(prompts, sequences, first, is_asked, column + 1)     # (S, L)
             hear(said[new_state_of], sequences[:, rest], is_open[:, rest])
             goes_on = is_open[:, rest].any(1)
         if not goes_on.any():
