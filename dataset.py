@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rollout import Prompts
-from run.command import fail, fail_unknown, reading
+from run.command import by_name, fail, fail_unknown, reading
 from run.machine import print0
 
 BLANK = '_'                 # a blank, as people type it and see it
@@ -81,7 +81,6 @@ class Tokenizer:
         return self.decode(ids)
 
     completion_of = text_of     # of what a network wrote; a pretrained one's special tokens go
-    ends = ()                   # names of the tokens that end a text for others
 
 
 def make_tokenizer(kind, dataset):
@@ -114,6 +113,7 @@ def read_texts(dataset):
     'answer': ...}."""
     path = path_of(dataset)
     kind = Path(path).suffix
+    assert os.path.isdir('data'), "there is no data/ here: run this in the folder of train_grpo.py"
     if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
         fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
                      'python -m extras.tasks times 1000 > mine.jsonl), not', dataset,
@@ -132,16 +132,13 @@ def read_texts(dataset):
         verify = module.get('verify')
         reply = module.get('reply')
         same = repr             # a game can have few tasks: all are in both lists
-    known = set() if reply else set(map(same, held_out))        # games are no answers
     n_all = len(train)
-    train = [text for text in train if same(text) not in known]
-    if kind == '.jsonl':
-        prompts = {record['prompt'] for record in held_out}
-        n_others = sum(record['prompt'] in prompts for record in train)
-        if n_others or len(train) < n_all:
-            print0(f"{dataset}: {n_all - len(train)} lines to train on have a prompt that is held "
-                   f"out, and are left out; {n_others} have one with another column, which is "
-                   "another task, as in a game (if it is not, leave the column out)")
+    if not reply:                               # games are no answers
+        known = set(map(same, held_out))
+        train = [text for text in train if same(text) not in known]
+    if len(train) < n_all:
+        print0(f"{dataset}: {n_all - len(train)} of {n_all} texts to learn from are left out, because "
+               "they are held out, too")
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
@@ -203,6 +200,7 @@ class Dataset:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.n_more = n_more
+        self.world_ids = []                     # those that only the world writes in the texts
         self.draw_blanks = functools.partial(random_blanks, low=blank_low, high=blank_high,
                                              span=blank_span)
         check_blanks(train, blank_kind, blank_low, blank_high)
@@ -228,6 +226,11 @@ class Dataset:
         self.block_size = min(block_size or 1024,
                               longest_prompt + (max_new_tokens or longest_answer))
         self.make_rows(encoded)
+        if reply:
+            cases = self.own_cases(500)
+            whole = ''.join(case['completion'] for case in cases)
+            own = ''.join(case['sampled'] for case in cases)
+            self.world_ids = list(set(tok.encode(whole)) - set(tok.encode(own)))
 
     def make_windows(self, train, held_out):
         """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""
@@ -299,11 +302,12 @@ class Dataset:
         self.blank = torch.tensor(blanks)
         self.examples = [example for *_, example in encoded]
 
-    def typed_prompt(self, prompt, k, seed):
-        """Return the Prompts of one prompt: causal, it is continued; else it has marked blanks."""
+    def typed_prompt(self, prompt, k, seed, columns=None):
+        """Return the Prompts of one prompt: causal, it is continued; else it has marked blanks.
+        columns {name: value}: of its record, such as the secret of a game."""
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
-        data.make_rows([data.encode({'prompt': prompt, 'answer': ''})])
+        data.make_rows([data.encode({'prompt': prompt, 'answer': '', **(columns or {})})])
         data.rows_of = {'train': [0]}
         del data.examples[0]['answer']          # a reward that asks for it gets none
         return data.prompts('train', 1, k, seed)
@@ -376,6 +380,45 @@ class Dataset:
                 completion = text = tok.text_of(ids)
             cases.append(case | {'completion': completion, 'text': text})
         return cases
+
+
+    def own_cases(self, n):
+        """Return cases as cases() does, of n training texts that are completed by themselves."""
+        prompts = self.prompts('train', n, 1, 0)
+        cases = self.cases(prompts, prompts.tokens, range(n))
+        for case in cases:
+            if self.causal and 'answer' in case:        # which rows may lack, see max_new_tokens
+                case['completion'] = case['answer']
+                case['text'] = case['prompt'] + case['answer']
+            case |= {'ended': True, 'sampled': self.own_words(case)}
+        return cases
+
+    def own_words(self, case):
+        """Return the completion of a case without what the world said in it."""
+        completion = case['completion']
+        if not self.reply:
+            return completion
+        own = ''
+        n = 0                                   # characters that were played so far
+        while n < len(completion):
+            own += completion[n]
+            n += 1
+            so_far = {'completion': completion[:n], 'text': case['prompt'] + completion[:n]}
+            said, _, _ = self.ask_the_world(case | so_far)
+            n += len(said)
+        return own
+
+    def ask_the_world(self, case):
+        """Return what the world says to a completion: a text, its ids, and whether the completion
+        ends. reply() returns a text; or (text, True), which ends the completion, too; or None."""
+        try:
+            said = by_name(self.reply)(case)
+            if said is None:
+                said = ''
+            text, done = said if type(said) is tuple else (said, False)
+            return text, self.tok.encode(text), done
+        except (Exception, SystemExit) as e:    # a function of yours can raise anything
+            raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
 
 
 def random_blanks(may_be_blank, rng, suffix, low, high, span):

@@ -7,7 +7,6 @@ that was downloaded from the hub.
 The folder brings its own tokenizer. A ...ForMaskedLM fills blanks, any other network generates.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
-import contextlib
 import inspect
 import itertools
 import math
@@ -51,10 +50,6 @@ class PretrainedTokenizer(Tokenizer):
         if self.eos is None:
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
         assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
-        with contextlib.suppress(OSError):      # a model without a generation_config.json
-            ends = transformers.GenerationConfig.from_pretrained(folder, **DATA).eos_token_id
-            if type(ends) is list:
-                self.ends = self.tokenizer.convert_ids_to_tokens(ends)
 
     def encode(self, text):
         """Return a list of ids. The name of a special token, such as <s>, becomes this token; text

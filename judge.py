@@ -93,6 +93,9 @@ BUILT_IN = {
     'passes': lambda scorer, r: r.lengths if r.prompts.data.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
+    # 1 if it has characters that only the world writes in the texts
+    'forged': lambda scorer, r: (r.is_sampled & torch.isin(
+        r.sequences, r.sequences.new_tensor(r.prompts.data.world_ids))).any(1),
     # how often the policy began to write: after its prompt, and after each word of a world
     'turns': lambda scorer, r: (r.is_sampled & ~F.pad(r.is_sampled[:, :-1], (1, 0))).sum(1),
 }
@@ -143,8 +146,8 @@ class Scorer:
         """Return one reward of the N completions of a Rollout: N numbers."""
         if name in BUILT_IN:
             return BUILT_IN[name](self, r).tolist()
-        if name == 'verify':                    # it is asked about one completion at a time
-            return map(by_name(self.verify), cases())
+        if name == 'verify':
+            return self.verify_all(cases())
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
@@ -153,6 +156,10 @@ class Scorer:
         assert len(values) == len(cases()), (
             f"expected {len(cases())} numbers, one for each completion, not {len(values)}")
         return values
+
+    def verify_all(self, cases):
+        """Return what verify() says of each case: it is asked about one completion at a time."""
+        return map(by_name(self.verify), cases)
 
     def goal(self, rewards):
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted

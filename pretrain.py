@@ -268,6 +268,8 @@ if __name__ == "__main__":
             held_out_losses[step] = numbers['held-out loss']
             if 0 < stop_at <= numbers.get('held-out verify', 0):
                 break
+    if numbers.get('held-out verify', 1) < stop_at:
+        print(f"it ends short of stop_at = {stop_at}: more --max_iters, or more texts")
     best = min(held_out_losses, key=held_out_losses.get)
     if best < 0.8 * step:                       # since then it learns its texts by heart
         print(f"the held-out loss was lowest after step {best}: pretrain.py --max_iters={best} "

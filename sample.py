@@ -25,6 +25,7 @@ from run.samples import samples_of, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
+columns = {}                # of its record, for a world or a checker, such as {'secret': 'h'}
 num_samples = 10            # held-out prompts to show
 
 
@@ -59,7 +60,7 @@ if __name__ == "__main__":
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
     ours = [word for word in words
-            if word.startswith(('--prompt', '--num_samples', '--help', '-h'))]
+            if word.startswith(('--prompt', '--columns', '--num_samples', '--help', '-h'))]
     configure(globals(), ours)
     run, networks = open_run(*[word for word in words if word not in ours])
 
@@ -69,7 +70,7 @@ if __name__ == "__main__":
     if run.scorer.verify:
         names = ['verify', *names]
     if prompt:
-        prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed)
+        prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed, columns)
         names = [name for name in names if name in BUILT_IN]
     for b in range(len(prompts)):
         for label, network in networks.items():

@@ -110,7 +110,7 @@ def toy_data(causal=False, P=4, tok=TOK, reply=None, **columns):
     """Return what Prompts of P rows need of a Dataset. columns: lists of P values."""
     data = Dataset.__new__(Dataset)
     examples = [dict(zip(columns, values)) for values in zip(*columns.values())] or [{}] * P
-    vars(data).update(tok=tok, causal=causal, reply=reply, examples=examples)
+    vars(data).update(tok=tok, causal=causal, reply=reply, examples=examples, world_ids=[])
     return data
 
 

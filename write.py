@@ -5,7 +5,6 @@ import torch.nn.functional as F
 
 from rollout import Draft
 from run.batching import distinct_rows
-from run.command import by_name
 
 # letters: see rollout.py
 
@@ -75,26 +74,15 @@ def replies(prompts, sequences, first, is_asked, column):
     """Return what the world says in each of S states, ids (S, T - column) for the columns from
     `column` on; -1: nothing. first (S,): a sequence in each state. is_asked (N,): sequences that go
     on, and whose last token was sampled. The world has no state, so it is asked once in each of
-    ours: once for equal completions of equal prompts.
-
-    reply() returns a text, which is cut where the row ends; or (text, True), which ends the
-    completion, too; or None."""
+    ours: once for equal completions of equal prompts."""
     data = prompts.data
-    reply = by_name(data.reply)
     room = sequences.size(1) - column
     rows = [[-1] * room] * len(first)
     states = is_asked[first].nonzero()[:, 0]
     asked = first[states]
     cases = data.cases(prompts, sequences[asked], asked.tolist())
     for s, case in zip(states.tolist(), cases):
-        try:
-            said = reply(case)
-            if said is None:
-                continue
-            text, done = said if type(said) is tuple else (said, False)
-            ids = data.tok.encode(text)[:room]
-        except (Exception, SystemExit) as e:    # a function of yours can raise anything
-            raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
-        # what ends a completion is followed by padding
-        rows[s] = ids + [data.tok.pad if done else -1] * (room - len(ids))
+        _, ids, done = data.ask_the_world(case)
+        # It is cut where the row ends. What ends a completion is followed by padding.
+        rows[s] = (ids + [data.tok.pad if done else -1] * room)[:room]
     return torch.tensor(rows, dtype=torch.long, device=sequences.device)

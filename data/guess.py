@@ -14,8 +14,9 @@ def reply(completion, secret='h'):
     return '<' if secret < guess else '>'
 
 
-def verify(completion, secret):
-    return float(completion.endswith(f'{secret}='))     # only the world can have said it there
+def verify(sampled, secret):
+    """The last guess is right. sampled: without the world's words, which a policy could write, too."""
+    return float(sampled[-1:] == secret)
 
 
 def play(secret, letters, n_guesses, careless, rng):

@@ -1,10 +1,7 @@
-"""How far a run has come, in numbers, and what that means, in words."""
+"""How far a run has come, in numbers. run/advice.py says what they mean."""
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from run.checkers import is_answer
-from run.machine import print0
 
 
 @dataclass
@@ -28,22 +25,6 @@ class Progress:
             is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
             self.line = greedy if is_greedy_better else self.now
 
-    def expect(self, first, run):
-        """Print what can be expected, if it is not much. first: the numbers of the first step."""
-        start = self.means[0]
-        if 0 < start.get('eval/pass@4', 0) < 1 and run.scorer.verify is not is_answer:
-            print0(f"pass@4 of the start is {start['eval/pass@4']:.3f}: try to beat that, too")
-        if first['dead_groups'] > 0.9:
-            print0("nine of ten groups teach nothing, because their rewards are equal:",
-                   why_equal(first, run))
-        # (where blanks are marked, held-out prompts need not be like those to train on)
-        gap = first.get('mean_verify', 0) - start.get('eval/verify', 0)
-        if gap > 0.25 and run.data.blank_kind != 'marked':
-            print0(f"the generator has memorised: {first['mean_verify']:.0%} of the samples are "
-                   "right for training prompts; more texts are needed")
-        if self.goal == 'verify' and np.nanmean(self.line) > 0.95:
-            print0("little is left to learn: the line to beat is above 95 %")
-
     def is_best(self):
         """Return whether no evaluation was better than the last one. The best one is chosen on the
         prompts that it is reported on, so its number is a little too good."""
@@ -61,13 +42,6 @@ class Progress:
             parts = dict.fromkeys(['verify', *rewards])         # `verify` once
             numbers += [(name, means[f'eval/{name}']) for name in parts if f'eval/{name}' in means]
         return numbers
-
-    def verdict(self):
-        """Return in a sentence whether the run worked. Less than two standard errors are noise."""
-        _, above, error = self.above().values()
-        words = 'above' if above > 2 * error else 'not above'
-        return (f"{self.goal} {np.nanmean(self.now):.3f} is {words} the line to beat: {above:+.3f} "
-                f"+- {2 * error:.3f}")
 
     def above(self):
         """Return the line to beat, by how much the last evaluation is above it, and the standard
@@ -87,20 +61,3 @@ class Progress:
         error = (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
         return {'line to beat': np.nanmean(self.line), 'above it': gaps.mean(),
                 'standard error': error}
-
-
-def why_equal(first, run):
-    """Return why the completions of nearly all groups have equal rewards, and what helps. first:
-    the numbers of the first step."""
-    tok = run.data.tok
-    limit = run.data.max_new_tokens
-    if 'mean_reward' not in first:
-        return "all are None"
-    if limit and first['mean_ended'] < 0.1:
-        why = f"hardly a completion ended within max_new_tokens = {limit}; are answers longer?"
-        return why + f" generation_config.json has other ends: {tok.ends}" * (len(tok.ends) > 1)
-    if run.scorer.verify is is_answer and any('####' in case['answer'] for case in run.data.examples):
-        return "`verify` compares whole answers; for `#### 34` use same_number(), docs/data.md"
-    return f"if nothing right is sampled (mean_reward {first['mean_reward']:.3f}), " + (
-        "take easier prompts, or another model" if 'folder' in run.policy.args else
-        "pretrain more, on texts of which some pass (or less, if the held-out loss rose)")

@@ -6,6 +6,9 @@ import torch
 from run.machine import print0
 
 
+KNOWN = ('prompt', 'completion', 'text', 'answer', 'ended', 'sampled', 'line', 'held_out')
+
+
 def first_group(micro_step, advantages):
     """Return the number of the first prompt of a micro-step whose completions teach something, or,
     if none do, of the first prompt; the numbers of its sequences; and the Rollout as if only these
@@ -19,19 +22,21 @@ def first_group(micro_step, advantages):
 
 
 def samples_of(r, scores, rows=None, logp=()):
-    """Return completions of a Rollout, a list of dicts: prompt, completion, its scores {name:
-    number} out of scores {name: (rows,)}, and its pieces, see below. rows: their numbers; None:
+    """Return completions of a Rollout, a list of dicts: prompt, other columns of its record,
+    completion, its scores {name: number} out of scores {name: (rows,)}, and its pieces, see below. rows: their numbers; None:
     all."""
     samples = []
     tok = r.prompts.data.tok
     cases = r.cases()
     for i, n in enumerate(rows or range(len(cases))):
+        case = cases[n]
         b = n // r.prompts.k
         start = int(r.prompts.blank[b].int().argmax()) if r.prompts.data.causal else 0
         # A reward gets a completion without special tokens; people see them.
         text = tok.text_of(r.sequences[n, start:].tolist())
         samples.append({
-            'prompt': cases[n]['prompt'],
+            'prompt': case['prompt'],
+            'columns': {name: case[name] for name in case if name not in KNOWN},
             'completion': text,
             'scores': {name: number(values.flatten()[i]) for name, values in scores.items()},
             'pieces': pieces_of(r, n, text, logp),
@@ -88,7 +93,8 @@ def show_group(label, samples):
     rows = rows_of(samples)
     del rows[3:-3]
     columns = ''.join(f' {name:>12.12}' for name in rows[0]['scores'])
-    print0(f"{label:9}{columns}   {rows[0]['prompt']!r}")
+    known = rows[0]['columns'] or ''
+    print0(f"{label:9}{columns}   {rows[0]['prompt']!r} {known}".rstrip())
     for row in rows:
         columns = ''.join(f'{"none":>13}' if value is None else f' {value:12.3f}'
                           for value in row['scores'].values())

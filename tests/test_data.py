@@ -98,7 +98,7 @@ def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says(ca
     assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
     prompts = {record['prompt'] for record in train}
     assert len(train) == 42 and prompts == {f'p{i}=' for i in range(9, 30)}
-    assert '9 lines to train on have a prompt that is held out' in capsys.readouterr().out
+    assert '9 of 51 texts to learn from are left out' in capsys.readouterr().out
     refused("line 1: held_out = 'no'", hold_out,
             [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
 
@@ -109,15 +109,14 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
         {'prompt': ':', 'secret': i % 15, 'answer': f'{i}', 'held_out': i < 3} for i in range(45)])
     assert [record['secret'] for record in held_out] == [0, 1, 2]
     assert [record['secret'] for record in train] == 3 * list(range(3, 15))
-    out = capsys.readouterr().out
-    assert ' 6 lines to train on' in out and '; 36 have one with another column' in out
+    assert ' 6 of 42 texts to learn from are left out' in capsys.readouterr().out
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
     cases = data.cases(data.prompts('val', 9, 1, 0), data.rows[-3:], range(3))
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
 
 
-def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts():
-    """A game of 15 letters is held out by the ways in which it was played."""
+def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts_unless_it_is_a_world():
+    """Games are no answers: all of them are learned from."""
     train, held_out, *_ = read_texts(write('game.py', """
 def texts():
     texts = [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(45)]
@@ -125,6 +124,9 @@ def texts():
 """))
     assert train == [{'prompt': ':', 'secret': i % 15, 'answer': f'{i}'} for i in range(15, 45)]
     assert len(held_out) == 15
+    with open('game.py', 'a') as file:
+        file.write('\ndef reply(completion): pass')
+    assert len(read_texts.__wrapped__('game.py')[0]) == 45
 
 
 def test_a_file_of_your_own_is_a_dataset():

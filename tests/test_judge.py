@@ -262,7 +262,8 @@ def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     assert [(int(line[0]), line[-1]) for line in lines] == [
         (count, repr(text)) for count, text in rows[:3] + rows[-3:]]
     prompt = cases[0]['prompt']
-    assert shown == [{'prompt': prompt, 'completion': text, 'scores': {'reward': count, 'other': 0},
+    assert shown == [{'prompt': prompt, 'columns': {}, 'completion': text,
+                      'scores': {'reward': count, 'other': 0},
                       'pieces': pieces_of(r, 30 * b + n, text)}
                      for n, (text, count) in enumerate(zip(completions, counts))]
 

@@ -17,6 +17,7 @@ from run.checkers import is_answer
 from dataset import Dataset
 from judge import Scorer, check_rewards
 from processes import ROOT, refused, succeeds, write
+from run import advice
 from run.checks import check_knobs
 from run.command import configure, knobs_of, show_error
 from run.folder import FREE, RunFolder
@@ -254,7 +255,7 @@ def after(*evaluations, goal='verify', greedy=None, prompts=None):
     for step, values in enumerate(evaluations):
         line = greedy if step == 0 and greedy else [0.0] * len(values)
         means = {f'eval/{goal}': np.mean(values), f'greedy/{goal}': np.mean(line),
-                 'eval/judge': -step}
+                 'eval/judge': -step, 'eval/tokens': 5.0}
         names = prompts or list(map(str, range(len(values))))
         progress.add(10 * step, (means, values, line, names))
     return progress
@@ -277,9 +278,39 @@ LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF 
     (HALF, HALF, LOST, 'verify 0.375 is not above the line to beat: -0.125 +- 0.250'),
     (LOST, NONE, HALF, 'verify 0.500 is not above the line to beat: +0.125 +- 0.250'),
 ])
-def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words):
+def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words, capsys):
     """Differences of less than two standard errors are noise."""
-    assert after(start, NONE, now, greedy=greedy).verdict() == words
+    assert at_the_end(after(start, NONE, now, greedy=greedy), capsys) == [words]
+
+
+def at_the_end(progress, capsys, entropies=(1.0, 0.5)):
+    advice.of_the_end(run_of(), progress, entropies)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize('first, last, entropies, words', [
+    ({'verify': 0.191}, {'verify': 0.0}, (1.0, 0.5),
+     'exploited? The reward rose, and verify fell: 0.191 -> 0.000; read the samples'),
+    ({'verify': 0.191}, {'verify': 0.3}, (1.0, 0.5), 'reward 9.000 is above'),
+    ({'tokens': 9.0}, {'tokens': 4.0}, (1.0, 0.5), 'completions became shorter: 9.0 -> 4.0 tokens'),
+    ({'ended': 0.9}, {'ended': 0.1}, (1.0, 0.5), 'run into the limit: 10% ended'),
+    ({}, {'forged': 0.25}, (1.0, 0.5), '25.0% of the completions have words that only the world'),
+])
+def test_the_end_says_what_the_numbers_point_at(first, last, entropies, words, capsys):
+    progress = after(HALF, 4 * [9.0], goal='reward')
+    progress.means[0] |= {f'eval/{name}': value for name, value in first.items()}
+    progress.means[10] |= {f'eval/{name}': value for name, value in last.items()}
+    assert any(words in line for line in at_the_end(progress, capsys, entropies))
+
+
+@pytest.mark.parametrize('entropies, words', [
+    ((1.0, 1.5), 'the entropy rose, 1.00 -> 1.50: a smaller entropy_coef'),
+    ((1.0, 0.01), 'the entropy fell to 0.010, and the score stands still: a larger entropy_coef')])
+def test_an_entropy_that_rises_or_is_gone_is_named_if_the_score_stands_still(
+        entropies, words, capsys):
+    stuck = after(HALF, HALF, HALF, HALF)
+    assert words in at_the_end(stuck, capsys, entropies)[-1]
+    assert len(at_the_end(after(NONE, HALF, HALF, ALL), capsys, entropies)) == 1
 
 
 @pytest.mark.parametrize('start, trained, dead, blank_kind, words', [
@@ -290,34 +321,31 @@ def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words):
     (1.0, 1.0, 1.0, 'answer', ['teach nothing', 'little is left']),
 ])
 def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_kind, words, capsys):
-    first = {'mean_verify': trained, 'mean_reward': trained, 'mean_ended': 1, 'dead_groups': dead}
-    after([start] * 4).expect(first, run_of(blank_kind))
+    numbers = {'mean_verify': trained, 'mean_reward': trained, 'mean_ended': 1, 'dead_groups': dead}
+    advice.of_first_step(numbers, {'reward': torch.eye(3)}, run_of(blank_kind), after([start] * 4))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
-def run_of(blank_kind='answer', limit=0, answer='ab', ends=(), **args):
-    """Return what expect() looks at of a Run."""
-    tok = types.SimpleNamespace(ends=ends)
-    data = types.SimpleNamespace(tok=tok, max_new_tokens=limit, examples=[{'answer': answer}],
-                                 blank_kind=blank_kind)
+def run_of(blank_kind='answer', limit=0, **args):
+    """Return what advice looks at of a Run."""
+    data = types.SimpleNamespace(max_new_tokens=limit, blank_kind=blank_kind)
     return types.SimpleNamespace(data=data, policy=types.SimpleNamespace(args=args),
                                  scorer=types.SimpleNamespace(verify=is_answer))
 
 
-@pytest.mark.parametrize('words, numbers, knobs', [
-    ('all are None', {}, {}),
-    ("has other ends: ['<e>', '</s>']", {'mean_reward': 0, 'mean_ended': 0},
-     {'folder': 'x', 'ends': ['<e>', '</s>'], 'limit': 3}),
-    ('hardly a completion ended within max_new_tokens = 3', {'mean_reward': 0, 'mean_ended': 0.05},
+@pytest.mark.parametrize('words, reward, numbers, knobs', [
+    ('all rewards are None', math.nan * torch.ones(2, 2), {}, {}),
+    ('all rewards are 1.000: a constant', torch.ones(2, 2), {}, {}),
+    ('hardly a completion ended within max_new_tokens = 3', torch.eye(2), {'mean_ended': 0.05},
      {'limit': 3}),
-    ('for `#### 34` use', {'mean_reward': 0, 'mean_ended': 1}, {'answer': '5+29=34 #### 34'}),
-    ('or another model', {'mean_reward': 0, 'mean_ended': 1}, {'folder': 'x'}),
-    ('pretrain more', {'mean_reward': 0, 'mean_ended': 1}, {}),
+    ('or another model', torch.eye(2), {'mean_ended': 1}, {'folder': 'x'}),
+    ('pretrain more', torch.eye(2), {'mean_ended': 1}, {}),
 ])
-def test_equal_rewards_are_explained_by_their_cause(words, numbers, knobs, capsys):
+def test_equal_rewards_are_explained_by_their_cause(words, reward, numbers, knobs, capsys):
     """Pretraining is named only where it would help."""
-    after([0.5] * 4).expect({'dead_groups': 1.0, **numbers}, run_of(**knobs))
+    numbers = {'dead_groups': 1.0, 'mean_reward': 0, **numbers}
+    advice.of_first_step(numbers, {'reward': reward}, run_of(**knobs), after([0.5] * 4))
     [line] = capsys.readouterr().out.splitlines()
     assert words in line and ('pretrain' in line) == (words == 'pretrain more')
 

@@ -329,7 +329,8 @@ def test_samples_jsonl_has_each_token_before_and_after_the_update():
     networks = [load_network(path, 'cpu')[0] for path in ('out/generator_arithmetic.pt', 'run')]
     tok = Tokenizer(**load_checkpoint('run')['vocabulary'])
     for sample in samples[16:20]:
-        assert list(sample) == ['step', 'prompt', 'completion', 'scores', 'pieces']
+        assert list(sample) == ['step', 'prompt', 'columns', 'completion', 'scores',
+                                'pieces']
         scores = sample['scores']
         assert list(scores) == ['reward', 'verify', 'distinct', 'advantage']
         assert scores['reward'] == pytest.approx(0.5 * scores['verify'] + scores['distinct'])

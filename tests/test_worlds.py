@@ -226,7 +226,7 @@ _calls = []
 
 def reply(completion, answer='000'):
     _calls.append(1)
-    assert len(_calls) < 120 or not os.path.exists('broken'), 'no more'
+    assert len(_calls) < 1525 or not os.path.exists('broken'), 'no more'
     return answer[1] if len(completion) == 1 else None
 """
 FLAGS = [f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify": 1.0}',
