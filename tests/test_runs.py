@@ -72,9 +72,12 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(path):
     paths = [*AFTER.get(name, []), str(path.relative_to(ROOT))]
     if name in ('grpo_names', 'grpo_checker'):  # the toy prose has too few words
         paths.append('--dataset=mine.jsonl')
+    if name == 'grpo_distill':                  # its teacher comes from another run
+        paths.append('--reference=config/networks/generator_think.py')
     config, _ = configure(vars(train_grpo).copy(), paths)
-    for knob in ('generator', 'judge'):
-        make_for_run(config[knob], config['dataset'], config['blank_kind'])
+    for knob in ('generator', 'judge', 'reference'):
+        if config[knob]:
+            make_for_run(config[knob], config['dataset'], config['blank_kind'])
     text = succeeds('train_grpo.py', *paths, '--max_iters=1', '--batch_size=2', '--group_size=4',
                     '--eval_prompts=2', '--log_interval=1', '--device=cpu', '--out_dir=run',
                     f"--gradient_accumulation_steps={config['mini_batches']}")

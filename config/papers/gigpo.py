@@ -1,0 +1,41 @@
+# GiGPO, arXiv:2505.10978, 3.2 and 3.3: a step gets the advantage of its episode (eq. 3) plus that
+# among all steps of its group that begin in the same state (eq. 7), weight 1 (eq. 8). F_norm = 1
+# behind an experiment whose completions have several steps: of a world, such as config/grpo_guess.py,
+# they are its turns; of passes that fill blanks, such as config/grpo_order.py, the passes
+# left out: rewards before the end, so the returns of eq. 6 are not discounted. Two states are the
+# same if all that was said before is; the paper compares states of the world, which can recur
+
+adv_norm = 'none'
+objective = 'ppo'
+clip_low, clip_high = 0.2, 0.2
+loss_norm = 'sequence'
+likelihood, draw_prompts = 'trajectory', 'random'
+experience, credit = 'sampled', 'gigpo'
+kl_beta, kl_type = 0.01, 'exact'
+entropy_coef = 0.0
+
+
+def gigpo(A, r, policy, scorer):
+    k = r.prompts.k
+    A = A.view(-1, 1, k)                        # (B, 1, k), of the completions to compare with
+    steps = torch.zeros_like(r.pass_of, dtype=A.dtype)                          # (N, T)
+    for first, tokens in _steps(r, policy.causal):
+        groups = first.view(-1, k, first.size(1))                               # (B, k, T)
+        is_same = (groups[:, :, None] == groups[:, None]).all(3)                # (B, k, k)
+        mean = (is_same * A).sum(2) / is_same.sum(2)                            # (B, k)
+        steps += tokens * (A[:, 0] - mean).view(-1, 1)
+    return A.view(-1, 1) + steps
+
+
+def _steps(r, causal):
+    """Yield the steps of a Rollout, each as the states (N, T) in which it begins, padded with -1,
+    and its tokens (N, T), bool."""
+    if not causal:
+        for i in range(r.n_passes):
+            yield r.sequences.masked_fill(r.pass_of >= i, -1), r.pass_of == i
+        return
+    begins = r.is_sampled & ~torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))
+    turn = begins.cumsum(1)                     # (N, T) from 1
+    for i in range(1, int(turn.max()) + 1):
+        is_later = (turn >= i)
+        yield r.sequences.masked_fill(is_later, -1), r.is_sampled & (turn == i)
