@@ -31,7 +31,7 @@ def _steps(r, causal):
     """Yield the steps of a Rollout, each as the states (N, T) in which it begins, padded with -1,
     and its tokens (N, T), bool."""
     if not causal:
-        for i in range(r.n_passes):
+        for i in range(len(r.state_of)):
             yield r.sequences.masked_fill(r.pass_of >= i, -1), r.pass_of == i
         return
     begins = r.is_sampled & ~torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))

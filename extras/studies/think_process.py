@@ -23,6 +23,6 @@ def process(A, r, policy, scorer):
             row[t[-1]] = float(text[-1] == truth[-1])
     groups = reward.view(-1, r.prompts.k * reward.size(1))                      # (B, k * T)
     scaled = (groups - groups.nanmean(1, keepdim=True)) / (nanstd(groups, 1) + 1e-4)
-    is_dead = dead_groups(groups)
+    is_dead = all_equal(groups)
     scaled = scaled.masked_fill(is_dead, 0).nan_to_num().view_as(reward)
     return scaled.flip(1).cumsum(1).flip(1)                                     # (N, T)
