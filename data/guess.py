@@ -35,5 +35,8 @@ def play(secret, letters, n_guesses, careless, rng):
 def texts(letters=LETTERS, n_guesses=4, careless=False):
     rng = random.Random(1)
     secrets = rng.choices(letters, k=20_000)
-    return [[{'prompt': ':', 'answer': play(secret, letters, n_guesses, careless, rng),
-              'secret': secret} for secret in part] for part in (secrets, letters * 4)]
+    train, held_out = [
+        [{'prompt': ':', 'answer': play(secret, letters, n_guesses, careless, rng),
+          'secret': secret} for secret in part] for part in (secrets, letters * 4)]
+    # Without those that are held out, most of them short, GRPO ends at 99 %, with them at 91 to 99.
+    return [game for game in train if game not in held_out], held_out
