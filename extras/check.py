@@ -6,6 +6,7 @@ they fit, is their gradient that of their value, do ranks change them?
 
 The toy run has the dataset, the blanks and the world of the words, and a tiny random network."""
 import contextlib
+import io
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -273,6 +274,22 @@ def check_draw_prompts(f, toy):
                'right only if STATE has what it depends on')
 
 
+def check_state(f):
+    """Of what a file keeps, after it was called."""
+    state = f.__globals__.get('STATE')
+    if state is None:
+        return
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    error = ''
+    try:
+        torch.load(file, weights_only=True)
+    except Exception as e:                      # torch raises several kinds
+        error = f'expected numbers, text, tensors, lists and dicts: {e!r:.100}'
+    yield 'a checkpoint with STATE can be read', type(state) is dict and not error, error
+
+
 CHECKS = {'adv_norm': check_adv_norm, 'objective': check_objective, 'kl_type': check_kl_type,
           'likelihood': check_likelihood, 'credit': check_credit, 'experience': check_experience,
           'draw_prompts': check_draw_prompts}
@@ -291,6 +308,7 @@ def check(*words):
         try:
             with toy_run(config, functions) as toy:
                 rows = list(run_checks(functions[value], toy))
+            rows += check_state(functions[value])
         except Exception as e:                  # a function of yours can raise anything
             rows = [('it can be called in a toy run', False, repr(e))]
         for sentence, is_true, follows in rows:

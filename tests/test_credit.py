@@ -197,6 +197,11 @@ def test_a_run_with_state_that_is_killed_and_resumed_ends_like_an_uninterrupted_
     assert len(state['old']) == 2
 
 
+def test_each_of_two_ranks_replays_its_own_groups():
+    train('config/papers/replay.py', '--rewards={"verify": 1.0}', '--epochs=2', ranks=2)
+    assert len(read_log('run')) == 7 and read_log('run')[-2]['ratio_off'] > 0
+
+
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
 def test_a_number_that_a_file_counts_goes_on_where_it_was(number):
     path = write('mine.py', "STATE = {'n': 0}\nadv_norm = 'fading'\n"
@@ -327,6 +332,8 @@ MISTAKES = {
         "data.prompts('train', 6, 4, seed, int(torch.randint(999, (1,))))": 'asked again'},
     'objective(stats, logp_old, A, r)': {
         'stats.nothing, {}': 'can be called'},
+    'adv_norm(reward, scores)': {
+        "(STATE.update(f=dead_groups), group_advantages(reward))[1]": 'a checkpoint with STATE'},
 }
 
 
@@ -335,6 +342,7 @@ MISTAKES = {
     for mistake, sentence in mistakes.items()])
 def test_the_check_names_what_is_wrong_and_has_no_traceback(signature, mistake, sentence):
     knob, arguments = signature.split('(')
-    path = write('mine.py', f"import torch\n{knob} = 'f'\ndef f({arguments}:\n    return {mistake}")
+    path = write('mine.py', f"import torch\nSTATE = {{}}\n{knob} = 'f'\n"
+                 f"def f({arguments}:\n    return {mistake}")
     wrong = [row[1] for row in check(path) if not row[2]]
     assert wrong and sentence in wrong[0]

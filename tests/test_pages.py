@@ -80,10 +80,13 @@ def test_the_python_of_the_pages_runs():
 @pytest.mark.parametrize('name', ['ideas', 'masked-diffusion'])
 def test_the_functions_that_the_pages_show_fit(name):
     text = page(f'docs/{name}.md')
-    function, = re.findall(r"(?s)((?:objective|likelihood) = '.*?)\n(?:```|END\n)", text)
-    write('mine.py', function)
-    rows = check('mine.py')
-    assert rows and all(is_true for _, _, is_true, _ in rows)
+    functions = re.findall(r"(?s)((?:objective|likelihood|credit|experience) = '.*?)\n(?:```|END\n)",
+                           text)
+    assert len(functions) == {'ideas': 3, 'masked-diffusion': 1}[name]
+    for function in functions:
+        write('mine.py', function)
+        rows = check('mine.py')
+        assert rows and all(is_true for _, _, is_true, _ in rows)
 
 
 def test_the_page_on_ideas_counts_the_lines_of_each_paper():

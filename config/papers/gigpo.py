@@ -1,9 +1,9 @@
-# GiGPO, arXiv:2505.10978, 3.2 and 3.3: a step gets the advantage of its episode (eq. 3) plus that
-# among all steps of its group that begin in the same state (eq. 7), weight 1 (eq. 8). F_norm = 1
+# GiGPO, arXiv:2505.10978: A = A^E + w A^S, w = 1. A step gets the advantage of its episode, A^E, plus
+# that among all steps of its group that begin in the same state, A^S. F_norm = 1, so no std
 # behind an experiment whose completions have several steps: of a world, such as config/grpo_guess.py,
 # they are its turns; of passes that fill blanks, such as config/grpo_order.py, the passes
-# left out: rewards before the end, so the returns of eq. 6 are not discounted. Two states are the
-# same if all that was said before is; the paper compares states of the world, which can recur
+# left out: rewards before the end, and the discount of returns. Two states are the same if all that
+# was said before is; the paper compares states of the world, which can recur
 
 adv_norm = 'none'
 objective = 'ppo'
@@ -16,6 +16,8 @@ entropy_coef = 0.0
 
 
 def gigpo(A, r, policy, scorer):
+    """A^S is the reward minus the mean of the completions that were in this state: so is A, and the
+    mean of the group cancels."""
     k = r.prompts.k
     A = A.view(-1, 1, k)                        # (B, 1, k), of the completions to compare with
     steps = torch.zeros_like(r.pass_of, dtype=A.dtype)                          # (N, T)

@@ -1,10 +1,10 @@
-# RePO, arXiv:2506.09340: a step learns from what it has sampled (eq. 3) and from groups of the step
-# before once more (eq. 5, strategy "recency-based"), each with its own ratio to the policy that
-# sampled it. The advantages of old groups are theirs (eq. 6); no KL
+# RePO, arXiv:2506.09340: a step learns from what it has sampled, and from groups of the step before
+# once more (its recency-based strategy), with the ratio to the policy that sampled them. Both terms
+# have advantages of their own, and no KL
 # left out: the buffer is asked for other completions of the prompts of this step, of which it has
-# none where prompts seldom come twice: here groups come with their prompts. Eq. 2 adds two means,
-# here it is one mean over all sequences. Each rank keeps its own groups, and only those of the first
-# are saved. With --mini_batches the old groups are updates of their own
+# none where prompts seldom come twice: here groups come with their prompts. The two terms are one
+# mean over all sequences. Each rank keeps its own groups, and only those of the first are saved.
+# With --mini_batches the old groups are updates of their own
 
 from dataclasses import fields
 
