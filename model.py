@@ -135,16 +135,16 @@ class Network(nn.Module):
             x = self.trunk(inputs)
         return F.pad(x, (0, 0, 0, tokens.size(1) - x.size(1)))
 
-    def after_prompts(self, inputs, start):
+    def after_prompts(self, inputs, n_shared):
         """Return features (N, L, C) of inputs (N, L), as trunk() does. Many sequences begin with the
-        same `start` columns, which are computed only once, with the gradient of all of them."""
+        same `n_shared` columns, which are computed only once, with the gradient of all of them."""
         # Prompts fill a cache. It is repeated, and each sequence goes on alone.
-        first, prompt_of = distinct_rows(inputs[:, :start])
+        first, prompt_of = distinct_rows(inputs[:, :n_shared])
         cache = self.new_cache()
-        x = self.trunk(inputs[first, :start], cache).index_select(0, prompt_of)
-        if start < inputs.size(1):
+        x = self.trunk(inputs[first, :n_shared], cache).index_select(0, prompt_of)
+        if n_shared < inputs.size(1):
             cache.batch_select_indices(prompt_of)
-            x = torch.cat((x, self.trunk(inputs[:, start:], cache)), 1)
+            x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)
         return x
 
     def decide_order(self, n_passes):

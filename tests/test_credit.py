@@ -333,7 +333,7 @@ MISTAKES = {
     'objective(stats, logp_old, A, r)': {
         'stats.nothing, {}': 'can be called'},
     'adv_norm(reward, scores)': {
-        "(STATE.update(f=dead_groups), group_advantages(reward))[1]": 'a checkpoint with STATE'},
+        "(STATE.update(f=all_equal), group_advantages(reward))[1]": 'a checkpoint with STATE'},
 }
 
 
