@@ -95,7 +95,7 @@ BUILT_IN = {
     'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
     # 1 if it has characters that only the world writes in the texts
     'forged': lambda scorer, r: (r.is_sampled & torch.isin(
-        r.sequences, r.sequences.new_tensor(r.prompts.data.world_ids))).any(1),
+        r.sequences, torch.tensor(r.prompts.data.world_ids, device=r.sequences.device))).any(1),
     # how often the policy began to write: after its prompt, and after each word of a world
     'turns': lambda scorer, r: (r.is_sampled & ~F.pad(r.is_sampled[:, :-1], (1, 0))).sum(1),
 }
