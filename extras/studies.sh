@@ -186,6 +186,43 @@ l() { # three later papers, a first look
     done
 }
 
+m() { # credit for a token or a turn, a fifth of the tokens, replay: a first look
+    local goals=eval/verify
+    for lr in 3e-4 1e-3 3e-3; do
+        study m-$lr config/grpo_think.py --max_iters=40 --eval_interval=10 --learning_rate=$lr \
+            --seeds=1,2,3 plain= grpo='config/papers/grpo.py --kl_beta=0' \
+            forks=config/papers/forks.py replay=config/papers/replay.py \
+            process=extras/studies/think_process.py
+    done
+    for lr in 3e-3 1e-2 3e-2; do
+        study m-gigpo-$lr config/grpo_guess.py --max_iters=40 --learning_rate=$lr --seeds=1,2,3 \
+            'none=--adv_norm=none --loss_norm=sequence' \
+            'gigpo=config/papers/gigpo.py --kl_beta=0 --entropy_coef=0.05'
+    done
+}
+
+n() { # a teacher: three students, each with its seed
+    mkdir -p out-studies
+    alone="--rewards={'verify':0.0} --kl_beta=1"
+    [ -e out-think/ckpt.pt ] || python train_grpo.py config/grpo_think.py
+    for s in 1 2 3; do
+        student=out/student$s.pt
+        [ -e $student ] || python pretrain.py --dataset=cups config/networks/generator_student.py \
+            --seed=$s --out=$student
+        for lr in 3e-4 1e-3 3e-3 1e-2 3e-2; do
+            for variant in "reward --reference= --kl_beta=0" "both --kl_beta=0.1" \
+                    "teacher $alone" "forward config/kl/forward.py $alone" \
+                    "samples extras/studies/imitate.py"; do
+                read -r name words <<< "$variant"
+                run=out-studies/n-$name-$lr-$s
+                [ -e $run.txt ] || python train_grpo.py config/grpo_distill.py $words --seed=$s \
+                    --generator=$student --learning_rate=$lr --out_dir=$run > $run.txt
+                echo $run; grep greedy $run.txt | tail -1
+            done
+        done
+    done
+}
+
 share() { # the game of cups: how many of the texts that the generator reads must think?
     mkdir -p out-studies
     for name in 1 2 5 20 errors no_colon; do
@@ -244,6 +281,6 @@ pretrained() { # three learning rates of the models of others
     rate problems config/grpo_problems.py 8 1e-5 2e-5 4e-5
 }
 
-for name in ${*:-a b c d e f g h i j k l share cost rates pretrained}; do
+for name in ${*:-a b c d e f g h i j k l m n share cost rates pretrained}; do
     $name
 done
