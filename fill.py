@@ -57,9 +57,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
-    states, state_of = zip(*seen)
-    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
-    return draft.rollout(torch.cat(states), torch.stack(state_of), n_decisions=n_decisions)
+    states = torch.cat([states for states, _ in seen])                          # (S, T)
+    state_of = torch.stack([state_of for _, state_of in seen])                  # (I, N)
+    n_decisions = 0
+    if fill_order == 'learned':
+        n_decisions = n_fill_steps - 1
+        # Where the policy decided to wait, it has seen the same state again.
+        first, kind = distinct_rows(states)
+        states, state_of = states[first], kind[state_of]
+    return draft.rollout(states, state_of, n_decisions=n_decisions)
 
 
 def lowest(key, is_open, n_now):
