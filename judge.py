@@ -92,7 +92,8 @@ BUILT_IN = {
     # that filled the blanks (from left to right each token is one); weight < 0
     'passes': lambda scorer, r: r.lengths if r.prompts.data.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
-    'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
+    # 1 if the policy or a world ended it, 0 if the length ran out
+    'ended': lambda scorer, r: r.ended,
     # 1 if it has characters that only the world writes in the texts
     'forged': lambda scorer, r: (r.is_sampled & torch.isin(
         r.sequences, torch.tensor(r.prompts.data.world_ids, device=r.sequences.device))).any(1),
@@ -129,7 +130,8 @@ class Scorer:
                 values = self.score_one(name, r, cases)
                 numbers = []
                 for value in values:
-                    assert value is None or -LARGEST <= value <= LARGEST, (
+                    # (float(): numpy compares in the precision of the number)
+                    assert value is None or float(abs(value)) <= LARGEST, (
                         f"expected None or a finite number, not {value}")
                     numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
@@ -151,6 +153,7 @@ class Scorer:
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
+        assert not isinstance(values, (dict, set)), f"expected a list, not {values!r:.80}"
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (

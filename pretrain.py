@@ -9,6 +9,7 @@ train_grpo.py makes it by this script. This file reads downwards: knobs; the net
 loss; the run.
 """
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -105,12 +106,16 @@ def make_networks(commands):
     # none of them is a rank of this run
     alone = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
     processes = []
-    for words in commands:
-        command = [sys.executable, 'pretrain.py', *words]
-        print('$', *command, flush=True)
-        processes.append(subprocess.Popen(command, env=alone))
-    if any([process.wait() for process in processes]):
-        sys.exit(1)                             # it has said why
+    try:
+        for words in commands:
+            command = [sys.executable, 'pretrain.py', *words]
+            print('$', shlex.join(command), flush=True)
+            processes.append(subprocess.Popen(command, env=alone))
+        if any([process.wait() for process in processes]):
+            sys.exit(1)                         # it has said why
+    finally:                                    # after a signal to the run alone
+        for process in processes:
+            process.terminate()
 
 
 def open_networks(names, config, device):
@@ -208,10 +213,12 @@ if __name__ == "__main__":
     torch_device, _ = init_device(device, dtype)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     # Runs that start together need the same network. The first one makes it, the others wait here.
+    assert not os.path.exists(out), (           # a run may have begun with it
+        f"{out} is there already; delete it, or choose another --out=FILE")
     lock = filelock.FileLock(f'{out}.lock')
     lock.acquire()
-    if os.path.exists(out):                     # a run may have begun with it
-        sys.exit(f"{out} is there already; delete it, or choose another --out=FILE")
+    if os.path.exists(out):                     # now another process has made it
+        sys.exit()
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)

@@ -109,8 +109,12 @@ class Rollout:
 
     @property
     def ended(self):
-        """Whether eos was sampled in each sequence (N,), bool."""
-        return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
+        """Whether each sequence ended (N,), bool: the policy wrote eos, or a world ended it, which
+        leaves padding."""
+        tok = self.prompts.data.tok
+        is_given = self.prompts.blank.repeat_interleave(self.prompts.k, 0) & ~self.is_sampled
+        has_eos = self.is_sampled & (self.sequences == tok.eos)
+        return (has_eos | is_given & (self.sequences == tok.pad)).any(1)
 
     def only(self, chosen):
         """Return this Rollout as if no token but those of the chosen sequences (N,) bool had been

@@ -18,7 +18,7 @@ import train_grpo as grpo
 from judge import BUILT_IN
 from pretrain import load_network
 from run.command import configure
-from run.folder import load_checkpoint, on_signal, stop
+from run.folder import checksums, load_checkpoint, on_signal, stop
 from run.machine import print_line
 from run.progress import Progress
 from run.samples import samples_of, show_group
@@ -36,9 +36,12 @@ def open_run(path='out-grpo', *words):
     """
     checkpoint = load_checkpoint(path)
     of_run = checkpoint.get('words', [])        # if its rewards or its texts are functions
-    assert words or not of_run, (
+    programs = {word for word in of_run if word.endswith('.py')}
+    assert programs <= {*words}, (
         "no program that a checkpoint names is run by itself; expected the words of its run: "
         f"python sample.py {shlex.join([str(path), *of_run])}")
+    files = checkpoint['config'].get('files', {})
+    assert checksums(files) == files, f"one of {[*files]} is another one than in the run"
     # a generator alone has no reward
     knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}} | checkpoint['config']
     # it may have run on another machine; and nothing is made, neither a folder nor a network

@@ -44,9 +44,9 @@ def numbers_in(text):
         top, _, bottom = written.partition('/')
         try:
             number = int(top) / int(bottom) if bottom else int(top)     # exact, if it is whole
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError):     # no int, or one that is too long to read
             number = float(top)
-        numbers.append(math.nan if math.isinf(number) else number)
+        numbers.append(math.nan if number == math.inf else number)
     return numbers
 
 

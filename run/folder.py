@@ -75,13 +75,13 @@ class RunFolder:
     def __init__(self, path, resume):
         """Say which folder it will be. Nothing is written before open(), but what cannot work is
         refused here, before networks are made."""
-        self.path = Path(path).resolve()
+        self.path = Path(path).expanduser().resolve()
         self.resume = resume
         self.logs = [self.path / name for name in ('log.jsonl', 'samples.jsonl')]
-        assert not self.path.exists() or not os.listdir(path) or self.logs[0].exists(), (
+        assert not self.path.exists() or not os.listdir(self.path) or self.logs[0].exists(), (
             f"out_dir = '{path}' is no folder of a run, and holds something else")
         if resume:
-            check_exists(path)
+            check_exists(self.path)
 
     def open(self, config, model, optimizers):
         """Begin to write. config: all knobs. Return the checkpoint of a resumed run; None if the

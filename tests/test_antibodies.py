@@ -72,4 +72,5 @@ def test_two_rewards_of_antibodies_compose_and_the_loops_are_measured():
         f'--generator={folder_of("bert")}', '--dataset=loops.jsonl', '--max_iters=2',
         '--batch_size=2', '--group_size=4', '--device=cpu', '--out_dir=loops')
     assert 'free' in text and 'charge' in text
-    assert 'nats a letter' in succeeds('examples/antibodies/measure.py', 'loops')
+    assert 'nats a letter' in succeeds('examples/antibodies/measure.py', 'loops', 'examples/antibodies/free.py',
+                                       'examples/antibodies/charge.py')

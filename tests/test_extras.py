@@ -104,22 +104,12 @@ def test_a_page_keeps_few_groups_of_a_long_run_and_says_what_is_missing():
     fails('empty/log.jsonl has no evaluation yet', 'extras/page.py', 'empty')
 
 
-def test_pass_at_k_is_the_share_of_sets_of_k_samples_with_a_right_one():
-    from extras.passk import pass_at
-    for n_right in range(7):
-        for k in range(1, 7):
-            sets = list(itertools.combinations([True] * n_right + [False] * (6 - n_right), k))
-            expected = sum(map(any, sets)) / len(sets)
-            assert pass_at(k, [n_right], 6) == pytest.approx(expected)
-
-
 def test_the_pictures_of_the_pages_are_drawn():
     pytest.importorskip('matplotlib')
     began = time.time()
     make_for_run('config/networks/generator_think.py', 'cups')
     succeeds('train_grpo.py', 'config/grpo_think.py', '--max_iters=1', '--eval_prompts=8',
              '--batch_size=4', '--out_dir=run')
-    assert 'run, after' in succeeds('extras/passk.py', 'run')
     succeeds('extras/studies/pictures.py', 'step', *TOY)
     text = succeeds('extras/studies/pictures.py', 'think', 'run')
     assert re.search(r'(?m)^run, before: [\d.]+', text)

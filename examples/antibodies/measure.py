@@ -1,7 +1,7 @@
 """What did GRPO do to the loops? Print of random loops, of the start's and of the policy's, how
 many have which motif, and whether they still look like loops to the network as it was before.
 
-    python -m examples.antibodies.measure out-antibodies"""
+    python -m examples.antibodies.measure out-antibodies examples/antibodies/free.py"""
 import re
 import statistics
 
@@ -75,8 +75,10 @@ def random_loops(prompts, tok):
 
 
 if __name__ == "__main__":
-    for folder in words_of(__doc__, 1):
-        run, networks = open_run(folder, "--rewards={'distinct': 1.0}")
+    words = words_of(__doc__, 1)
+    of_runs = [word for word in words if word.endswith('.py')]
+    for folder in [word for word in words if word not in of_runs]:
+        run, networks = open_run(folder, *of_runs, "--rewards={'distinct': 1.0}")
         prompts = run.data.prompts('val', 10 ** 6, grpo.group_size, seed=0)     # all of them
         completions = {'random': random_loops(prompts, run.data.tok)}
         for name, network in networks.items():
