@@ -137,8 +137,8 @@ def read_texts(dataset):
         known = set(map(same, held_out))
         train = [text for text in train if same(text) not in known]
     if len(train) < n_all:
-        print0(f"{dataset}: {n_all - len(train)} of {n_all} texts to learn from are left out, because "
-               "they are held out, too")
+        print0(f"{dataset}: {n_all - len(train)} of {n_all} texts to learn from are left out, "
+               "because they are held out, too")
     assert train and held_out, (
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "

@@ -199,7 +199,7 @@ def loss_of(network, data, filler, split, n, step):
 
 
 def complete(network, prompts, **more):
-    """Return a Rollout of these Prompts, by the network's way. more: arguments of write() or fill()."""
+    """Return a Rollout of these Prompts. more: arguments of write() or fill()."""
     return (write if network.causal else fill)(network, prompts, **more)
 
 
