@@ -1,4 +1,5 @@
 """The folder of a run: checkpoints and a log; and how a run ends before its last step."""
+import io
 import json
 import os
 import signal
@@ -170,6 +171,11 @@ class RunFolder:
     def save(self, name, model, vocabulary, config, optimizers, **more):
         """Save a checkpoint under this name."""
         if rank() == 0:
+            with reading('STATE of a config file, which may have plain values and tensors,'):
+                file = io.BytesIO()
+                torch.save(more.get('states'), file)
+                file.seek(0)
+                torch.load(file, weights_only=True)
             more['optimizers'] = [optimizer.state_dict() for optimizer in optimizers]
             more['log_sizes'] = [path.stat().st_size for path in self.logs]
             save_checkpoint(self.path / name, model, vocabulary, config, **more)

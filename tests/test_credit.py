@@ -202,6 +202,13 @@ def test_each_of_two_ranks_replays_its_own_groups():
     assert len(read_log('run')) == 7 and read_log('run')[-2]['ratio_off'] > 0
 
 
+def test_a_state_that_could_not_be_loaded_again_ends_the_run_before_it_is_saved():
+    """A class or a function would be code, which no checkpoint holds."""
+    path = write('mine.py', "STATE = {'f': print}\nadv_norm = 'mine'\n"
+                 "def mine(reward, scores):\n    return group_advantages(reward)\n")
+    fails('STATE of a config file', *command(path))
+
+
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
 def test_a_number_that_a_file_counts_goes_on_where_it_was(number):
     path = write('mine.py', "STATE = {'n': 0}\nadv_norm = 'fading'\n"
