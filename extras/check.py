@@ -1,6 +1,8 @@
 """Check the functions of a config file, of a paper or of yours, with toy numbers and a toy run: do
-they fit, is their gradient that of their value, do ranks change them?
+they fit, is their gradient that of their value, do ranks change them? Or a task, before anything is
+trained: its texts, verify(), rewards and reply(), see check_task.py.
 
+    python -m extras.check examples/worlds/lock.py
     python -m extras.check config/papers/gspo.py
     python -m extras.check config/grpo_think.py mine.py --objective=mine
 
@@ -15,6 +17,7 @@ import torch
 
 import train_grpo as grpo
 from dataset import Dataset, make_tokenizer, read_texts
+from extras.check_task import check_task, is_task
 from fill import fill
 from judge import Scorer
 from model import GPT
@@ -317,11 +320,15 @@ def check(*words):
 
 
 if __name__ == "__main__":
-    results = check(*words_of(__doc__, 1))
+    words = words_of(__doc__, 1)
+    lines = check_task(words)
+    for is_well, sentence in lines:
+        print({True: 'ok ', False: 'NOT', None: '   '}[is_well], sentence)
+    results = check(*[word for word in words if not is_task(word)])
     for knob, sentence, is_true, follows in results:
         if is_true:
             print(f'ok  {knob}: {sentence}')
         else:
             print(f'NOT {knob}: {sentence}: {follows}')
-    if not results:
+    if not results and not lines:
         print("none of these files puts a function in the place of ours")

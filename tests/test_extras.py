@@ -14,6 +14,7 @@ import types
 import pytest
 
 from extras import tasks
+from dataset import read_texts
 from processes import KINDS, ROOT, TOY, fails, make_for_run, succeeds, train, write
 
 
@@ -206,3 +207,55 @@ def test_the_tasks_are_right_and_hold_out_the_same_200_prompts_whatever_their_si
         assert [line['held_out'] for line in large] == [True] * 200 + [False] * 300
         for line in large:
             assert line['answer'] == str(answer(line['prompt'].removesuffix('=')))
+
+
+# ---- a task, before anything is trained ----------------------------------------------------------
+
+
+GAME = """
+import random
+DIGITS = '0123456789'
+
+def reply(completion, secret='7'):
+    return ('=', True) if completion[-1] == secret else '!'
+
+def verify({asks}, secret):
+    return float({right})
+
+def play(secret, rng):
+    game = ''
+    while len(game) < 4 and not game.endswith('='):
+        guess = rng.choice(DIGITS)
+        game += guess + reply(guess, secret)[0]
+    return game
+
+def texts():
+    rng = random.Random(1)
+    return [[{{'prompt': ':', 'answer': play(secret, rng), 'secret': secret}} for secret in part]
+            for part in (DIGITS * 100, DIGITS * 3)]
+"""
+
+
+@pytest.mark.parametrize('asks, right, is_forged', [
+    ('completion', "completion.endswith('=')", True),           # which the policy can write
+    ('sampled', 'sampled[-1:] == secret', False)])
+def test_the_check_of_a_world_finds_games_that_are_won_by_the_worlds_own_words(
+        asks, right, is_forged):
+    path = write('digits.py', GAME.format(asks=asks, right=right))
+    text = succeeds('extras/check.py', path)
+    assert ('FORGED' in text) == is_forged
+    assert "the policy writes '0123456789', only the world '!='" in text
+    won = sum(game['answer'].endswith('=') for game in read_texts(path)[0])
+    assert f'verify() passes {won} of 1000 texts to learn from with their own answer' in text
+    assert 'it says the same twice' in text
+
+
+@pytest.mark.parametrize('line, words', [
+    ('completion == answer', 'returns None for all texts to learn from: has it a `return`?'),
+    ('return "yes"', "returns 'yes': expected a finite number"),
+    ('return completion == answer', 'passes 90 of 90 texts to learn from')])
+def test_the_check_of_a_task_names_what_its_checker_returns(line, words):
+    path = write('pairs.py', "def texts():\n    pairs = [(f'{i}=', f'{i}') for i in range(99)]\n"
+                 "    return pairs[:90], pairs[90:]\n"
+                 f"def verify(completion, answer):\n    {line}\n")
+    assert words in succeeds('extras/check.py', path)
