@@ -9,12 +9,13 @@ runs at a time as cores, or OMP_NUM_THREADS, with one thread each. All variants 
 same prompts.
 
 Finished runs are kept: the same command can be stopped and called again, and get more variants and
-seeds. Only a run whose words have changed begins anew. After an edit of a script or a config file
-take another folder.
+seeds. A run begins anew if its words have changed, or a file that they name. After an edit of a
+script take another folder.
 
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for
 differences to another variant (name it first), call it again: it takes seconds."""
+import json
 import os
 import subprocess
 import sys
@@ -28,7 +29,9 @@ from matplotlib.figure import Figure
 
 import train_grpo as grpo
 from extras.page import points_of
+from judge import BUILT_IN
 from run.command import configure
+from run.folder import checksums
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
@@ -52,13 +55,33 @@ def train(run):
     """Make a run (folder, words), unless it is finished. It moves an older one aside."""
     folder, words = run
     done = Path(folder, 'done')
-    if done.exists() and done.read_text() == str(words):
+    names = [word.partition('=')[2] or word for word in words]
+    key = f'{words} {checksums(name for name in names if os.path.isfile(name))}'
+    if done.exists() and done.read_text() == key:
         return
     with open(f'{folder}.txt', 'w') as file:
         process = subprocess.run([sys.executable, 'train_grpo.py', *words, f'--out_dir={folder}'],
                                  stdout=file, stderr=file)
     assert process.returncode == 0, f"a run has failed: see {folder}.txt"
-    done.write_text(str(words))
+    done.write_text(key)
+
+
+def check_meaning(folders):
+    """Refuse a goal that is not the same number in all runs: sums of other rewards, or rewards of
+    one name in other files."""
+    name = goal.split('/')[-1].removeprefix('mean_')
+    meanings = set()
+    for folder in folders:
+        config = json.loads(Path(folder, 'config.json').read_text())
+        files = [file for file in config['files'].items() if not file[0].startswith('config/')]
+        is_yours = config['rewards'].keys() - BUILT_IN - {'verify'}
+        if name == 'reward':
+            meanings.add(f"{config['rewards']} {files if is_yours else ''}")
+        elif name in is_yours:
+            meanings.add(str(files))
+    assert len(meanings) < 2, (
+        f"{goal} is another number in each of {sorted(meanings)}: expected --goal=eval/verify, or "
+        "another number that all of them have")
 
 
 def curves_by(clock, groups):
@@ -93,6 +116,7 @@ def report(groups, path):
     """Print tables of the goal, and draw it, by step and by the seconds of the processor. groups
     {variant: folders of its runs, a seed each}. All errors are standard errors over seeds. Rows of
     differences to the first variant are of pairs of runs with one seed."""
+    check_meaning(sum(groups.values(), []))
     figure = Figure(figsize=(11, 4))
     axes = figure.subplots(1, 2, sharey=True)
     first, *others = groups

@@ -137,7 +137,9 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         os.mkdir(path)
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100,
-             'greedy/verify': 1.0}) for step in (0, 100)))
+             'greedy/verify': 1.0, 'eval/reward': 1.0}) for step in (0, 100)))
+        weight = 2.0 if 'y.py' in words else 1.0
+        write(f'{path}/config.json', json.dumps({'rewards': {'verify': weight}, 'files': {}}))
         return types.SimpleNamespace(returncode=int('--group_size=13' in words))    # it fails
 
     def compare(*words):
@@ -162,6 +164,13 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         assert b == ['0.0000 +- 0.0000', '0.2500 +- 0.1500', '0.5000 +- 0.3000']
         assert gap == [
             '0.0000 +- 0.0000 (0.0)', '0.1000 +- 0.0500 (2.0)', '0.2000 +- 0.1000 (2.0)']
+    # a file that was edited: its runs begin anew
+    write('x.py', "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\nkl_beta = 0.0\n")
+    assert compare(x, 'a=--group_size=2', 'b=')[1] == ['a-1', 'a-2', 'b-1', 'b-2']
+    # numbers of other meaning
+    with pytest.raises(AssertionError, match='eval/reward is another number in each of'):
+        compare(x, '--goal=eval/reward', 'a=--group_size=2',
+                'c=' + write('y.py', "rewards = {'verify': 2.0}"))
     # what is there, other words, more variants and seeds, another number
     assert compare(x, 'a=--group_size=2', 'b=')[1] == []
     assert compare(x, 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
