@@ -41,6 +41,9 @@ function say(value, name = '') {            // shares in percent
     if (size >= 1000 || Number.isInteger(value)) return value.toFixed(0);
     return (size < 0.001 ? value.toExponential(1) : value.toFixed(3)).replace('-', '−');
 }
+// Math.max(...list) fails for lists of 100,000 numbers
+const largest = list => list.reduce((a, b) => Math.max(a, b), -Infinity);
+const smallest = list => list.reduce((a, b) => Math.min(a, b), Infinity);
 const sum = list => list.reduce((a, b) => a + b, 0);
 // the index of the last of these steps that is not after a step; at least 0
 const indexAt = (steps, step) => Math.max(0, steps.findLastIndex(x => x <= step));
@@ -59,8 +62,9 @@ function curve(run, name, label, kind) {
 function plot(place, name, title, curves) {
     const all = curves.flatMap(({points}) => points);
     const isWhole = place === 'large' && isShare(name);     // from 0 to 100 %
-    const low = isWhole ? 0 : Math.min(...all.map(({value, error}) => value - error));
-    const high = isWhole ? 1 : Math.max(...all.map(({value, error}) => value + error), low + 1e-9);
+    const low = isWhole ? 0 : smallest(all.map(({value, error}) => value - error));
+    const top = largest(all.map(({value, error}) => value + error));
+    const high = isWhole ? 1 : Math.max(top, low + 1e-9);
     const at = (step, value) => {
         const inside = Math.min(high, Math.max(low, value));
         return `${1000 * step / LAST} ${(100 * (high - inside) / (high - low)).toFixed(2)}`;
@@ -95,11 +99,14 @@ function drawCurves() {
     const main = RUNS.flatMap(run => [
         curve(run, `eval/${goal}`, `${who(run)}samples`, 'samples'),
         curve(run, `greedy/${goal}`, `${who(run)}greedy`, 'greedy'),
-        curve(run, 'line to beat', `${who(run)}line to beat`, 'line')]);
+        // that of another goal is no line of this plot
+        ...(run.config.goal === goal
+            ? [curve(run, 'line to beat', `${who(run)}line to beat`, 'line')] : [])]);
     const isDrawn = ({points}) => points.length > 0;
     const title = `${goal}, held out; shade: two standard errors of its distance to the line`;
     $('#curves').append(plot('large', goal, title, main.filter(isDrawn)));
-    const rewards = Object.keys(RUNS[0].config.rewards).map(name => `eval/${name}`);
+    // verify comes first: if it falls while the reward rises, the reward is exploited
+    const rewards = ['verify', ...Object.keys(RUNS[0].config.rewards)].map(name => `eval/${name}`);
     const names = new Set([...rewards, ...Object.keys(TITLES),
                            ...RUNS.flatMap(run => Object.keys({...run.evals, ...run.steps}))]);
     for (const name of names) {
@@ -122,7 +129,7 @@ const tokensOf = row => row.pieces.filter(Array.isArray);
 const changeOf = ([, , before, after]) => after - before || 0;      // of log p
 const lengthOf = row => sum(tokensOf(row).map(([text]) => text.length));
 const rowsOf = run => [...run.held_out.flat(), ...run.groups].flatMap(group => group.rows);
-const nPasses = run => Math.max(1, ...rowsOf(run).flatMap(tokensOf).map(([, pass]) => pass));
+const nPasses = run => Math.max(1, largest(rowsOf(run).flatMap(tokensOf).map(([, pass]) => pass)));
 
 function passColor(pass) {                  // from dark blue to light yellow
     const share = 100 * (pass - 1) / Math.max(1, nPasses(run()) - 1);
@@ -193,7 +200,8 @@ function drawGroup(step) {
     drawGroup.shown = group;
     const {rows} = group;
     const most = Math.max(...rows.map(row => Math.abs(row.scores.advantage)));
-    const scale = Math.max(1e-9, ...rows.flatMap(tokensOf).map(piece => Math.abs(changeOf(piece))));
+    const changes = rows.flatMap(tokensOf).map(piece => Math.abs(changeOf(piece)));
+    const scale = Math.max(1e-9, largest(changes));
     // a sum is shown if it is not its only part
     const parts = Object.keys(rows[0].scores).filter(name => name !== 'advantage');
     const isSum = rows.some(({scores}) => parts.some(name => scores[name] !== scores.reward));
