@@ -4,7 +4,7 @@ A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +14,6 @@ from torch import nn
 from run.batching import NUMBERS_AT_ONCE, distinct_rows
 from run.checkers import checker, is_answer
 from run.command import by_name, fail_unknown
-from run.machine import print0
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -92,7 +91,8 @@ BUILT_IN = {
     # that filled the blanks (from left to right each token is one); weight < 0
     'passes': lambda scorer, r: r.lengths if r.prompts.data.causal else r.pass_of.amax(1) + 1,
     'length': lambda scorer, r: r.lengths / r.sequences.size(1),    # share of the row; weight < 0
-    'ended': lambda scorer, r: r.ended,         # 1 if eos was sampled, 0 if the length ran out
+    # 1 if the policy or a world ended it, 0 if the length ran out
+    'ended': lambda scorer, r: r.ended,
     # how often the policy began to write: after its prompt, and after each word of a world
     'turns': lambda scorer, r: (r.is_sampled & ~F.pad(r.is_sampled[:, :-1], (1, 0))).sum(1),
 }
@@ -119,6 +119,7 @@ class Scorer:
         """
         # Text is made when the first reward asks for it: built-in ones read ids.
         cases = functools.cache(r.cases)
+        there_are = "there are prompts, completions, texts, answer, ended, sampled, and columns"
         scores = {}
         for name in names:
             numbers = None                      # of the completions so far; the next one can fail
@@ -126,7 +127,8 @@ class Scorer:
                 values = self.score_one(name, r, cases)
                 numbers = []
                 for value in values:
-                    assert value is None or -LARGEST <= value <= LARGEST, (
+                    # (float(): numpy compares in the precision of the number)
+                    assert value is None or float(abs(value)) <= LARGEST, (
                         f"expected None or a finite number, not {value}")
                     numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
@@ -134,7 +136,7 @@ class Scorer:
                 if numbers is not None:
                     case = cases()[len(numbers)]
                     of = f" of {case['completion']!r:.60}, prompt {case['prompt']!r:.60}"
-                hint = ' (a completion is a string here)' if 'string indices' in str(e) else ''
+                hint = f" ({there_are})" if 'required' in str(e) else ''
                 raise AssertionError(f"reward '{name}'{of}: {e!r:.300}{hint}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
@@ -148,6 +150,7 @@ class Scorer:
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
+        assert not isinstance(values, (Mapping, Set)), f"expected a list, not {values!r:.80}"
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
@@ -167,10 +170,8 @@ def verifier_of(dataset, texts, verify):
         return verify
     if type(texts[0]) is str:
         return checker(texts)
-    if not any(record['answer'].strip() for record in texts):
+    if not any(record['answer'] for record in texts):
         return None
-    if dataset.endswith('.py'):                 # its verify() may have another name
-        print0(f"{dataset} has no verify(): a completion is right if it is the answer")
     return is_answer
 
 

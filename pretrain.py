@@ -9,6 +9,7 @@ train_grpo.py makes it by this script. This file reads downwards: knobs; the net
 loss; the run.
 """
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -25,8 +26,8 @@ from fill import fill
 from judge import Scorer, classify, verifier_of
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from run.command import configure, knobs_of, reading
-from run.folder import check_exists, load_checkpoint, on_signal, save_checkpoint, stop
-from run.machine import (as_numbers, init_device, n_ranks, print_line, rank, use_threads)
+from run.folder import begin, check_exists, load_checkpoint, save_checkpoint
+from run.machine import as_numbers, init_device, n_ranks, print0, print_line, rank, use_threads
 from write import write
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -105,12 +106,16 @@ def make_networks(commands):
     # none of them is a rank of this run
     alone = os.environ | {'RANK': '0', 'WORLD_SIZE': '1'}
     processes = []
-    for words in commands:
-        command = [sys.executable, 'pretrain.py', *words]
-        print('$', *command, flush=True)
-        processes.append(subprocess.Popen(command, env=alone))
-    if any([process.wait() for process in processes]):
-        sys.exit(1)                             # it has said why
+    try:
+        for words in commands:
+            command = [sys.executable, 'pretrain.py', *words]
+            print0('$', shlex.join(command))
+            processes.append(subprocess.Popen(command, env=alone))
+        if any([process.wait() for process in processes]):
+            sys.exit(1)                         # it has said why
+    finally:
+        for process in processes:               # after a signal
+            process.terminate()
 
 
 def open_networks(names, config, device):
@@ -202,16 +207,18 @@ def complete(network, prompts, **more):
 
 
 if __name__ == "__main__":
-    on_signal(stop)
+    begin()
     config, _ = configure(globals(), sys.argv[1:])
     assert stop_at <= 1, f"stop_at = {stop_at}: expected a share, 1 at most"
     torch_device, _ = init_device(device, dtype)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     # Runs that start together need the same network. The first one makes it, the others wait here.
+    assert not os.path.exists(out), (           # a run may have begun with it
+        f"{out} is there already; delete it, or choose another --out=FILE")
     lock = filelock.FileLock(f'{out}.lock')
     lock.acquire()
-    if os.path.exists(out):                     # a run may have begun with it
-        sys.exit(f"{out} is there already; delete it, or choose another --out=FILE")
+    if os.path.exists(out):                     # as another process has made it
+        sys.exit()
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)

@@ -106,8 +106,12 @@ class Rollout:
 
     @property
     def ended(self):
-        """Whether eos was sampled in each sequence (N,), bool."""
-        return (self.is_sampled & (self.sequences == self.prompts.data.tok.eos)).any(1)
+        """Whether each sequence ended (N,), bool: the policy wrote eos, or a world ended it, which
+        leaves padding."""
+        tok = self.prompts.data.tok
+        is_left = self.prompts.blank.repeat_interleave(self.prompts.k, 0)       # (N, T)
+        return torch.where(self.is_sampled, self.sequences == tok.eos,
+                           is_left & (self.sequences == tok.pad)).any(1)
 
     def only(self, chosen):
         """Return this Rollout as if no token but those of the chosen sequences (N,) bool had been

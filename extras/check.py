@@ -6,11 +6,12 @@ their gradient that of their value, do ranks change them?
 """
 import torch
 
+from extras.words import words_of
 import train_grpo as grpo
 from fill import fill
 from model import GPT
 from rollout import Prompts, Rollout, TokenStats
-from run.command import configure, words_of
+from run.command import configure
 
 P = 6                       # prompts
 K = 4                       # completions of each

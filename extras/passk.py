@@ -2,13 +2,14 @@
 start and of the policy of each run: does GRPO find what the start could not sample?
 
     python -m extras.passk out-think out-grpo
+    python -m extras.passk out-mine mine.py                 # the words of its run, as for sample.py
 
 64 samples of each prompt give an unbiased estimate for each k (arXiv:2107.03374, section 2.1)."""
 import math
 import statistics
 
+from extras.words import words_of
 import train_grpo as grpo
-from run.command import words_of
 from sample import open_run
 
 N = 64                      # samples of each prompt
@@ -24,8 +25,10 @@ def pass_at(k, n_right, n=N):
 
 if __name__ == "__main__":
     print('pass@', *[f'{k:>7}' for k in KS])
-    for folder in words_of(__doc__) or ['out-grpo']:
-        run, networks = open_run(folder, "--rewards={'verify': 1.0}")
+    words = words_of(__doc__)
+    of_run = [word for word in words if word.startswith('-') or word.endswith('.py')]
+    for folder in [word for word in words if word not in of_run] or ['out-grpo']:
+        run, networks = open_run(folder, *of_run, "--rewards={'verify': 1.0}")
         prompts = run.data.prompts('val', grpo.eval_prompts, N, seed=0)
         for label, network in networks.items():
             _, scores = grpo.act_and_score(network, run.scorer, prompts, ['verify'])

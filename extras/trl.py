@@ -81,6 +81,8 @@ POSSIBLE = {
     'fill_order': (('random',), "--fill_order=random, which a causal generator does not read"),
     'blank_kind': (('random', 'answer'), "--blank_kind=answer, of pairs of prompt and answer"),
     'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
+    'top_k': ((0,), "--top_k=0: there the ratio is that of all tokens"),
+    'top_p': ((1.0,), "--top_p=1.0: there the ratio is that of all tokens"),
     'target_kl': ((0.0,), "a fixed kl_beta"),
     'optimizer': (('adamw',), "--optimizer=adamw"),
     'reference': (('',), "--reference='', the start; distillation is another trainer there"),
@@ -105,10 +107,11 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has writ
     python -m extras.trl $words
     pip install trl==1.16.0 && accelerate launch THIS_FILE
 
-Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
-no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is that of all
-tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step. A
-completion ends with any eos of the model. Comments say which lines turn on vLLM and LoRA.
+Prompts come in another order, each once before any comes twice. There is no greedy
+evaluation, so no line to beat. The cosine ends one update earlier. weight_decay spares
+biases and norms. An entropy bonus is a mean of each micro-step. A completion ends with any
+eos of the model. Comments say which lines turn on vLLM and LoRA. The date of a chat
+template is today's.
 """
 import functools
 
@@ -155,6 +158,8 @@ def reward_of(name):
             return [None if all(others) else value
                     for value, others in zip(values, zip(*is_missing.values()))]
         is_missing[name] = [value is None for value in values]
+        assert is_missing[name] == [*is_missing.values()][0], (
+            f"{name}: TRL takes one of several rewards that is None for 0: expected all or none")
         return values
     reward.__name__ = name
     return reward
@@ -217,7 +222,9 @@ def tell_apart(ids, row):
             case = columns | records[row] | {'completion': decode(ids[:n])}
             said = reply(case | {'text': case['prompt'] + case['completion']})
             text, done = said if type(said) is tuple else (said or '', False)
-            to_say = tok.encode(text, add_special_tokens=False) + [tok.eos_token_id] * done
+            to_say = tok.encode(text, add_special_tokens=False)
+            assert not {*to_say} & {*trainer.eos_token_ids}, "it says eos, which ends a text in TRL"
+            to_say += [tok.eos_token_id] * done
     return is_own, to_say
 
 

@@ -29,8 +29,9 @@ def save_checkpoint(path, model, vocabulary, config, **more):
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     temporary = Path(f'{path}.tmp')
-    torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
-                'vocabulary': vocabulary, **more}, temporary)
+    with open(temporary, 'wb') as file:         # which says so if the disk is full
+        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
+                    'vocabulary': vocabulary, **more}, file)
     temporary.replace(path)
 
 
@@ -75,13 +76,13 @@ class RunFolder:
     def __init__(self, path, resume):
         """Say which folder it will be. Nothing is written before open(), but what cannot work is
         refused here, before networks are made."""
-        self.path = Path(path).resolve()
+        self.path = Path(path).expanduser().resolve()
         self.resume = resume
         self.logs = [self.path / name for name in ('log.jsonl', 'samples.jsonl')]
-        assert not self.path.exists() or not os.listdir(path) or self.logs[0].exists(), (
+        assert not self.path.exists() or not os.listdir(self.path) or self.logs[0].exists(), (
             f"out_dir = '{path}' is no folder of a run, and holds something else")
         if resume:
-            check_exists(path)
+            check_exists(self.path)
 
     def open(self, config, model, optimizers):
         """Begin to write. config: all knobs. Return the checkpoint of a resumed run; None if the
@@ -137,8 +138,7 @@ class RunFolder:
 
     def move_aside(self, config):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
-        networks = [config.get(name, '') for name in ('generator', 'reference', 'judge')]
-        for name in networks + [word.partition('=')[2] or word for word in sys.argv[1:]]:
+        for name in map(str, [*config.values(), *sys.argv[1:]]):
             assert self.path not in Path(name).resolve().parents, (
                 f"{name} is in {self.path.name}, which would be moved aside; choose another "
                 "--out_dir")
@@ -182,6 +182,12 @@ def on_signal(handler):
     """Handle Ctrl-C, and the SIGTERM of a cluster that wants its machine back."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
+
+
+def begin():
+    """Begin a script: a signal ends it, and letters that the console lacks are escaped."""
+    sys.stdout.reconfigure(errors='backslashreplace')
+    on_signal(stop)
 
 
 def stop(number, frame):

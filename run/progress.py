@@ -99,7 +99,7 @@ def why_equal(first, run):
     if limit and first['mean_ended'] < 0.1:
         why = f"hardly a completion ended within max_new_tokens = {limit}; are answers longer?"
         return why + f" generation_config.json has other ends: {tok.ends}" * (len(tok.ends) > 1)
-    if run.scorer.verify is is_answer and any('####' in case['answer'] for case in run.data.examples):
+    if run.scorer.verify is is_answer and any('####' in str(case['answer']) for case in run.data.examples):
         return "`verify` compares whole answers; for `#### 34` use same_number(), docs/data.md"
     return f"if nothing right is sampled (mean_reward {first['mean_reward']:.3f}), " + (
         "take easier prompts, or another model" if 'folder' in run.policy.args else

@@ -89,20 +89,6 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_tokens(
     assert tok.completion_of(ids + [tok.eos]) == '12+7=19'      # as TRL gives it to rewards
 
 
-def test_text_that_looks_like_special_tokens_and_is_read_as_letters_is_refused():
-    tok = hf.PretrainedTokenizer(folder_of('llama'))
-    refused("reads ['<|a|>'] as letters", tok.encode, '<|a|>1+2=')
-    tok.tokenizer.split_special_tokens = True
-    refused("reads ['<u>'] as letters", tok.encode, '<u>1+2=')
-
-
-def test_all_tokens_that_end_a_text_are_known_by_name():
-    """The tokenizer's ends a text here; the others are named if no completion ends."""
-    folder = changed('llama', 'ends', lambda folder: write(
-        f'{folder}/generation_config.json', '{"eos_token_id": [1, 5]}'))
-    assert hf.PretrainedTokenizer(folder).ends == ['</s>', '<u>']
-
-
 @KINDS
 def test_a_chat_has_the_ids_of_transformers_and_one_bos(kind):
     tok = hf.PretrainedTokenizer(folder_of(kind))
