@@ -143,11 +143,11 @@ is_missing = {}             # {reward: of which completions}
 
 def reward_of(name):
     """Return a reward as TRL calls it. Ours gets the columns that it names."""
-    def reward(completion_ids, row, own_ids=None, **_):
+    def reward(completion_ids, row, own_ids=None, world_ended=(), **_):
         own_ids = own_ids or completion_ids     # without what a world has said
         cases = [columns | records[i] for i in row]
-        for case, ids, own in zip(cases, completion_ids, own_ids):
-            ended = own[-1] in trainer.eos_token_ids
+        for n, (case, ids, own) in enumerate(zip(cases, completion_ids, own_ids)):
+            ended = own[-1] in trainer.eos_token_ids or any(world_ended[n:n + 1])
             text, sampled = decode(ids), decode(own)
             case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended,
                      'sampled': sampled}
@@ -246,12 +246,14 @@ def rollout(prompts, trainer):
                                                logits_processor=[world])
     completion_ids, _ = trainer._generate_single_turn(prompt_ids, None, {}, 1)
     masks = [tell_apart(ids, row)[0] for ids, row in zip(completion_ids, rows)]
-    for ids, mask in zip(completion_ids, masks):
-        if ids[-1] in trainer.eos_token_ids and not mask[-1]:   # the world has ended it
+    world_ended = [ids[-1] in trainer.eos_token_ids and not mask[-1]
+                   for ids, mask in zip(completion_ids, masks)]
+    for ids, mask, is_over in zip(completion_ids, masks, world_ended):
+        if is_over:
             ids.pop(), mask.pop()
     own_ids = [[token for token, own in zip(*pair) if own] for pair in zip(completion_ids, masks)]
     return {'prompt_ids': prompt_ids, 'completion_ids': completion_ids, 'logprobs': None,
-            'env_mask': masks, 'own_ids': own_ids}
+            'env_mask': masks, 'own_ids': own_ids, 'world_ended': world_ended}
 
 '''
 

@@ -1,12 +1,17 @@
 """Kinds of faults that a tester has found, one test each. They belong to the twelve promises."""
 import json
+import os
+import signal
+import sys
+import time
 
+import filelock
 import numpy as np
 import pytest
 
 from dataset import read_texts, task_of
 from judge import Scorer
-from processes import command, fails, refused, write
+from processes import EQUATIONS, Run, command, fails, read_log, refused, run, train, write
 from run.command import by_name, configure
 from test_judge import rollout_of_records           # noqa: F401
 from train_grpo import set_up
@@ -60,3 +65,57 @@ def test_an_objective_has_no_numbers_of_ours():
 def test_a_resumed_run_keeps_its_world_and_a_partial_function_is_no_world():
     refused('written in Python', configure, {'a': 1}, [write(
         'mine.py', 'from functools import partial\ndef play(completion): pass\nreply = partial(play)')])
+
+
+def test_a_world_that_ends_a_completion_ends_it():
+    write('w.py', "def reply(completion): return ('', True) if len(completion) == 2 else None\n")
+    train(f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify": 1.0}', 'w.py',
+          '--max_iters=0')
+    assert read_log('run')[0]['eval/ended'] == 1
+
+
+def test_letters_that_the_console_lacks_end_no_run():
+    def before():
+        sys.stdout.reconfigure(encoding='ascii')
+
+    write('mine.py', "rewards |= {'mine': 1.0}\ndef mine(texts): return [1.0] * len(texts)")
+    write('\u00e9.jsonl', open('marked.jsonl').read())
+    code, text = run(*command('mine.py', '--dataset=\u00e9.jsonl', '--blank_kind=marked',
+                              '--max_iters=0'), before=before)
+    assert code == 0 and '\\xe9.jsonl' in text
+
+
+def test_ranks_without_torchrun_are_one_line():
+    def before():
+        os.environ.update(WORLD_SIZE='4')
+        del os.environ['MASTER_ADDR']
+
+    code, text = run(*command('--gradient_accumulation_steps=4'), before=before)
+    assert code == 1 and 'torchrun' in text and text.count('\n') == 1
+
+
+def test_a_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv('HOME', os.getcwd())
+    train('--max_iters=0', out='~/mine')
+    assert os.path.exists('mine/ckpt.pt')
+
+
+def test_a_process_that_waited_for_a_network_goes_on():
+    lock = filelock.FileLock('waits.pt.lock')
+    lock.acquire()
+    waits = Run('pretrain.py', 'config/networks/generator_arithmetic.py', '--out=waits.pt')
+    time.sleep(2)
+    write('waits.pt', '')
+    lock.release()
+    assert waits.wait()[0] == 0
+
+
+def test_a_signal_to_a_run_ends_the_pretraining_that_it_has_begun():
+    recipe = write('long.py', 'n_layer, n_embd, n_head, max_iters = 1, 16, 2, 999_999')
+    one = Run(*command(f'--generator={recipe}', '--judge=out/judge_arithmetic.pt'))
+    one.wait_for('step 1 ')
+    os.kill(one.ranks[0].pid, signal.SIGTERM)
+    assert one.wait()[0] == 128 + signal.SIGTERM
+    n = len(one.text())
+    time.sleep(2)
+    assert len(one.text()) == n and 'step 250' not in one.text()[n:]
