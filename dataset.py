@@ -64,6 +64,7 @@ class Tokenizer:
 
     def encode(self, text):
         """Return a list of ids."""
+        assert type(text) is str, f"expected a text, not {text!r:.80}"
         unknown = set(text).difference(self.ids)
         assert not unknown, (
             f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
@@ -91,7 +92,7 @@ def make_tokenizer(kind, dataset):
     train, held_out, *_ = read_texts(dataset if kind == 'char' else kind)
     chars = set()
     for text in train + held_out:               # so that held-out ones can be encoded, too
-        chars.update(text if type(text) is str else text['prompt'] + text['answer'])
+        chars.update(text if type(text) is str else text['prompt'] + (text['answer'] or ''))
     return Tokenizer('char', ''.join(sorted(chars - {BLANK})))      # BLANK is no character
 
 
@@ -125,12 +126,16 @@ def read_texts(dataset):
     elif kind == '.txt':
         train, held_out = hold_out(paragraphs_of(path))
     else:
-        module = runpy.run_path(path)
-        assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
+        with reading(path):
+            module = runpy.run_path(path)
+            assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
+        verify, reply = map(module.get, ('verify', 'reply'))
+        for function in filter(None, (verify, reply)):
+            by_name(function)                   # or it is refused
         with reading(f'what texts() of {path} returns'):    # expected: two lists
-            train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
-        verify = module.get('verify')
-        reply = module.get('reply')
+            train, held_out = [[*map(as_record, texts + [])] for texts in module['texts']()]
+            kinds = {*map(type, train + held_out)}
+            assert len(kinds) < 2, f"texts() of {path} mixes {kinds}"
         same = repr             # a game can have few tasks: all are in both lists
     n_all = len(train)
     if not reply:                               # games are no answers
@@ -151,8 +156,10 @@ def task_of(text):
     the secret of a game, but neither its answer nor where it stands."""
     if type(text) is str:
         return text
-    return repr([(name, text[name]) for name in sorted(text)
-                 if name not in ('answer', 'line', 'held_out')])
+    columns = {name: value for name, value in text.items() if value is not None and name not in
+               ('answer', 'line', 'held_out', 'completion', 'text')}
+    # (1 is 1.0, and the order of keys does not matter)
+    return json.dumps(json.loads(json.dumps(columns, default=repr), parse_int=float), sort_keys=True)
 
 
 def hold_out(texts):
@@ -270,11 +277,12 @@ class Dataset:
             prompt = (tok.encode_chat if self.chat_template else tok.encode)(record['prompt'])
             # What no network learns needs no room: from left to right a run only writes.
             is_learned = not (self.causal and self.max_new_tokens)
-            answer = tok.encode(record['answer'] if is_learned else '') + [tok.eos]
+            answer = tok.encode(is_learned and record['answer'] or '') + [tok.eos]
             # a generated answer includes its end
             blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
         example = dict(record)
-        if record['answer'] and not self.causal:
+        none = '' if self.blank_kind == 'marked' else None      # it is the whole text, or none
+        if not self.causal and record['answer'] not in (None, none):
             # a completion is the whole text, so the answer is, too
             example['answer'] = tok.decode((prompt + answer)[:-1])
         if self.blank_kind != 'marked' and not self.causal:
@@ -290,12 +298,10 @@ class Dataset:
             # A pair that is cut would teach an answer without its end. (If there is a
             # max_new_tokens, no answer is learned.)
             n = len(prompt) + (self.max_new_tokens or len(answer))
-            assert n <= T, (
-                f"{example.get('line', self.tok.decode(prompt))!r:.60} needs {n} tokens; expected "
-                f"{T} or less")
+            name = f"{example.get('line', example)!r:.60}"
+            assert n <= T, f"{name} needs {n} tokens; expected {T} or less"
             assert any(blank) or self.blank_kind == 'random', (
-                f"{example.get('line', self.tok.decode(prompt))!r:.60} has no blank, nor an answer "
-                f"to be one (blank_kind = '{self.blank_kind}')")
+                f"{name} has no blank, nor an answer to be one (blank_kind = '{self.blank_kind}')")
             rows.append((prompt + answer + [self.tok.pad] * T)[:T])
             blanks.append((blank + [False] * T)[:T])
         self.rows = torch.tensor(rows)
@@ -307,7 +313,7 @@ class Dataset:
         columns {name: value}: of its record, such as the secret of a game."""
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
-        data.make_rows([data.encode({'prompt': prompt, 'answer': '', **(columns or {})})])
+        data.make_rows([data.encode(as_record({'prompt': prompt, **(columns or {})}))])
         data.rows_of = {'train': [0]}
         del data.examples[0]['answer']          # a reward that asks for it gets none
         return data.prompts('train', 1, k, seed)
@@ -457,12 +463,13 @@ def read_records(path):
     """Return the records of a file, dicts with 'prompt' and 'answer'. An error names the first line
     that is no record."""
     records = []
-    for number, line in enumerate(Path(path).read_bytes().split(b'\n'), 1):
+    for number, line in enumerate(read_utf8(path).split('\n'), 1):
         name = f'{Path(path).name}, line {number}'      # whichever folder it is in
         try:
             if line.strip():
                 record = json.loads(line, object_pairs_hook=once)
                 assert type(record) is dict, f"found a {type(record).__name__}: one object a line"
+                assert 'line' not in record, "the column `line` is ours: this name"
                 records.append(as_record({'line': name} | record))
         except Exception as e:
             fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
@@ -482,8 +489,8 @@ def as_record(text):
         return text
     if type(text) in (tuple, list):
         text = dict(zip(('prompt', 'answer'), text, strict=True))
-    record = {'answer': ''} | text
-    for name in ('prompt', 'answer'):
+    record = {'answer': None} | text            # none, which is not the empty one
+    for name in ('prompt', *text.keys() & {'answer'}):
         assert type(record.get(name)) is str, (
             f"the {name} is no text; found {record!r:.200}; of a chat give the text that the user "
             "says, with --chat_template=True")
@@ -495,9 +502,11 @@ def as_record(text):
 
 
 def paragraphs_of(path):
-    """Return the paragraphs of a UTF-8 text file, which are separated by empty lines."""
-    try:
-        text = Path(path).read_text('utf-8-sig')
-    except UnicodeDecodeError as e:
-        fail(f"{path}: {e}")
-    return [part for part in re.split(r'\n\s*\n', text) if part.strip()]
+    """Return the paragraphs of a text file, which are separated by empty lines."""
+    return [part for part in re.split(r'\n\s*\n', read_utf8(path)) if part.strip()]
+
+
+def read_utf8(path):
+    """Return the text of a file."""
+    with reading(f'{path}, which should be UTF-8,'):
+        return Path(path).read_text('utf-8-sig')

@@ -7,6 +7,7 @@ that was downloaded from the hub.
 The folder brings its own tokenizer. A ...ForMaskedLM fills blanks, any other network generates.
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
+import datetime
 import inspect
 import itertools
 import math
@@ -32,6 +33,8 @@ transformers.utils.logging.disable_progress_bar()       # of loading weights
 
 # A folder brings data: code of its own is not run, and nothing is downloaded.
 DATA = {'trust_remote_code': False, 'local_files_only': True}
+# The date of chat templates: with that of today a prompt would be another one tomorrow.
+A_DAY = datetime.date(2025, 1, 1)
 
 
 class PretrainedTokenizer(Tokenizer):
@@ -67,7 +70,8 @@ class PretrainedTokenizer(Tokenizer):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""
         assert self.tokenizer.chat_template, f"{self.vocabulary} has no chat template"
         ids = self.tokenizer.apply_chat_template([{'role': 'user', 'content': prompt}],
-                                                 add_generation_prompt=True, return_dict=False)
+                                                 add_generation_prompt=True, return_dict=False,
+                                                 strftime_now=A_DAY.strftime)
         bos = self.tokenizer.bos_token_id
         if bos is None:
             return ids

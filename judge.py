@@ -4,7 +4,7 @@ A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +14,6 @@ from torch import nn
 from run.batching import NUMBERS_AT_ONCE, distinct_rows
 from run.checkers import checker, is_answer
 from run.command import by_name, fail_unknown
-from run.machine import print0
 
 # letters: N sequences, k completions of each of B prompts | T tokens
 
@@ -123,6 +122,7 @@ class Scorer:
         """
         # Text is made when the first reward asks for it: built-in ones read ids.
         cases = functools.cache(r.cases)
+        there_are = "there are prompts, completions, texts, answer, ended, sampled, and columns"
         scores = {}
         for name in names:
             numbers = None                      # of the completions so far; the next one can fail
@@ -139,7 +139,7 @@ class Scorer:
                 if numbers is not None:
                     case = cases()[len(numbers)]
                     of = f" of {case['completion']!r:.60}, prompt {case['prompt']!r:.60}"
-                hint = ' (a completion is a string here)' if 'string indices' in str(e) else ''
+                hint = f" ({there_are})" if 'required' in str(e) else ''
                 raise AssertionError(f"reward '{name}'{of}: {e!r:.300}{hint}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
@@ -153,7 +153,7 @@ class Scorer:
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
-        assert not isinstance(values, (dict, set)), f"expected a list, not {values!r:.80}"
+        assert not isinstance(values, (Mapping, Set)), f"expected a list, not {values!r:.80}"
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
@@ -177,10 +177,8 @@ def verifier_of(dataset, texts, verify):
         return verify
     if type(texts[0]) is str:
         return checker(texts)
-    if not any(record['answer'].strip() for record in texts):
+    if not any(record['answer'] for record in texts):
         return None
-    if dataset.endswith('.py'):                 # its verify() may have another name
-        print0(f"{dataset} has no verify(): a completion is right if it is the answer")
     return is_answer
 
 

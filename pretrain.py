@@ -26,8 +26,8 @@ from fill import fill
 from judge import Scorer, classify, verifier_of
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from run.command import configure, knobs_of, reading
-from run.folder import check_exists, load_checkpoint, on_signal, save_checkpoint, stop
-from run.machine import (as_numbers, init_device, n_ranks, print_line, rank, use_threads)
+from run.folder import begin, check_exists, load_checkpoint, save_checkpoint
+from run.machine import as_numbers, init_device, n_ranks, print0, print_line, rank, use_threads
 from write import write
 
 # ---- knobs, changed by config files and --name=value ---------------------------------------------
@@ -109,12 +109,12 @@ def make_networks(commands):
     try:
         for words in commands:
             command = [sys.executable, 'pretrain.py', *words]
-            print('$', shlex.join(command), flush=True)
+            print0('$', shlex.join(command))
             processes.append(subprocess.Popen(command, env=alone))
         if any([process.wait() for process in processes]):
             sys.exit(1)                         # it has said why
-    finally:                                    # after a signal to the run alone
-        for process in processes:
+    finally:
+        for process in processes:               # after a signal
             process.terminate()
 
 
@@ -207,7 +207,7 @@ def complete(network, prompts, **more):
 
 
 if __name__ == "__main__":
-    on_signal(stop)
+    begin()
     config, _ = configure(globals(), sys.argv[1:])
     assert stop_at <= 1, f"stop_at = {stop_at}: expected a share, 1 at most"
     torch_device, _ = init_device(device, dtype)
@@ -217,7 +217,7 @@ if __name__ == "__main__":
         f"{out} is there already; delete it, or choose another --out=FILE")
     lock = filelock.FileLock(f'{out}.lock')
     lock.acquire()
-    if os.path.exists(out):                     # now another process has made it
+    if os.path.exists(out):                     # as another process has made it
         sys.exit()
 
     # the texts; and the filler, the network `against`

@@ -18,7 +18,7 @@ import train_grpo as grpo
 from judge import BUILT_IN
 from pretrain import load_network
 from run.command import configure
-from run.folder import checksums, load_checkpoint, on_signal, stop
+from run.folder import begin, checksums, load_checkpoint
 from run.machine import print_line
 from run.progress import Progress
 from run.samples import samples_of, show_group
@@ -32,16 +32,17 @@ num_samples = 10            # held-out prompts to show
 def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
     policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
-    files and flags. Those of the run's own command only bring its functions; others change knobs.
+    files and flags. Those of the run's own command only bring its functions; others change knobs. Its
+    texts and functions are those of the run, or it is refused.
     """
     checkpoint = load_checkpoint(path)
     of_run = checkpoint.get('words', [])        # if its rewards or its texts are functions
     programs = {word for word in of_run if word.endswith('.py')}
     assert programs <= {*words}, (
-        "no program that a checkpoint names is run by itself; expected the words of its run: "
-        f"python sample.py {shlex.join([str(path), *of_run])}")
+        "no program that a checkpoint names is run by itself; expected the words of its run, and "
+        f"others behind them: {shlex.join([str(path), *of_run])}")
     files = checkpoint['config'].get('files', {})
-    assert checksums(files) == files, f"one of {[*files]} is another one than in the run"
+    assert checksums(files) == files, f"one of {[*files]} was edited since this run"
     # a generator alone has no reward
     knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}} | checkpoint['config']
     # it may have run on another machine; and nothing is made, neither a folder nor a network
@@ -59,7 +60,7 @@ def open_run(path='out-grpo', *words):
 
 
 if __name__ == "__main__":
-    on_signal(stop)
+    begin()
     # Flags of ours, and words for open_run().
     words = sys.argv[1:]
     ours = [word for word in words

@@ -6,7 +6,7 @@ The last number that it writes is its answer. Held-out problems have names and p
 no training problem has."""
 import random
 
-from run.checkers import same_number as verify      # noqa: F401
+from extras.numbers import same_number as verify      # noqa: F401
 
 STORIES = [
     "{name} has {a} apples. {friend} gives {name} {b} more. How many apples does {name} have now?",

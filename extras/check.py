@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import torch
 
+from extras.words import words_of
 import train_grpo as grpo
 from dataset import Dataset, make_tokenizer, read_texts
 from extras.check_task import check_task, is_task
@@ -22,7 +23,7 @@ from fill import fill
 from judge import Scorer
 from model import GPT
 from rollout import Prompts, Rollout, TokenStats
-from run.command import configure, words_of
+from run.command import configure
 
 P = 6                       # prompts
 K = 4                       # completions of each

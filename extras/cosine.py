@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from extras.words import words_of
 import train_grpo as grpo
-from run.command import words_of
 from run.machine import print_line
 from sample import open_run
 

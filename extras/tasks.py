@@ -7,7 +7,8 @@ docs/data.md has the results. The 200 held-out lines are the same for each numbe
 import json
 import random
 
-from run.command import fail_unknown, words_of
+from extras.words import words_of
+from run.command import fail_unknown
 
 DAYS = 'mon tue wed thu fri sat sun'.split()
 SIGNS = {1000: 'M', 900: 'CM', 500: 'D', 400: 'CD', 100: 'C', 90: 'XC', 50: 'L', 40: 'XL', 10: 'X',

@@ -81,6 +81,8 @@ POSSIBLE = {
     'fill_order': (('random',), "--fill_order=random, which a causal generator does not read"),
     'blank_kind': (('random', 'answer'), "--blank_kind=answer, of pairs of prompt and answer"),
     'n_fill_steps': ((1,), "--n_fill_steps=1, with a causal generator"),
+    'top_k': ((0,), "--top_k=0: there the ratio is that of all tokens"),
+    'top_p': ((1.0,), "--top_p=1.0: there the ratio is that of all tokens"),
     'target_kl': ((0.0,), "a fixed kl_beta"),
     'optimizer': (('adamw',), "--optimizer=adamw"),
     'reference': (('',), "--reference='', the start; distillation is another trainer there"),
@@ -105,10 +107,11 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. The first command has writ
     python -m extras.trl $words
     pip install trl==1.16.0 && accelerate launch THIS_FILE
 
-Prompts come in another order, each once before any comes twice. There is no greedy evaluation, so
-no line to beat. The cosine ends one update earlier. With top_k and top_p the ratio is that of all
-tokens. weight_decay spares biases and norms. An entropy bonus is a mean of each micro-step. A
-completion ends with any eos of the model. Comments say which lines turn on vLLM and LoRA.
+Prompts come in another order, each once before any comes twice. There is no greedy
+evaluation, so no line to beat. The cosine ends one update earlier. weight_decay spares
+biases and norms. An entropy bonus is a mean of each micro-step. A completion ends with any
+eos of the model. Comments say which lines turn on vLLM and LoRA. The date of a chat
+template is today's.
 """
 import functools
 
@@ -140,11 +143,11 @@ is_missing = {}             # {reward: of which completions}
 
 def reward_of(name):
     """Return a reward as TRL calls it. Ours gets the columns that it names."""
-    def reward(completion_ids, row, own_ids=None, **_):
+    def reward(completion_ids, row, own_ids=None, world_ended=(), **_):
         own_ids = own_ids or completion_ids     # without what a world has said
         cases = [columns | records[i] for i in row]
-        for case, ids, own in zip(cases, completion_ids, own_ids):
-            ended = own[-1] in trainer.eos_token_ids
+        for n, (case, ids, own) in enumerate(zip(cases, completion_ids, own_ids)):
+            ended = own[-1] in trainer.eos_token_ids or any(world_ended[n:n + 1])
             text, sampled = decode(ids), decode(own)
             case |= {'completion': text, 'text': case['prompt'] + text, 'ended': ended,
                      'sampled': sampled}
@@ -155,6 +158,8 @@ def reward_of(name):
             return [None if all(others) else value
                     for value, others in zip(values, zip(*is_missing.values()))]
         is_missing[name] = [value is None for value in values]
+        assert is_missing[name] == [*is_missing.values()][0], (
+            f"{name}: TRL takes one of several rewards that is None for 0: expected all or none")
         return values
     reward.__name__ = name
     return reward
@@ -217,7 +222,9 @@ def tell_apart(ids, row):
             case = columns | records[row] | {'completion': decode(ids[:n])}
             said = reply(case | {'text': case['prompt'] + case['completion']})
             text, done = said if type(said) is tuple else (said or '', False)
-            to_say = tok.encode(text, add_special_tokens=False) + [tok.eos_token_id] * done
+            to_say = tok.encode(text, add_special_tokens=False)
+            assert not {*to_say} & {*trainer.eos_token_ids}, "it says eos, which ends a text in TRL"
+            to_say += [tok.eos_token_id] * done
     return is_own, to_say
 
 
@@ -239,12 +246,14 @@ def rollout(prompts, trainer):
                                                logits_processor=[world])
     completion_ids, _ = trainer._generate_single_turn(prompt_ids, None, {}, 1)
     masks = [tell_apart(ids, row)[0] for ids, row in zip(completion_ids, rows)]
-    for ids, mask in zip(completion_ids, masks):
-        if ids[-1] in trainer.eos_token_ids and not mask[-1]:   # the world has ended it
+    world_ended = [ids[-1] in trainer.eos_token_ids and not mask[-1]
+                   for ids, mask in zip(completion_ids, masks)]
+    for ids, mask, is_over in zip(completion_ids, masks, world_ended):
+        if is_over:
             ids.pop(), mask.pop()
     own_ids = [[token for token, own in zip(*pair) if own] for pair in zip(completion_ids, masks)]
     return {'prompt_ids': prompt_ids, 'completion_ids': completion_ids, 'logprobs': None,
-            'env_mask': masks, 'own_ids': own_ids}
+            'env_mask': masks, 'own_ids': own_ids, 'world_ended': world_ended}
 
 '''
 

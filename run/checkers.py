@@ -1,14 +1,6 @@
-"""Checkers of completions: is it the answer, the same number, made of known words?
-
-A dataset with answers, or of running text, has one by itself. For numbers, import it: as the
-verify() of a data module, or in a reward of a config file.
-
-    from run.checkers import same_number as verify
-
-    def right(completions, answer):
-        return list(map(same_number, completions, answer))"""
+"""Checkers of completions: is it the answer, or made of known words? A dataset with answers, or of
+running text, has one by itself. (For numbers there is extras/numbers.py.)"""
 import functools
-import math
 import re
 import unicodedata
 
@@ -16,49 +8,12 @@ WORD = r'[^\W\d_]+'         # letters of any alphabet
 
 
 def is_answer(completion, answer):
-    """verify() of records: 1.0 if the completion is the answer, else 0.0. Nothing is no answer."""
+    """verify() of records: 1.0 if the completion is the answer, else 0.0; so if there is none."""
+    if answer is None:
+        return 0.0
     # An e and an accent are the letter with that accent, and some tokenizers write one for the other.
     said, right = [unicodedata.normalize('NFC', text).strip() for text in (completion, answer)]
-    return float(said == right != '')
-
-
-# ---- numbers, as people read them ----------------------------------------------------------------
-
-
-NUMBER = re.compile(r"""
-    (?: (?<![\w)\]}%-]) [-\N{MINUS SIGN}] )?    # a minus: not the hyphen of 10-12, nor a dash
-    [$\N{EURO SIGN}\N{POUND SIGN}]?
-    (?: (?<!\d,) [1-9]\d{0,2} (?:,\d{3})+ (?!\d|,\d) (?:\.\d+)?         # 1,234.50; not 8,12
-      | (?<![\d/.]) \d+ / 0*[1-9]\d* (?![\d/]|[.,]\d)                   # 3/4
-      | \d+ (?:\.\d+)? (?:e[-+]?\d\d?(?!\d))?                           # 34, 3.5, 1e-3
-      | (?<![\w.]) \.\d+ )                                              # .5
-    """, re.VERBOSE | re.IGNORECASE)
-
-
-def numbers_in(text):
-    """Return the numbers that a text writes, a list of int and float. A currency or a percent sign
-    is a unit: 50 % is 50."""
-    numbers = []
-    for written in NUMBER.findall(text):
-        written = re.sub('[^-\\d./e+]', '', written.lower().replace('\N{MINUS SIGN}', '-'))
-        top, _, bottom = written.partition('/')
-        try:
-            number = int(top) / int(bottom) if bottom else int(top)     # exact, if it is whole
-        except (ValueError, OverflowError):     # no int, or one that is too long to read
-            number = float(top)
-        numbers.append(math.nan if number == math.inf else number)
-    return numbers
-
-
-def last_number(text):
-    """Return the last number of a text. If there is none: NaN, which equals nothing."""
-    return (numbers_in(text) or [math.nan])[-1]
-
-
-def same_number(completion, answer):
-    """Return 1.0 if the completion ends with the number with which the answer ends, else 0.0. Both
-    may have steps before it."""
-    return float(last_number(completion) == last_number(answer))
+    return float(said == right)
 
 
 # ---- running text: are its words known? ----------------------------------------------------------

@@ -7,7 +7,8 @@ def check_knobs(*, gradient_accumulation_steps, mini_batches, temperature, top_p
                 fill_order, n_fill_steps, likelihood, **others):
     """Refuse knobs that could not work together. This comes before networks are made."""
     assert gradient_accumulation_steps % (n_ranks() * mini_batches) == 0, (
-        "gradient_accumulation_steps: expected a multiple of ranks * mini_batches")
+        "gradient_accumulation_steps: expected a multiple of mini_batches * the ranks of torchrun "
+        "(without it unset WORLD_SIZE)")
     assert target_kl == 0 or kl_beta > 0, "target_kl adapts kl_beta: expected kl_beta > 0"
     assert 0 < top_p <= 1 and temperature >= 1e-6, (
         f"top_p = {top_p}, temperature = {temperature}: expected 0 < top_p <= 1, and 1e-6 or more")

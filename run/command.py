@@ -33,12 +33,13 @@ def show_error(kind, error, trace):
 
 @contextlib.contextmanager
 def reading(path):
-    """Turn whatever goes wrong in this block, which reads a file, into one line."""
+    """Turn whatever goes wrong in this block, which reads a file or runs one, into one line."""
     try:
         yield
-    except AssertionError:                      # a sentence already
-        raise
-    except Exception as e:                      # json, torch and safetensors raise a dozen kinds
+    except (Exception, SystemExit) as e:        # json, torch and safetensors raise a dozen kinds
+        # a sentence already, or a signal; a bare assert and exit() say nothing
+        if isinstance(e, (AssertionError, SystemExit)) and str(e) not in ('', 'None', '0'):
+            raise
         raise AssertionError(f"{path} cannot be read: {e!r:.300}") from e
 
 
@@ -48,30 +49,28 @@ def fail_unknown(message, name, known):
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
-def words_of(doc, at_least=0):
-    """Return the words of the command line of a script without knobs. If there are fewer, or to
-    --help, print its docstring and exit."""
-    sys.excepthook = show_error
-    words = sys.argv[1:]
-    if {'-h', '--help'} & set(words):
-        print(doc)
-        sys.exit()
-    if len(words) < at_least:
-        sys.exit(doc)
-    return words
-
-
 def by_name(function):
     """Return a function of columns {name: value} that calls a function of the user, a reward or a
     world, with those that it has as parameters; with all if it has **kwargs, as for TRL."""
-    parameters = inspect.signature(function).parameters
+    with reading(f"the list of parameters of {function!r:.80}"):
+        parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return lambda columns: function(**{name: value for name, value in columns.items()
-                                       if takes_all or name in parameters})
+    # A function may change what it gets: each completion has a copy of its own.
+    return lambda columns: function(**{
+        name: [*map(copy.deepcopy, value)] if type(value) is list else copy.deepcopy(value)
+        for name, value in columns.items() if takes_all or name in parameters})
 
 
-# names of TRL that people try, and ours
-TRL = {
+# names that people try, most of them of TRL, and ours
+THEIRS = {
+    'lr': 'learning_rate',
+    'lr_rate': 'learning_rate',
+    'rate': 'learning_rate',
+    'model': 'generator',
+    'steps': 'max_iters',
+    'max_tokens': 'max_new_tokens',
+    'n_samples': 'group_size',
+    'kl_coef': 'kl_beta',
     'beta': 'kl_beta',
     'epsilon': 'clip_low',
     'epsilon_high': 'clip_high',
@@ -117,12 +116,12 @@ def configure(namespace, words):
             sys.exit()
         for name, value in values_of(word, knobs_of(namespace), files).items():
             if callable(value) and name not in defaults:
-                assert inspect.isfunction(value), (
+                assert inspect.isfunction(inspect.unwrap(value)), (
                     f"{name} = {value!r:.80}: expected a function that is written in Python")
                 functions[name] = value
                 continue
-            if name in TRL:
-                fail(f"{word}: {name} of TRL is {TRL[name]} here (all: docs/other-engines.md)")
+            if name in THEIRS:
+                fail(f"{word}: {name} is {THEIRS[name]} here (all: docs/other-engines.md)")
             if name not in defaults:
                 script = Path(namespace.get('__file__', 'this script')).name
                 fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
@@ -136,18 +135,13 @@ def configure(namespace, words):
                     value = float(value) if kind is float else ast.literal_eval(value)
             # (type() and not isinstance(), because True is an int)
             if type(value) is not kind or kind in (int, float) and not 0 <= value < 1e300:
-                fail(f"{word:.80}: {name} = {value!r:.80}: expected {KINDS[kind]}, such as "
+                fail(f"{str(word):.80}: {name} = {value!r:.80}: expected {KINDS[kind]}, such as "
                      f"{defaults[name]!r}")
             namespace[name] = value
     # After all words are read: a later one may have corrected an earlier one.
     rules = namespace.get('RULES', {})
     for name, choices in namespace.get('CHOICES', {}).items():
-        value = namespace[name]
-        if value not in choices:
-            check_function(name, value, choices, functions, rules)
-        elif name in rules and value in functions:
-            fail(f"{name} = {value!r} is the script's own: expected another name for the function "
-                 f"{value}() of a config file")
+        check_choice(name, namespace[name], choices, functions, rules.get(name))
     knobs = knobs_of(namespace)
     # A function of a file sees what those of the script see: its functions, and the knobs as they
     # are now. (What the file itself defines comes first.)
@@ -156,20 +150,20 @@ def configure(namespace, words):
     return knobs, functions
 
 
-def check_function(knob, value, choices, functions, rules):
-    """Exit if the value of a knob, none of its choices, names no function that can take the place
-    of ours."""
-    if knob not in rules:
-        fail(f"{knob} = {value!r}: expected one of {choices}")
-    arguments = inspect.signature(rules[knob]).parameters
-    expected = f"a function {knob}({', '.join(arguments)})"
-    if value not in functions:
-        fail_unknown(f"{knob}: expected one of {choices}, or {expected} of a config file on the "
-                     "command line, not", value, [*choices, *functions])
-    try:
-        inspect.signature(functions[value]).bind(*arguments)
-    except TypeError as e:
-        fail(f"{knob} = {value!r}: expected {expected}: {e}")
+def check_choice(knob, value, choices, functions, ours):
+    """Exit if the value of a knob is none of its choices, and names no function that can take the
+    place of ours; or if it is both."""
+    if not ours:
+        assert value in choices, f"{knob} = {value!r}: expected one of {choices}"
+        return
+    arguments = inspect.signature(ours).parameters
+    expected = (f"{knob} = {value!r}: expected one of {choices}, or a function {knob}"
+                f"({', '.join(arguments)}) of a config file on the command line, of another name")
+    if (value in choices) == (value in functions):
+        fail_unknown(f"{expected}, not", value, [*choices, *functions])
+    if value in functions:
+        with reading(f"{expected}, but {value}()"):
+            inspect.signature(functions[value]).bind(*arguments)
 
 
 def values_of(word, knobs, files):
@@ -194,19 +188,25 @@ def values_of(word, knobs, files):
     values = vars(module)
     values.update(knobs, __file__=word)
     with reading(word):                         # text without quotes, for example
-        exec(compile(Path(word).read_text('utf-8'), word, 'exec'), values)
+        exec(compile(Path(word).read_bytes(), word, 'exec'), values)
     files.append(values)
     return {name: value for name, value in values.items()
             if name[0].islower() and not is_imported(value, values)}
 
 
+def globals_of(function):
+    """Return the globals of a function of the user, which others may have decorated."""
+    return getattr(inspect.unwrap(function), '__globals__', {})
+
+
 def file_of(function):
     """Return the file of a function of the user; '' if it was typed into a notebook."""
-    return function.__globals__.get('__file__', '')
+    return globals_of(function).get('__file__', '')
 
 
 def is_imported(value, of_file):
     """Return whether a value is a module, a class, or a function of another file. What a config file
     imports is for its own use; its rewards and rules are the functions that it defines."""
-    is_mine = inspect.isfunction(value) and value.__globals__ is of_file
-    return (callable(value) or inspect.ismodule(value)) and not is_mine
+    is_mine = globals_of(value) is of_file
+    return not is_mine and any([inspect.ismodule(value), inspect.isclass(value),
+                                inspect.isroutine(value)])

@@ -30,8 +30,9 @@ def save_checkpoint(path, model, vocabulary, config, **more):
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     temporary = Path(f'{path}.tmp')
-    torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
-                'vocabulary': vocabulary, **more}, temporary)
+    with open(temporary, 'wb') as file:         # which says so if the disk is full
+        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
+                    'vocabulary': vocabulary, **more}, file)
     temporary.replace(path)
 
 
@@ -138,8 +139,7 @@ class RunFolder:
 
     def move_aside(self, config):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
-        networks = [config.get(name, '') for name in ('generator', 'reference', 'judge')]
-        for name in networks + [word.partition('=')[2] or word for word in sys.argv[1:]]:
+        for name in map(str, [*config.values(), *sys.argv[1:]]):
             assert self.path not in Path(name).resolve().parents, (
                 f"{name} is in {self.path.name}, which would be moved aside; choose another "
                 "--out_dir")
@@ -188,6 +188,12 @@ def on_signal(handler):
     """Handle Ctrl-C, and the SIGTERM of a cluster that wants its machine back."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
+
+
+def begin():
+    """Begin a script: a signal ends it, and letters that the console lacks are escaped."""
+    sys.stdout.reconfigure(errors='backslashreplace')
+    on_signal(stop)
 
 
 def stop(number, frame):

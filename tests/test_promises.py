@@ -166,7 +166,7 @@ def test_runs_are_moved_aside_and_two_at_a_time_in_one_folder_are_refused():
 
 def test_a_full_disk_leaves_the_old_checkpoint(monkeypatch):
     def fill(content, path):
-        pathlib.Path(path).write_text('half')
+        path.write(b'half')
         raise OSError('No space left')
 
     os.mkdir('new')

@@ -101,7 +101,7 @@ def warm(completions):
 def test_only_functions_that_a_file_defines_are_rewards_and_rules_of_a_run():
     """What it imports is for its own use, whatever it is."""
     write('mine.py', 'from math import floor as verify\nfrom random import random\nimport re, os.path\n'
-          'from run.checkers import same_number\njoin = "".join\nfind = re.compile("a").findall\n'
+          'from extras.numbers import same_number\njoin = "".join\nfind = re.compile("a").findall\n'
           'def mine(completions):\n    return [random() for _ in completions]')
     assert [*configure(toy_rule(), ['mine.py'])[1]] == ['mine']
     refused('written in Python', configure, toy_rule(), [{'mine': 'x'.join}])
@@ -115,9 +115,9 @@ def toy_rule():
 @pytest.mark.parametrize('words, expected', [
     (['--adv_norm=sdt'], "not 'sdt'; similar names: ['std'"),
     (['rule.py', '--adv_norm=median'], "similar names: ['medians'"),
-    (['rule.py', '--adv_norm=three'], 'expected a function adv_norm(reward, scores)'),
+    (['rule.py', '--adv_norm=three'], 'or a function adv_norm(reward, scores)'),
     # it may be a copy of ours that was changed, so which one is meant?
-    (['rule.py', '--adv_norm=none'], 'expected another name for the function none()')])
+    (['rule.py', '--adv_norm=none'], "of another name, not 'none'")])
 def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, expected):
     write('rule.py', 'def medians(reward, scores):\n    pass\ndef three(a, b, c):\n    pass\n'
           'def none(reward, scores):\n    pass')

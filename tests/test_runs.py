@@ -353,9 +353,14 @@ def test_sample_asks_for_the_file_of_a_reward():
           "temperature *= 0.5\n"                # and not once more in sample.py
           "def charm(prompts, completions): return [temperature] * len(prompts)\n")
     assert '| verify ' in train('theirs.py', '--max_iters=0')   # though it is no reward here
-    fails('python sample.py run ', 'sample.py', 'run', '--num_samples=1')      # all to type
+    fails('others behind them: run ', 'sample.py', 'run', '--num_samples=1')      # all to type
     assert pathlib.Path('was-here').read_text() == 'x'
-    text = succeeds('sample.py', 'run', '--num_samples=1', 'theirs.py')
+    fails('expected the words of its run', 'sample.py', 'run', '--device=cpu')     # not others
+    words = load_checkpoint('run')['words']
+    text = succeeds('sample.py', 'run', '--num_samples=1', *words)
     assert len(re.findall(r'(?m)^(?:before|after) .*\| charm 0.500', text)) == 2
     verify = read_log('run')[-1]['eval/verify']
     assert f'| verify {verify:.3f}' in text
+    with open('theirs.py', 'a') as file:
+        file.write('# other')
+    fails('was edited since', 'sample.py', 'run', *words)

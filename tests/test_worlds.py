@@ -248,11 +248,12 @@ def test_a_run_in_a_world_is_the_same_on_two_ranks_resumed_and_in_sample():
     os.remove('broken')
     train(*flags, '--resume=True')
     assert_same('run', 'one')
-    text = succeeds('sample.py', 'run', '--dataset=mine.py', '--num_samples=1')
+    words = load_checkpoint('run')['words']
+    text = succeeds('sample.py', 'run', *words, '--num_samples=1')
     for when, numbers in (('before', start), ('after', end)):
         assert f"{when:9} | verify {numbers['eval/verify']:.3f}" in text
     # a typed prompt has no columns, so the world takes its default
-    shown = succeeds('sample.py', 'run', '--dataset=mine.py', '--prompt=12+35=')
+    shown = succeeds('sample.py', 'run', *words, '--prompt=12+35=')
     completions = [text.split("'")[1] for text in shown.splitlines() if ' x ' in text]
     assert completions and all(text[1:2] in ('0', '') for text in completions)
 

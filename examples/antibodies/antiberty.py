@@ -15,8 +15,9 @@ import json
 import os
 import runpy
 
+from extras.words import words_of
 from dataset import BLANK
-from run.command import fail, words_of
+from run.command import fail
 
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
 WEIGHTS = 'trained_models/AntiBERTy_md_smooth'

@@ -1,7 +1,7 @@
 """What did GRPO do to the loops? Print of random loops, of the start's and of the policy's, how
 many have which motif, and whether they still look like loops to the network as it was before.
 
-    python -m examples.antibodies.measure out-antibodies examples/antibodies/free.py"""
+    python -m examples.antibodies.measure out-antibodies WORDS      # those of the run's command"""
 import re
 import statistics
 
@@ -10,7 +10,7 @@ import torch
 import train_grpo as grpo
 from dataset import rng_for
 from examples.antibodies.free import MOTIFS, _loop_of
-from run.command import words_of
+from extras.words import words_of
 from run.machine import print_line
 from sample import open_run
 
@@ -76,9 +76,9 @@ def random_loops(prompts, tok):
 
 if __name__ == "__main__":
     words = words_of(__doc__, 1)
-    of_runs = [word for word in words if word.endswith('.py')]
-    for folder in [word for word in words if word not in of_runs]:
-        run, networks = open_run(folder, *of_runs, "--rewards={'distinct': 1.0}")
+    of_run = [word for word in words if word.startswith('-') or word.endswith('.py')]
+    for folder in [word for word in words if word not in of_run]:
+        run, networks = open_run(folder, *of_run, "--rewards={'distinct': 1.0}")
         prompts = run.data.prompts('val', 10 ** 6, grpo.group_size, seed=0)     # all of them
         completions = {'random': random_loops(prompts, run.data.tok)}
         for name, network in networks.items():

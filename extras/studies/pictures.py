@@ -16,13 +16,13 @@ import torch
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
+from extras.words import words_of
 import train_grpo as grpo
 from extras.compare import save
 from extras.page import points_of
 from extras.studies import game
 from model import make_optimizers
 from rollout import token_stats
-from run.command import words_of
 from sample import open_run
 
 

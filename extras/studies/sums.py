@@ -7,7 +7,7 @@ A tenth of the sums is held out: they are never asked in training, but 46 + 31 m
 held out."""
 import numpy as np
 
-from run.checkers import numbers_in
+from extras.numbers import numbers_in
 
 
 def texts():

@@ -1,0 +1,121 @@
+"""Kinds of faults that a tester has found, one test each. They belong to the twelve promises."""
+import json
+import os
+import signal
+import sys
+import time
+
+import filelock
+import numpy as np
+import pytest
+
+from dataset import read_texts, task_of
+from judge import Scorer
+from processes import EQUATIONS, Run, command, fails, read_log, refused, run, train, write
+from run.command import by_name, configure
+from test_judge import rollout_of_records           # noqa: F401
+from train_grpo import set_up
+
+
+@pytest.mark.parametrize('wrong', [lambda completions: {i: 1.0 for i in range(6)},
+                                   lambda completions: set(range(6)),
+                                   lambda completions: [np.float16(np.inf)] * 6,
+                                   lambda completions: ['1'] * 6,
+                                   lambda completions, trainer_state: [1] * 6])
+def test_what_is_no_list_of_finite_numbers_is_refused(wrong, rollout_of_records):       # noqa: F811
+    refused("reward 'mine'", Scorer(functions={'mine': wrong}).score, ['mine'], rollout_of_records)
+
+
+def test_a_function_that_changes_its_lists_changes_no_others():
+    shared = [1, 2]
+    by_name(lambda level: [numbers.append(3) for numbers in level])({'level': [shared, shared]})
+    assert shared == [1, 2]
+
+
+@pytest.mark.parametrize('text', ['exit()', 'assert 0', 'exit(0)'])
+def test_a_file_that_ends_without_a_word_is_named(text):
+    refused('mine.py cannot be read', configure, {'a': 1}, [write('mine.py', text)])
+    refused('mine.py cannot be read', read_texts, './mine.py')
+
+
+@pytest.mark.parametrize('name, value', [('verify', 5), ('reply', "'x'")])
+def test_a_checker_or_world_that_is_no_function_is_named(name, value):
+    path = write(f'{name}.py', f"{name} = {value}\ndef texts(): return [('a', 'b')], [('c', 'd')]")
+    refused('cannot be read', read_texts, path)
+
+
+def test_texts_have_one_form():
+    write('mixed.py', "def texts(): return [('a', 'b'), 'ab'], ['c']")
+    refused('mixes', read_texts, 'mixed.py')
+    refused('batch_size', set_up, [{'batch_size': 8.0}])
+
+
+def test_a_task_has_one_form():
+    tasks = ['{"prompt": "a", "n": 1, "d": {"x": 1, "y": 2}}',
+             '{"d": {"y": 2.0, "x": 1}, "n": 1.0, "prompt": "a", "c": null}']
+    assert len({task_of(json.loads(text)) for text in tasks}) == 1
+
+
+def test_an_objective_has_no_numbers_of_ours():
+    write('mine.py', "objective = 'mine'\ndef mine(stats, logp_old, A, r):\n"
+          "    return -A * stats.logp, {'loss': stats.logp}")
+    fails('are numbers of the log', *command('mine.py'))
+
+
+def test_a_resumed_run_keeps_its_world_and_a_partial_function_is_no_world():
+    refused('written in Python', configure, {'a': 1}, [write(
+        'mine.py', 'from functools import partial\ndef play(completion): pass\nreply = partial(play)')])
+
+
+def test_a_world_that_ends_a_completion_ends_it():
+    write('w.py', "def reply(completion): return ('', True) if len(completion) == 2 else None\n")
+    train(f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify": 1.0}', 'w.py',
+          '--max_iters=0')
+    assert read_log('run')[0]['eval/ended'] == 1
+
+
+def test_letters_that_the_console_lacks_end_no_run():
+    def before():
+        sys.stdout.reconfigure(encoding='ascii')
+
+    write('mine.py', "rewards |= {'mine': 1.0}\ndef mine(texts): return [1.0] * len(texts)")
+    write('\u00e9.jsonl', open('marked.jsonl').read())
+    code, text = run(*command('mine.py', '--dataset=\u00e9.jsonl', '--blank_kind=marked',
+                              '--max_iters=0'), before=before)
+    assert code == 0 and '\\xe9.jsonl' in text
+
+
+def test_ranks_without_torchrun_are_one_line():
+    def before():
+        os.environ.update(WORLD_SIZE='4')
+        del os.environ['MASTER_ADDR']
+
+    code, text = run(*command('--gradient_accumulation_steps=4'), before=before)
+    assert code == 1 and 'torchrun' in text and text.count('\n') == 1
+
+
+def test_a_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv('HOME', os.getcwd())
+    train('--max_iters=0', out='~/mine')
+    assert os.path.exists('mine/ckpt.pt')
+
+
+def test_a_process_that_waited_for_a_network_goes_on():
+    lock = filelock.FileLock('waits.pt.lock')
+    lock.acquire()
+    waits = Run('pretrain.py', 'config/networks/generator_arithmetic.py', '--out=waits.pt')
+    time.sleep(2)
+    write('waits.pt', '')
+    lock.release()
+    assert waits.wait()[0] == 0
+
+
+def test_a_signal_to_a_run_ends_the_pretraining_that_it_has_begun():
+    recipe = write('long.py', 'n_layer, n_embd, n_head, max_iters = 1, 16, 2, 999_999')
+    one = Run(*command(f'--generator={recipe}', '--judge=out/judge_arithmetic.pt'))
+    one.wait_for('step 1 ')
+    os.kill(one.ranks[0].pid, signal.SIGTERM)
+    assert one.wait()[0] == 128 + signal.SIGTERM
+    n = len(one.text())
+    time.sleep(2)
+    assert len(one.text()) == n and 'step 250' not in one.text()[n:]
