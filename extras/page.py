@@ -91,14 +91,18 @@ def columns_of(lines):
 
 
 def group_of(samples):
-    """Return a prompt and its completions. Equal ones are one row."""
+    """Return a prompt, with the columns of its record, and its completions. Equal ones are one row.
+    """
     rows = []
     for row in rows_of(samples):
         # log-probabilities need no more than four decimals
         pieces = json.dumps(row['pieces'])
         pieces = json.loads(pieces, parse_float=lambda text: round(float(text), 4))
         rows.append({'n': row['n'], 'scores': row['scores'], 'pieces': pieces})
-    return {'step': samples[0]['step'], 'prompt': samples[0]['prompt'], 'rows': rows}
+    prompt = samples[0]['prompt']
+    if samples[0].get('columns'):               # the secret of a game
+        prompt += f"   {samples[0]['columns']}"
+    return {'step': samples[0]['step'], 'prompt': prompt, 'rows': rows}
 
 
 def thin(items, most):

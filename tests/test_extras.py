@@ -268,3 +268,11 @@ def test_the_check_of_a_task_names_what_its_checker_returns(line, words):
                  "    return pairs[:90], pairs[90:]\n"
                  f"def verify(completion, answer):\n    {line}\n")
     assert words in succeeds('extras/check.py', path)
+
+
+def test_the_page_shows_the_columns_of_a_record():
+    from extras.page import group_of
+    sample = {'step': 3, 'prompt': ':', 'columns': {'secret': 'h'}, 'completion': 'h=',
+              'scores': {'verify': 1.0}, 'pieces': [['h', 0], '=']}
+    assert group_of([sample, sample])['prompt'] == ":   {'secret': 'h'}"
+    assert group_of([sample | {'columns': {}}])['prompt'] == ':'
