@@ -23,6 +23,8 @@ def fail(message):
 def show_error(kind, error, trace):
     """The excepthook: a failed assert or file operation, or a policy whose numbers are not finite,
     is one line; all else has its traceback."""
+    if kind is BrokenPipeError:                 # `| head` has read enough
+        os._exit(1)
     if issubclass(kind, (AssertionError, OSError, FloatingPointError)) and str(error):
         cause = error.__cause__ or error        # of a reward: what the user's function raised
         *_, frame = traceback.extract_tb(cause.__traceback__)
