@@ -2,6 +2,7 @@
 import itertools
 import json
 import os
+import runpy
 
 import pytest
 import torch
@@ -270,3 +271,13 @@ def test_a_config_file_can_bring_the_world_and_the_run_names_it():
 def test_a_generator_that_fills_blanks_has_no_turns():
     write('mine.py', "def reply(completion):\n    return None")
     fails('no turns', *command('mine.py', '--rewards={"verify": 1.0}'))
+
+
+@pytest.mark.parametrize('name', ['distance', 'hotcold', 'lock', 'mastermind', 'vending'])
+def test_who_does_nothing_wins_no_world(name):
+    """In the worlds that we ship. Some of their own games are won."""
+    module = runpy.run_path(f'examples/worlds/{name}.py')
+    _, games = module['texts']()
+    columns = [{column: value for column, value in game.items() if column not in ('prompt', 'answer')}
+               for game in games]
+    assert not any(module['verify']('', **own) for own in columns)

@@ -9,13 +9,13 @@ N_STEPS = 10
 
 def distance(moves, secret):
     """Return the distance from the treasure after these moves; they begin at 22."""
-    steps = [STEPS.get(move, (0, 0)) for move in moves]
-    return sum(abs(2 + sum(step) - int(place)) for step, place in zip(zip(*steps), secret))
+    steps = [(2, 2), *[STEPS.get(move, (0, 0)) for move in moves]]
+    return sum(abs(sum(step) - int(place)) for step, place in zip(zip(*steps), secret))
 
 def reply(completion, secret='32'):
     moves = completion[::2]                     # what is between them was said here
     now = distance(moves, secret)
-    return '!' if now == 0 else '+' if now < distance('-' + moves[:-1], secret) else '-', now == 0
+    return '!' if now == 0 else '+' if now < distance(moves[:-1], secret) else '-', now == 0
 
 def verify(sampled, secret):
     return float(distance(sampled[:N_STEPS], secret) == 0)
