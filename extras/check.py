@@ -224,7 +224,8 @@ def check_credit(f, toy):
 
     whole = credit(toy.r)
     fits = whole.shape in ((P * K, 1), toy.r.sequences.shape)
-    yield 'it returns (N, 1) or (N, T) finite numbers', fits and whole.isfinite().all(), ''
+    yield ('it returns (N, 1) or (N, T) finite numbers', fits and whole.isfinite().all(),
+           f'found {tuple(whole.shape)}')
     if not fits:
         return
     yield ('it has no gradient', not whole.requires_grad,
@@ -242,7 +243,8 @@ def check_credit(f, toy):
     logp = toy.r.logp_sampled.clone()
     logp[n, last] -= 0.5
     others = credit(replace(toy.r, sequences=sequences, logp_sampled=logp))
-    yield ('given the advantages, it does not look at the token itself', close(others, whole),
+    yield ('given the advantages, it does not look at the id of the token itself',
+           close(others, whole),
            'a baseline that peeks at its token changes the mean gradient: right only if it rewards '
            'or weighs tokens')
 

@@ -24,7 +24,9 @@ def of_first_step(numbers, scores, run, progress):
     """Print what can be expected, if it is not much. numbers, scores: of the first step."""
     start = progress.means[0]
     reward = scores['reward']
-    if reward.isnan().all():
+    if not any(run.config['rewards'].values()):
+        pass                                    # a teacher says what is right
+    elif reward.isnan().all():
         print0("all rewards are None: nothing is learned from them")
     elif reward.min() == reward.max():
         print0(f"all rewards are {reward.max():.3f}: a constant teaches nothing")
@@ -77,8 +79,10 @@ def of_the_end(run, progress, entropies):
         print0(f"pass@4: {first['eval/pass@4']:.3f} -> {last['eval/pass@4']:.3f}")
     before, after = entropies
     if after > 1.2 * before > 0 and not is_above:
-        print0(f"the entropy rose, {before:.2f} -> {after:.2f}: a smaller entropy_coef, or "
-               "temperature")
+        helps = 'a smaller entropy_coef, or temperature'
+        if run.config['entropy_coef'] == 0:
+            helps = 'a lower temperature'
+        print0(f"the entropy rose, {before:.2f} -> {after:.2f}: {helps}")
     middle = progress.means[steps[len(steps) * 2 // 3]]
     if after < 0.05 * before and last[goal] < 0.95 and last[goal] - middle.get(goal, 0) < 0.01:
         print0(f"the entropy fell to {after:.3f}, and the score stands still: a larger entropy_coef, "

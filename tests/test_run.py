@@ -313,6 +313,17 @@ def test_an_entropy_that_rises_or_is_gone_is_named_if_the_score_stands_still(
     assert len(at_the_end(after(NONE, HALF, HALF, ALL), capsys, entropies)) == 1
 
 
+def test_advice_names_no_reward_and_no_bonus_that_the_run_does_not_have(capsys):
+    """With a teacher alone all weights are 0, and yet it learns."""
+    numbers = {'dead_groups': 1.0, 'mean_reward': 0, 'mean_ended': 1}
+    for reward in (torch.zeros(2, 2), torch.eye(2)):
+        advice.of_first_step(numbers, {'reward': reward}, run_of(weight=0.0), after(HALF))
+    assert capsys.readouterr().out == ''
+    advice.of_the_end(run_of(bonus=0.0), after(HALF, HALF), (1.0, 1.5))
+    text = capsys.readouterr().out
+    assert 'the entropy rose' in text and 'entropy_coef' not in text
+
+
 @pytest.mark.parametrize('start, trained, dead, blank_kind, words', [
     (0.0, 0.0, 0.95, 'answer', ['teach nothing']),
     (0.2, 0.5, 0.0, 'answer', ['memorised: 50% of the samples']),
@@ -327,10 +338,11 @@ def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_ki
     assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
-def run_of(blank_kind='answer', limit=0, **args):
+def run_of(blank_kind='answer', limit=0, weight=1.0, bonus=0.02, **args):
     """Return what advice looks at of a Run."""
     data = types.SimpleNamespace(max_new_tokens=limit, blank_kind=blank_kind)
-    return types.SimpleNamespace(data=data, policy=types.SimpleNamespace(args=args),
+    config = {'rewards': {'verify': weight}, 'entropy_coef': bonus}
+    return types.SimpleNamespace(data=data, policy=types.SimpleNamespace(args=args), config=config,
                                  scorer=types.SimpleNamespace(verify=is_answer))
 
 
