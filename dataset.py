@@ -158,8 +158,9 @@ def task_of(text):
         return text
     columns = {name: value for name, value in text.items() if value is not None and name not in
                ('answer', 'line', 'held_out', 'completion', 'text')}
-    # (1 is 1.0, and the order of keys does not matter)
-    return json.dumps(json.loads(json.dumps(columns, default=repr), parse_int=float), sort_keys=True)
+    plain = json.dumps(columns, default=repr)
+    # 1 is 1.0, and the order of keys does not matter
+    return json.dumps(json.loads(plain, parse_int=float), sort_keys=True)
 
 
 def hold_out(texts):
@@ -235,9 +236,9 @@ class Dataset:
         self.make_rows(encoded)
         if reply:
             cases = self.own_cases(500)
-            whole = ''.join(case['completion'] for case in cases)
-            own = ''.join(case['sampled'] for case in cases)
-            self.world_ids = list(set(tok.encode(whole)) - set(tok.encode(own)))
+            whole, sampled = [tok.encode(''.join(case[name] for case in cases))
+                              for name in ('completion', 'sampled')]
+            self.world_ids = list(set(whole) - set(sampled))
 
     def make_windows(self, train, held_out):
         """Join each list of texts to a stream of ids, and cut all its windows of T tokens."""
@@ -276,14 +277,15 @@ class Dataset:
         else:
             prompt = (tok.encode_chat if self.chat_template else tok.encode)(record['prompt'])
             # What no network learns needs no room: from left to right a run only writes.
-            is_learned = not (self.causal and self.max_new_tokens)
-            answer = tok.encode(is_learned and record['answer'] or '') + [tok.eos]
+            answer = [tok.eos]
+            if record['answer'] and not (self.causal and self.max_new_tokens):
+                answer = tok.encode(record['answer']) + answer
             # a generated answer includes its end
             blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
         example = dict(record)
-        none = '' if self.blank_kind == 'marked' else None      # it is the whole text, or none
-        if not self.causal and record['answer'] not in (None, none):
-            # a completion is the whole text, so the answer is, too
+        # A completion is the whole text, so the answer is, too. (With marked blanks '' is no text.)
+        has_answer = record['answer'] or record['answer'] == '' and self.blank_kind != 'marked'
+        if has_answer and not self.causal:
             example['answer'] = tok.decode((prompt + answer)[:-1])
         if self.blank_kind != 'marked' and not self.causal:
             del example['prompt']               # cases() makes it, and shows the blanks
@@ -372,8 +374,8 @@ class Dataset:
             if not self.causal:
                 return {'prompt': tok.text_of(shown)} | self.examples[rows[b]], 0
             start = shown.index(tok.blank_id)
-            # (An eos in a prompt separates paragraphs. The prompt of a record, if it has one, is the
-            # text itself, without a chat template.)
+            # (An eos in a prompt separates paragraphs. The prompt of a record, if it has one, is
+            # the text itself, without a chat template.)
             return {'prompt': tok.decode(shown[:start])} | self.examples[rows[b]], start
 
         cases = []
@@ -387,7 +389,6 @@ class Dataset:
             cases.append(case | {'completion': completion, 'text': text})
         return cases
 
-
     def own_cases(self, n):
         """Return cases as cases() does, of n training texts that are completed by themselves."""
         prompts = self.prompts('train', n, 1, 0)
@@ -396,35 +397,43 @@ class Dataset:
             if self.causal and 'answer' in case:        # which rows may lack, see max_new_tokens
                 case['completion'] = case['answer']
                 case['text'] = case['prompt'] + case['answer']
-            case |= {'ended': True, 'sampled': self.own_words(case)}
+            sampled = written_by_policy(replay(self.reply, case))
+            case |= {'ended': True, 'sampled': sampled}
         return cases
 
-    def own_words(self, case):
-        """Return the completion of a case without what the world said in it."""
-        completion = case['completion']
-        if not self.reply:
-            return completion
-        own = ''
-        n = 0                                   # characters that were played so far
-        while n < len(completion):
-            own += completion[n]
-            n += 1
-            so_far = {'completion': completion[:n], 'text': case['prompt'] + completion[:n]}
-            said, _, _ = self.ask_the_world(case | so_far)
-            n += len(said)
-        return own
 
-    def ask_the_world(self, case):
-        """Return what the world says to a completion: a text, its ids, and whether the completion
-        ends. reply() returns a text; or (text, True), which ends the completion, too; or None."""
-        try:
-            said = by_name(self.reply)(case)
-            if said is None:
-                said = ''
-            text, done = said if type(said) is tuple else (said, False)
-            return text, self.tok.encode(text), done
-        except (Exception, SystemExit) as e:    # a function of yours can raise anything
-            raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
+def said_by(reply, case, encode=list):
+    """Return what a world says to a completion: what encode() makes of its text, such as a list of
+    ids, and whether it ends the completion. reply() returns a text, which ends nothing; (text, True
+    or False); or None, which is the empty text."""
+    try:
+        said = by_name(reply)(case)
+        text, done = said if type(said) is tuple else (said or '', False)
+        assert type(text) is str, f"expected a text, not {text!r:.60}"
+        return encode(text), bool(done)
+    except (Exception, SystemExit) as e:        # a function of yours can raise anything
+        raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
+
+
+def replay(reply, case):
+    """Return the completion of a case as a game, a list of (character, whether the policy wrote it):
+    what a world says to a prefix stands behind it. Without a world all is the policy's."""
+    game = []
+    whole = case['completion']
+    while len(game) < len(whole):
+        game.append((whole[len(game)], True))
+        if reply:
+            now = whole[:len(game)]
+            said, done = said_by(reply, case | {'completion': now, 'text': case['prompt'] + now})
+            game += [(char, False) for char in said]
+            if done:
+                break
+    return game[:len(whole)]
+
+
+def written_by_policy(game):
+    """Return the text of a game without the words of its world."""
+    return ''.join(char for char, is_mine in game if is_mine)
 
 
 def random_blanks(may_be_blank, rng, suffix, low, high, span):

@@ -1,5 +1,5 @@
-"""Fill the blanks of prompts, in one pass or in several: a masked model. The order says which blanks
-a pass fills."""
+"""Fill the blanks of prompts, in one pass or in several: a masked model. The order says which
+blanks a pass fills."""
 import torch
 import torch.nn.functional as F
 
@@ -28,8 +28,8 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         after = ((i + 1) * n_blanks + n_shares - 1) // n_shares
         return after - before                                                   # (N, 1)
 
-    # Sequences that are in the same state go through the network once. At first these are the copies
-    # of a prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
+    # Sequences in the same state go through the network once. At first these are the copies of a
+    # prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
     numbers = torch.arange(len(is_open), device=model.device)
     state_of = numbers // prompts.k                                             # (N,)
     first = numbers[::prompts.k]                # (S,) a sequence in each state

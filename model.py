@@ -136,8 +136,9 @@ class Network(nn.Module):
         return F.pad(x, (0, 0, 0, tokens.size(1) - x.size(1)))
 
     def after_prompts(self, inputs, n_shared):
-        """Return features (N, L, C) of inputs (N, L), as trunk() does. Many sequences begin with the
-        same `n_shared` columns, which are computed only once, with the gradient of all of them."""
+        """Return features (N, L, C) of inputs (N, L), as trunk() does. Many sequences begin with
+        the same `n_shared` columns, which are computed only once, with the gradient of all of
+        them."""
         # Prompts fill a cache. It is repeated, and each sequence goes on alone.
         first, prompt_of = distinct_rows(inputs[:, :n_shared])
         cache = self.new_cache()
@@ -202,15 +203,17 @@ class GPT(Network):
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
         angles = torch.outer(torch.arange(block_size), torch.cat((frequencies, frequencies)))
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
+        # a token of a causal network sees itself and the tokens to its left
+        mask = torch.full((block_size, block_size), -math.inf).triu(1)
+        self.mask = nn.Buffer(mask, persistent=False)
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of ids (N, L). cache: the tokens to their left, if causal."""
         start = cache[0].size(3) if cache else 0        # an empty cache is False
         stop = start + inputs.size(1)
         assert stop <= self.block_size, f"{stop} tokens: expected {self.block_size} or less"
-        if self.causal:                         # a token sees itself and the tokens to its left
-            mask = torch.full((stop - start, stop), -math.inf, device=self.device).triu(start + 1)
-        else:                                   # a token sees everything but padding
+        mask = self.mask[start:stop, :stop]                                 # (L, stop)
+        if not self.causal:                     # a token sees everything but padding
             mask = -1e9 * (inputs == self.pad_id)[:, None, None]
         x = self.embed(inputs)                                              # (N, L, C)
         rotary = self.rotary[:, start:stop]                                 # (2, L, D)

@@ -97,7 +97,7 @@ class Rollout:
     stats_old: 'TokenStats | None' = None       # of the policy before the first update of a step
     x_ref: Tensor | None = None         # (S * T, C) features of the reference in all states
 
-    @property
+    @functools.cached_property
     def is_sampled(self):
         """Where a token was sampled (N, T), bool."""
         return self.pass_of >= 0
@@ -107,7 +107,7 @@ class Rollout:
         """The number of sampled tokens in each sequence (N,)."""
         return self.is_sampled.sum(1)
 
-    @property
+    @functools.cached_property
     def ended(self):
         """Whether each sequence ended (N,), bool: the policy wrote eos, or a world ended it, which
         leaves padding."""
@@ -233,8 +233,8 @@ class Draft:
         self.kept = []                          # (M, V) of each pass, and where these tokens are
 
     def sample(self, i, n, t, x):
-        """Sample, in pass i, the tokens at positions t (M,) of sequences n (M,), from their
-        features x (M, C)."""
+        """Sample, in pass i, the tokens at positions t (M,), or at position t, of sequences n (M,),
+        from their features x (M, C)."""
         def part(x, uniforms):
             return choose(self.model.logits(x), uniforms, **self.settings)
 
@@ -242,9 +242,10 @@ class Draft:
         ids, logp, *kept = in_parts(part, self.model.blank_id, x, self.uniforms[n, t])
         self.sequences[n, t] = ids
         self.pass_of[n, t] = i
-        self.logp_sampled[n, t] += logp
+        places = n * self.sequences.size(1) + t                                 # (M,)
+        self.logp_sampled.view(-1).index_add_(0, places, logp.to(self.logp_sampled.dtype))
         if kept:
-            self.kept.append((*kept, n * self.sequences.size(1) + t))
+            self.kept.append((*kept, places))
 
     def rollout(self, states, state_of, **more):
         """Return the Rollout, of states (S, T), state_of (I, N) and other fields."""
@@ -299,7 +300,7 @@ def token_stats(r, policy, reference=None):
     which it was sampled. This is exact, given the order. (If blanks were filled by 'confident',
     this is all before the first update of a step. Later the policy might choose another order, and
     the ratio leaves that out.)"""
-    i = r.pass_of.clamp(0, len(r.state_of) - 1)     # (N, T) the row of state_of; -1 is not looked at
+    i = r.pass_of.clamp(0, len(r.state_of) - 1)     # (N, T) rows of state_of; -1 is not looked at
     # in the example this is . 0 2 for the first sequence and . 1 4 for the last
     return stats_in(r.states, r.state_of.T.gather(1, i), r, policy, reference)
 

@@ -32,8 +32,8 @@ num_samples = 10            # held-out prompts to show
 def open_run(path='out-grpo', *words):
     """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
     policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
-    files and flags. Those of the run's own command only bring its functions; others change knobs. Its
-    texts and functions are those of the run, or it is refused.
+    files and flags. Those of the run's own command only bring its functions; others change knobs.
+    Its texts and functions are those of the run, or it is refused.
     """
     checkpoint = load_checkpoint(path)
     of_run = checkpoint.get('words', [])        # if its rewards or its texts are functions

@@ -424,8 +424,8 @@ def test_ppo_clips_the_gradient_of_a_token_that_moved_too_far_but_not_on_its_way
                           torch.tensor([[0.2]]).log())
     weight = 0 if is_cut else p_new / 0.2
     close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
-    assert sums['clip_frac'] == is_cut
-    close(sums['ratio_off'], torch.tensor(abs(p_new / 0.2 - 1)), atol=1e-6)
+    assert sums['objective/clip_frac'] == is_cut
+    close(sums['objective/ratio_off'], torch.tensor(abs(p_new / 0.2 - 1)), atol=1e-6)
     # k3 of log-probabilities 0, when it was sampled, and log 0.2, in the pass that learns
     close(sums['sampler_gap'], torch.tensor(0.2 - 1) - torch.tensor(0.2).log())
 
@@ -557,7 +557,7 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     assert metrics['grad_norm'] == pytest.approx(torch.stack(norms).mean().item(), abs=1e-5)
     if len(losses) == 1:
         assert metrics['entropy'] == pytest.approx(entropy.item(), abs=1e-5)
-    assert dead or (metrics['clip_frac'] > 0) == (len(losses) > 1)
+    assert dead or (metrics['objective/clip_frac'] > 0) == (len(losses) > 1)
     assert abs(metrics['sampler_gap']) < 1e-9  # also after several updates
 
 

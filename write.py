@@ -3,8 +3,9 @@ tokens."""
 import torch
 import torch.nn.functional as F
 
+from dataset import said_by
 from rollout import Draft
-from run.batching import distinct_rows
+from run.batching import distinct, distinct_rows
 
 # letters: see rollout.py
 
@@ -12,7 +13,7 @@ from run.batching import distinct_rows
 @torch.no_grad()
 def write(model, prompts, greedy=False, **sampling):
     """Continue each of B Prompts prompts.k times, up to *and including* eos. Return a Rollout.
-    sampling: temperature, top_k and top_p, see choose() in rollout.py. Prompts may differ in length:
+    sampling: temperature, top_k and top_p, see choose() in rollout.py. Lengths of prompts differ:
 
         1 2 + 3 = _ _ _ _       It starts at the first blank of all, here in the second sequence.
         1 + 2 = _ _ _ _ _       The first sequence keeps its own `=` there.
@@ -23,7 +24,7 @@ def write(model, prompts, greedy=False, **sampling):
     sequences = draft.sequences                                                 # (N, T)
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)     # (N, T) what is still to be written
     first_blank = prompts.blank.int().argmax(1)                                 # (B,)
-    start = int(first_blank.min())
+    start = column = int(first_blank.min())
     # Sequences that are equal so far share a state: a row of the cache. At first these are the
     # different prompts. (A row for each sequence would make steps of config/grpo_causal.py 1.15
     # times as long and evaluations 1.3 times, because its completions begin alike.)
@@ -31,33 +32,33 @@ def write(model, prompts, greedy=False, **sampling):
     inputs = F.pad(prompts.tokens[chosen, :start], (1, 0), value=model.bos_id)      # (S, start + 1)
     state_of = state_of.repeat_interleave(prompts.k)                            # (N,)
     cache = model.new_cache()
-    for column in range(start, sequences.size(1)):
+    while True:
         x = model.trunk(inputs, cache)[:, -1]                                   # (S, C)
-        is_now = is_open[:, column].clone()                                     # (N,)
+        is_now = is_open[:, column]                                             # (N,)
         n = is_now.nonzero()[:, 0]
-        if len(n) == 0:                         # the world speaks in all: states stay as they are
-            inputs = sequences[first, column, None]
-            continue
-        t = torch.full_like(n, column)
-        draft.sample(column - start, n, t, x[state_of[n]])
+        draft.sample(column - start, n, column, x[state_of[n]])
         last = sequences[:, column]                                             # (N,)
         has_ended = is_now & (last == data.tok.eos)                             # (N,)
-        is_open &= ~has_ended[:, None]
         rest = slice(column + 1, None)
+        is_open[:, rest] &= ~has_ended[:, None]
         goes_on = is_open[:, rest].any(1)                                       # (N,)
         # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
         #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
-        first, new_state_of = distinct_rows(torch.stack((state_of, last), 1), goes_on)
+        first, new_state_of = distinct(state_of * (model.pad_id + 1) + last, goes_on)
         if data.reply:
             is_asked = is_now & goes_on
             said = replies(prompts, sequences, first, is_asked, column + 1)     # (S, L)
             hear(said[new_state_of], sequences[:, rest], is_open[:, rest])
-            goes_on = is_open[:, rest].any(1)
-        if not goes_on.any():
+        # Go on with the next column in which somebody writes. Where the world speaks in all of
+        # them, its words are inputs, too; they are the same in all sequences of a state.
+        has_writer = is_open[:, rest].any(0).tolist()
+        if True not in has_writer:
             break
+        next_column = column + 1 + has_writer.index(True)
         cache.batch_select_indices(state_of[first])
-        inputs = last[first, None]                                              # (S, 1)
+        inputs = sequences[first, column:next_column]                           # (S, L)
         state_of = new_state_of
+        column = next_column
     first, state_of = distinct_rows(sequences)
     return draft.rollout(sequences[first], state_of[None], start=start)
 
@@ -82,7 +83,8 @@ def replies(prompts, sequences, first, is_asked, column):
     asked = first[states]
     cases = data.cases(prompts, sequences[asked], asked.tolist())
     for s, case in zip(states.tolist(), cases):
-        _, ids, done = data.ask_the_world(case)
+        ids, done = said_by(data.reply, case, data.tok.encode)
         # It is cut where the row ends. What ends a completion is followed by padding.
-        rows[s] = (ids + [data.tok.pad if done else -1] * room)[:room]
+        ids += [data.tok.pad if done else -1] * room
+        rows[s] = ids[:room]
     return torch.tensor(rows, dtype=torch.long, device=sequences.device)

@@ -72,8 +72,8 @@ def share_of(text, salt):
 
 @contextlib.contextmanager
 def toy_run(config, functions):
-    """Make the knobs those of the words, for a while. Yield policy, scorer, data, Prompts of a step,
-    and a Rollout of them all."""
+    """Make the knobs those of the words, for a while. Yield policy, scorer, data, Prompts of a
+    step, and a Rollout of them all."""
     before = {name: getattr(grpo, name) for name in grpo.DEFAULTS}
     rules = dict(vars(grpo.rules))
     vars(grpo).update({name: config[name] for name in before})
@@ -87,7 +87,8 @@ def toy_run(config, functions):
         causal = bool(reply) or grpo.blank_kind in ('answer', 'suffix')
         learned = grpo.fill_order == 'learned' and not causal
         n_more = grpo.n_fill_steps - 1 if learned else 2 * grpo.epochs
-        data = Dataset(train[:500], held_out[:50], tok, causal, reply=reply, n_more=n_more, **config)
+        data = Dataset(train[:500], held_out[:50], tok, causal, reply=reply, n_more=n_more,
+                       **config)
         networks = [tiny(tok.vocab_size, data.block_size, 1, 2, 8, causal) for _ in range(2)]
         if learned:
             for network in networks:

@@ -1,5 +1,5 @@
-"""Test a task before anything is trained: its texts, verify(), rewards, and its world. extras/check.py
-calls it. Everything is asked as if tokens were characters, written from left to right.
+"""Test a task before anything is trained: its texts, verify(), rewards, and its world.
+extras/check.py calls it. All is asked as if tokens were characters, written from left to right.
 
 A line of the screen is (whether it is well, a sentence); None: only to read."""
 import ast
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import train_grpo as grpo
-from dataset import BLANK, read_texts
+from dataset import BLANK, read_texts, replay, said_by, written_by_policy
 from judge import LARGEST, Scorer, verifier_of
 from run.command import by_name, configure
 
@@ -94,10 +94,7 @@ def check_verify(verify, train, held_out, reply):
     """Yield lines about a checker: of the texts' own answers, of nothing, of half an answer."""
     def case(text, n=None, **more):             # completed by the first n characters of its answer
         answer = case_of(text)['completion'][:n]
-        sampled = answer
-        if reply:                               # without what the world says in it
-            game = replay(reply, {**text, 'answer': answer})
-            sampled = ''.join(char for char, is_mine in game if is_mine)
+        sampled = written_by_policy(replay(reply, case_of(text, answer)))
         return case_of(text, answer, **{'sampled': sampled, **more})
 
     if verify is None:
@@ -154,14 +151,6 @@ def check_reward(name, functions, texts):
 # ---- a world -------------------------------------------------------------------------------------
 
 
-def said_by(reply, case):
-    """Return (what the world says, whether it is over). Raise if that is no text."""
-    said = by_name(reply)(case)
-    text, done = said if type(said) is tuple else (said or '', False)
-    assert type(text) is str, f"returned {said!r:.60}: expected None, a text, or (text, True)"
-    return text, bool(done)
-
-
 def play(reply, text, draw, room, start=()):
     """Return a game as a list of (character, whether the policy wrote it), as write() in write.py
     plays it in a row with room for so many tokens, from its start on. draw(game): the policy's next
@@ -184,32 +173,21 @@ def play(reply, text, draw, room, start=()):
 def shown(text, game, ended=False):
     """Return the case of a game, see case_of()."""
     return case_of(text, ''.join(char for char, _ in game), ended=ended,
-                   sampled=''.join(char for char, is_mine in game if is_mine))
-
-
-def replay(reply, text):
-    """Return the answer of a text as a game: what the world says after a prefix, and stands there,
-    is the world's."""
-    answer = text['answer']
-
-    def draw(game):
-        return answer[len(game)] if len(game) < len(answer) else ''
-
-    return play(reply, text, draw, len(answer))
+                   sampled=written_by_policy(game))
 
 
 def check_world(reply, verify, texts):
     """Yield lines about a world: who writes what, random play, nonsense, chance, forging."""
     room = 1 + max(len(text['answer']) for text in texts)       # the end is a token, too
     try:
-        games = [(text, replay(reply, text)) for text in texts]
-    except (Exception, SystemExit) as e:
-        yield False, f"reply() to a prefix of the texts' own answers: {e!r:.100}"
+        games = [(text, replay(reply, case_of(text))) for text in texts]
+    except AssertionError as e:
+        yield False, f"a prefix of the texts' own answers: {e}"
         return
     n_equal = sum(''.join(char for char, _ in game) == text['answer'] for text, game in games)
     yield (n_equal == len(games),
            f"reply() says what stands in {n_equal} of {len(games)} texts, when they are replayed")
-    mine = {char for _, game in games for char, is_mine in game if is_mine}
+    mine = {char for _, game in games for char in written_by_policy(game)}
     worlds = {char for _, game in games for char, is_mine in game if not is_mine}
     only = ''.join(sorted(worlds - mine))
     yield None, f"the policy writes {''.join(sorted(mine))!r}, only the world {only!r}"
@@ -222,8 +200,8 @@ def check_world(reply, verify, texts):
         try:
             games = [(text, play(reply, text, lambda game: rng.choice(letters), room))
                      for text in rng.choices(texts, k=N_GAMES)]
-        except (Exception, SystemExit) as e:
-            yield False, f"reply() fails in random play with the letters of {name}: {e!r:.100}"
+        except AssertionError as e:
+            yield False, f"random play with the letters of {name}: {e}"
             return
         played += games
         results = [ask(verify, shown(text, game, len(game) < room)) for text, game in games]
@@ -238,10 +216,10 @@ def check_world(reply, verify, texts):
                      f"mean {sum(lengths) / N_GAMES:.1f}")
     cases = [shown(text, game[:n]) for text, game in played[::10]
              for n in range(1, len(game)) if game[n - 1][1]]
-    first = [by_name(reply)(case) for case in cases]
-    again = [by_name(reply)(case) for case in cases[::-1]][::-1]
+    first = [said_by(reply, case) for case in cases]
+    again = [said_by(reply, case) for case in cases[::-1]][::-1]
     known = {char for text in texts for char in text['prompt'] + text['answer']}
-    unknown = {char for said in first if said for char in (said[0] if type(said) is tuple else said)}
+    unknown = {char for said, _ in first for char in said}
     unknown = ''.join(sorted(unknown - known))
     yield not unknown, ("it answers nonsense, with letters of the texts" if not unknown else
                         f"it says {unknown!r}, which stands in no text")
@@ -277,13 +255,13 @@ def check_forging(reply, verify, played, only, room, rng):
             continue                            # only lost games
 
         def draw(game, start=start, word=word):
-            n = sum(is_mine for _, is_mine in game) - sum(is_mine for _, is_mine in start)
+            n = len(written_by_policy(game)) - len(written_by_policy(start))
             return word[n] if n < len(word) else ''
 
         try:
             forged = play(reply, text, draw, room, start)
-        except (Exception, SystemExit) as e:
-            return False, f"reply() to the world's own words: {e!r:.100}"
+        except AssertionError as e:
+            return False, f"the world's own words: {e}"
         n_tried += 1
         if ask(verify, shown(text, forged, len(forged) < room)) == 1:
             n_won += 1

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 import train_grpo as grpo
 from extras.page import points_of
 from judge import BUILT_IN
-from run.command import configure
+from run.command import configure, values_in
 from run.folder import checksums
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -55,8 +55,7 @@ def train(run):
     """Make a run (folder, words), unless it is finished. It moves an older one aside."""
     folder, words = run
     done = Path(folder, 'done')
-    names = [word.partition('=')[2] or word for word in words]
-    key = f'{words} {checksums(name for name in names if os.path.isfile(name))}'
+    key = f'{words} {checksums(filter(os.path.isfile, values_in(words)))}'
     if done.exists() and done.read_text() == key:
         return
     with open(f'{folder}.txt', 'w') as file:

@@ -21,9 +21,9 @@ NUMBER = re.compile(r"""
 
 
 def numbers_in(text):
-    """Return the numbers that a text writes, a list: each an int if it is whole, else a float, or the
-    Fraction of two numbers that are too long for one. A currency or a percent sign is a unit: 50 %
-    is 50."""
+    """Return the numbers that a text writes, a list: each an int if it is whole, else a float, or
+    the Fraction of two numbers that are too long for one. A currency or a percent sign is a unit:
+    50 % is 50."""
     numbers = []
     for written in NUMBER.findall(text):
         written = re.sub('[^-\\d./e+]', '', written.lower().replace('\N{MINUS SIGN}', '-'))

@@ -120,9 +120,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 
-from dataset import read_texts, rng_for
+from dataset import read_texts, rng_for, said_by
 from judge import Scorer, verifier_of
-from run.command import by_name, configure
+from run.command import configure
 from run.machine import n_ranks
 import train_grpo
 
@@ -205,8 +205,9 @@ assert tok('1').input_ids[-1:] == tok('1', add_special_tokens=False).input_ids[-
 """
 WORLD = '''
 
-reply = by_name(functions.get('reply', reply))
+reply = functions.get('reply', reply)
 row_of = {str(example['prompt']): example['row'] for example in data}
+encode = functools.partial(tok.encode, add_special_tokens=False)
 
 
 def tell_apart(ids, row):
@@ -220,9 +221,8 @@ def tell_apart(ids, row):
             break
         if is_own[-1]:
             case = columns | records[row] | {'completion': decode(ids[:n])}
-            said = reply(case | {'text': case['prompt'] + case['completion']})
-            text, done = said if type(said) is tuple else (said or '', False)
-            to_say = tok.encode(text, add_special_tokens=False)
+            case['text'] = case['prompt'] + case['completion']
+            to_say, done = said_by(reply, case, encode)
             assert not {*to_say} & {*trainer.eos_token_ids}, "it says eos, which ends a text in TRL"
             to_say += [tok.eos_token_id] * done
     return is_own, to_say

@@ -1,4 +1,4 @@
-"""What the numbers of a run mean, in words, and what helps. Nothing is said that was not measured."""
+"""What the numbers of a run mean, in words, and what helps. It says only what was measured."""
 import numpy as np
 
 from run.checkers import is_answer
@@ -24,20 +24,19 @@ def of_first_step(numbers, scores, run, progress):
     """Print what can be expected, if it is not much. numbers, scores: of the first step."""
     start = progress.means[0]
     reward = scores['reward']
-    if not any(run.config['rewards'].values()):
-        pass                                    # a teacher says what is right
-    elif reward.isnan().all():
+    has_weight = any(run.config['rewards'].values())        # else a teacher says what is right
+    if reward.isnan().all():
         print0("all rewards are None: nothing is learned from them")
-    elif reward.min() == reward.max():
+    elif has_weight and reward.min() == reward.max():
         print0(f"all rewards are {reward.max():.3f}: a constant teaches nothing")
-    elif numbers['dead_groups'] > 0.9:
+    elif has_weight and numbers['dead_groups'] > 0.9:
         print0("nine of ten groups teach nothing, because their rewards are equal:",
                why_equal(numbers, run))
     # (where blanks are marked, held-out prompts need not be like those to train on)
     gap = numbers.get('mean_verify', 0) - start.get('eval/verify', 0)
     if gap > 0.25 and run.data.blank_kind != 'marked':
-        print0(f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are right "
-               "for training prompts; more texts are needed")
+        print0(f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
+               "right for training prompts; more texts are needed")
     if progress.goal == 'verify' and np.nanmean(progress.line) > 0.95:
         print0("little is left to learn: the line to beat is above 95 %")
     say_forged(numbers.get('mean_forged', 0))
@@ -46,8 +45,8 @@ def of_first_step(numbers, scores, run, progress):
 def say_forged(share):
     """Print that the policy writes what only the world writes in the texts."""
     if share > 0:
-        print0(f"{share:.1%} of the completions have words that only the world writes in the texts; "
-               "does verify() look at `sampled`, without them?")
+        print0(f"{share:.1%} of the completions have words that only the world writes in the "
+               "texts; does verify() look at `sampled`, without them?")
 
 
 def why_equal(numbers, run):
@@ -85,8 +84,8 @@ def of_the_end(run, progress, entropies):
         print0(f"the entropy rose, {before:.2f} -> {after:.2f}: {helps}")
     middle = progress.means[steps[len(steps) * 2 // 3]]
     if after < 0.05 * before and last[goal] < 0.95 and last[goal] - middle.get(goal, 0) < 0.01:
-        print0(f"the entropy fell to {after:.3f}, and the score stands still: a larger entropy_coef, "
-               "with entropy_floor=1")
+        print0(f"the entropy fell to {after:.3f}, and the score stands still: a larger "
+               "entropy_coef, with entropy_floor=1")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:
         print0(f"completions became shorter: {first['eval/tokens']:.1f} -> "
                f"{last['eval/tokens']:.1f} tokens")

@@ -8,26 +8,33 @@ from torch.utils.checkpoint import checkpoint
 NUMBERS_AT_ONCE = 2 ** 24   # in the largest tensor of a part, where memory counts: 67 MB of float32
 
 
+def distinct(numbers, is_used=None):
+    """Return first (S,), the places of integers (n,) that differ, one of each kind; and index (n,):
+    the kind of each. is_used (n,) bool: those that are not used count as one more kind; None: all
+    are."""
+    if is_used is not None:
+        numbers = numbers.masked_fill(~is_used, -1)
+    kinds, index = torch.unique(numbers, return_inverse=True)                   # (S,), (n,)
+    places = torch.arange(len(numbers), device=numbers.device)
+    last = torch.full_like(kinds, len(numbers))
+    return last.scatter_reduce(0, index, places, 'amin'), index
+
+
 @torch.compiler.disable
 def distinct_rows(x, is_used=None):
-    """Return first (S,), the places in x.flatten(0, -2) of rows that differ, one of each kind; and
-    index (...): the kind of each row of x (..., C). is_used (...) bool: rows that are not used count
-    as one more kind; None: all are."""
+    """Return first (S,) and index (...) as distinct() does, of the rows of x (..., C); first are
+    places in x.flatten(0, -2)."""
     rows = x.flatten(0, -2)                                                     # (n, C)
+    if is_used is not None:
+        is_used = is_used.flatten()
     # Equal rows have equal sums of their columns, weighted by random integers; others have them in
     # 1 of 2 ** 64 cases. torch.unique is 16 to 20 times as fast with numbers as with rows.
     sums = (rows * weights_of(rows.size(1), x.device)).sum(1)                   # (n,)
-    if is_used is not None:
-        is_unused = ~is_used.flatten()
-        sums = sums.masked_fill(is_unused, 1)
-    kinds, index = torch.unique(sums, return_inverse=True)                      # (S,), (n,)
-    places = torch.arange(len(rows), device=x.device)
-    last = torch.full_like(kinds, len(rows))
-    first = last.scatter_reduce(0, index, places, 'amin')                       # (S,)
+    first, index = distinct(sums, is_used)
     copies = rows[first[index]]                                                 # (n, C)
     is_equal = (copies == rows).all(1)
     if is_used is not None:
-        is_equal |= is_unused
+        is_equal |= ~is_used
     assert is_equal.all(), "two different rows have one sum"
     return first, index.view(x.shape[:-1])
 
@@ -41,8 +48,8 @@ def weights_of(n, device):
 
 def in_parts(function, width, *tensors):
     """Return the tensors that function(*tensors) returns, computed from a part of their M rows at a
-    time. M x width numbers, and all that is made of them, would be most of the memory of a step; the
-    backward pass makes each part again."""
+    time. M x width numbers, and all that is made of them, would be most of the memory of a step;
+    the backward pass makes each part again."""
     size = max(1, NUMBERS_AT_ONCE // width)
     if len(tensors[0]) <= size:
         return function(*tensors)

@@ -11,7 +11,7 @@ def is_answer(completion, answer):
     """verify() of records: 1.0 if the completion is the answer, else 0.0; so if there is none."""
     if answer is None:
         return 0.0
-    # An e and an accent are the letter with that accent, and some tokenizers write one for the other.
+    # An e and an accent are the letter with that accent. Some tokenizers write one for the other.
     said, right = [unicodedata.normalize('NFC', text).strip() for text in (completion, answer)]
     return float(said == right)
 

@@ -3,8 +3,8 @@ read.)"""
 from run.machine import n_ranks
 
 
-def check_knobs(*, gradient_accumulation_steps, mini_batches, temperature, top_p, kl_beta, target_kl,
-                fill_order, n_fill_steps, likelihood, **others):
+def check_knobs(*, gradient_accumulation_steps, mini_batches, temperature, top_p, kl_beta,
+                target_kl, fill_order, n_fill_steps, likelihood, **others):
     """Refuse knobs that could not work together. This comes before networks are made."""
     assert gradient_accumulation_steps % (n_ranks() * mini_batches) == 0, (
         "gradient_accumulation_steps: expected a multiple of mini_batches * the ranks of torchrun "

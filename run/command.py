@@ -3,6 +3,7 @@ import ast
 import contextlib
 import copy
 import difflib
+import functools
 import glob
 import inspect
 import os
@@ -39,8 +40,8 @@ def reading(path):
     try:
         yield
     except (Exception, SystemExit) as e:        # json, torch and safetensors raise a dozen kinds
-        # a sentence already, or a signal; a bare assert and exit() say nothing
-        if isinstance(e, (AssertionError, SystemExit)) and str(e) not in ('', 'None', '0'):
+        # A sentence already, or a signal, goes on. A bare assert and exit() say nothing.
+        if isinstance(e, (AssertionError, SystemExit)) and any(e.args) and e.args != (0,):
             raise
         raise AssertionError(f"{path} cannot be read: {e!r:.300}") from e
 
@@ -51,6 +52,7 @@ def fail_unknown(message, name, known):
     fail(f"{message} '{name}'; similar names: {similar or 'none'}")
 
 
+@functools.cache
 def by_name(function):
     """Return a function of columns {name: value} that calls a function of the user, a reward or a
     world, with those that it has as parameters; with all if it has **kwargs, as for TRL."""
@@ -61,6 +63,11 @@ def by_name(function):
     return lambda columns: function(**{
         name: [*map(copy.deepcopy, value)] if type(value) is list else copy.deepcopy(value)
         for name, value in columns.items() if takes_all or name in parameters})
+
+
+def values_in(words):
+    """Return the words of a command line, and the value of each word NAME=VALUE: some are files."""
+    return [word.partition('=')[2] or word for word in words]
 
 
 # names that people try, most of them of TRL, and ours
@@ -102,7 +109,8 @@ def configure(namespace, words):
 
     A config file is Python. It sees the knobs as they are so far, and sets some of them. It may
     also define functions, which can serve as rewards, or as values of knobs in the script's
-    RULES {knob: the function of ours whose place they take}. Names that begin with _ or a capital letter stay inside the file.
+    RULES {knob: the function of ours whose place they take}. Names that begin with _ or a capital
+    letter stay inside the file.
     Return all knobs and all functions, each as {name: value}. Exit if a name is unknown, a type is
     wrong, a number is negative or not finite, or a value is not among the script's CHOICES {name:
     values}."""
@@ -207,8 +215,8 @@ def file_of(function):
 
 
 def is_imported(value, of_file):
-    """Return whether a value is a module, a class, or a function of another file. What a config file
-    imports is for its own use; its rewards and rules are the functions that it defines."""
+    """Return whether a value is a module, a class, or a function of another file. What a config
+    file imports is for its own use; its rewards and rules are the functions that it defines."""
     is_mine = globals_of(value) is of_file
     return not is_mine and any([inspect.ismodule(value), inspect.isclass(value),
                                 inspect.isroutine(value)])

@@ -12,7 +12,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from run.command import fail, fail_unknown, reading
+from run.command import fail, fail_unknown, reading, values_in
 from run.machine import all_reduce, print0, rank
 
 # What a resumed run may change; anything else makes another experiment.
@@ -37,8 +37,8 @@ def save_checkpoint(path, model, vocabulary, config, **more):
 
 
 def load_checkpoint(path):
-    """Return the dict of a checkpoint, or of the ckpt.pt in the folder of a run. Any other folder is
-    one of transformers, for which it is a dict with its path."""
+    """Return the dict of a checkpoint, or of the ckpt.pt in the folder of a run. Any other folder
+    is one of transformers, for which it is a dict with its path."""
     check_exists(path)
     if os.path.exists(f'{path}/ckpt.pt'):
         path = f'{path}/ckpt.pt'
@@ -53,8 +53,8 @@ def check_exists(path):
     """Exit if there is nothing, and suggest what is near."""
     if not os.path.exists(path):
         near = [str(other) for other in Path(path).parent.glob('*')]
-        fail_unknown('there is no run or checkpoint (a model of the hub: download its folder first, '
-                     '`hf download NAME --local-dir FOLDER`)', str(path), near)
+        fail_unknown('there is no run or checkpoint (a model of the hub: download its folder '
+                     'first, `hf download NAME --local-dir FOLDER`)', str(path), near)
 
 
 def checksums(paths):
@@ -139,7 +139,7 @@ class RunFolder:
 
     def move_aside(self, config):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
-        for name in map(str, [*config.values(), *sys.argv[1:]]):
+        for name in [*map(str, config.values()), *values_in(sys.argv[1:])]:
             assert self.path not in Path(name).resolve().parents, (
                 f"{name} is in {self.path.name}, which would be moved aside; choose another "
                 "--out_dir")

@@ -51,9 +51,12 @@ def init_device(device, dtype):
         torch.cuda.set_device(device)
     device = torch.device(device)
     if dtype == 'auto':                         # bfloat16 where the device has it
-        has_bfloat16 = {'cuda': lambda: torch.cuda.is_bf16_supported(including_emulation=False),
-                        'cpu': torch.cpu._is_avx512_bf16_supported}
-        dtype = 'bfloat16' if has_bfloat16.get(device.type, bool)() else 'float32'
+        has_bfloat16 = False
+        if device.type == 'cuda':
+            has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        elif device.type == 'cpu':
+            has_bfloat16 = torch.cpu._is_avx512_bf16_supported()
+        dtype = 'bfloat16' if has_bfloat16 else 'float32'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     # If dtype is bfloat16, matrix products are cast to it, and softmax and sums stay float32. The
     # casts of weights are not kept, because they would outlive the next update of the weights.

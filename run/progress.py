@@ -52,8 +52,8 @@ class Progress:
         names, index = np.unique(np.array(self.prompts)[is_known], return_inverse=True)
         n = len(names)
         assert n > 1, (
-            f"expected a {self.goal} for two or more different held-out prompts, because one has no "
-            f"standard error; found {n} (None is no value)")
+            f"expected a {self.goal} for two or more different held-out prompts, because one has "
+            f"no standard error; found {n} (None is no value)")
         # A prompt that is held out several times is one observation, not several: what its gaps
         # have in common must not look as if it had been found again and again. So they are added
         # before they are squared. (If all prompts differ, this is std / sqrt(P).)

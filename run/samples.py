@@ -5,7 +5,6 @@ import torch
 
 from run.machine import print0
 
-
 KNOWN = ('prompt', 'completion', 'text', 'answer', 'ended', 'sampled', 'line', 'held_out')
 
 
@@ -23,8 +22,8 @@ def first_group(micro_step, advantages):
 
 def samples_of(r, scores, rows=None, logp=()):
     """Return completions of a Rollout, a list of dicts: prompt, other columns of its record,
-    completion, its scores {name: number} out of scores {name: (rows,)}, and its pieces, see below. rows: their numbers; None:
-    all."""
+    completion, its scores {name: number} out of scores {name: (rows,)}, and its pieces, see below.
+    rows: their numbers; None: all."""
     samples = []
     tok = r.prompts.data.tok
     cases = r.cases()

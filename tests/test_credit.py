@@ -199,7 +199,7 @@ def test_a_run_with_state_that_is_killed_and_resumed_ends_like_an_uninterrupted_
 
 def test_each_of_two_ranks_replays_its_own_groups():
     train('config/papers/replay.py', '--rewards={"verify": 1.0}', '--epochs=2', ranks=2)
-    assert len(read_log('run')) == 7 and read_log('run')[-2]['ratio_off'] > 0
+    assert len(read_log('run')) == 7 and read_log('run')[-2]['objective/ratio_off'] > 0
 
 
 def test_a_state_that_could_not_be_loaded_again_ends_the_run_before_it_is_saved():

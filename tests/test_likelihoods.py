@@ -321,4 +321,4 @@ def test_the_ratio_is_exactly_1_while_the_policy_stands_still(kind, knobs):
         still = torch.optim.SGD(policy.parameters(), 0.0)
         numbers = learn(policy, Scorer(reference=policy), [still], [(slice(0, 9), r)], advantages,
                         0.0, 0.1)
-        assert numbers['ratio_off'] == 0 and numbers['grad_norm'] > 0
+        assert numbers['objective/ratio_off'] == 0 and numbers['grad_norm'] > 0

@@ -177,7 +177,7 @@ def test_cispo_clips_the_weight_of_a_token_and_not_its_gradient(A, p_new, knobs)
     terms, sums = loss_of(z, rollout_of(torch.tensor([0])), torch.tensor([[A]]),
                           torch.tensor([[0.2]]).log())
     close(torch.autograd.grad(terms['loss'], z)[0], -min(p_new / 0.2, 1.28) * A * score, atol=1e-6)
-    assert sums['clip_frac'] == (p_new > 0.256)
+    assert sums['objective/clip_frac'] == (p_new > 0.256)
 
 
 def test_truncated_importance_sampling_weighs_tokens_by_learner_over_sampler_at_most_2(knobs):
@@ -214,7 +214,7 @@ def test_dppo_stops_a_token_when_its_probability_has_moved_too_far(A, p_old, p_n
     score = torch.eye(2).double()[0] - z.detach().exp()     # the gradient of log p of id 0
     weight = min(p_new / p_old, 20) * learns
     close(torch.autograd.grad(terms['loss'], z)[0], -weight * A * score, atol=1e-6)
-    assert sums['clip_frac'] == (not learns)
+    assert sums['objective/clip_frac'] == (not learns)
 
 
 # ---- whole steps ---------------------------------------------------------------------------------

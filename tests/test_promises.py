@@ -336,7 +336,7 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_0_even_in_bfloat16():
     train(*KINDS['causal'], '--kl_beta=0.1', '--max_iters=1', '--learning_rate=0', '--min_lr=0',
           '--dtype=bfloat16')
     _, line, _ = read_log('run')
-    assert line['ratio_off'] == line['kl'] == 0
+    assert line['objective/ratio_off'] == line['kl'] == 0
     assert load_checkpoint('run/best.pt')['step'] == 1      # of equal ones the last
 
 

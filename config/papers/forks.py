@@ -1,6 +1,6 @@
 # Forking tokens, arXiv:2506.01939: in its objective only the fifth of the tokens with the highest
-# entropy learns, with DAPO's upper clip and its mean over all tokens; no KL. The batch whose fifth it
-# is is a micro-step, and of it the groups that learn. So other micro-steps and ranks change it
+# entropy learns, with DAPO's upper clip and its mean over all tokens; no KL. The batch whose fifth
+# it is is a micro-step, and of it the groups that learn. So other micro-steps and ranks change it
 # left out: DAPO's dynamic sampling (dapo.py, then this file, then --draw_prompts=dynamic_sampling),
 # and its penalty for overlong answers
 

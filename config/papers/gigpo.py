@@ -1,7 +1,7 @@
-# GiGPO, arXiv:2505.10978: A = A^E + w A^S, w = 1. A step gets the advantage of its episode, A^E, plus
-# that among all steps of its group that begin in the same state, A^S. F_norm = 1, so no std
-# behind an experiment whose completions have several steps: of a world, such as config/grpo_guess.py,
-# they are its turns; of passes that fill blanks, such as config/grpo_order.py, the passes
+# GiGPO, arXiv:2505.10978: A = A^E + w A^S, w = 1. A step gets the advantage of its episode, A^E,
+# plus that among all steps of its group that begin in the same state, A^S. F_norm = 1, so no std
+# behind an experiment whose completions have several steps: of a world (config/grpo_guess.py) they
+# are its turns; of blanks that are filled in passes (config/grpo_order.py), the passes
 # left out: rewards before the end, and the discount of returns. Two states are the same if all that
 # was said before is; the paper compares states of the world, which can recur
 
@@ -19,14 +19,14 @@ def gigpo(A, r, policy, scorer):
     """A^S is the reward minus the mean of the completions that were in this state: so is A, and the
     mean of the group cancels."""
     k = r.prompts.k
-    A = A.view(-1, 1, k)                        # (B, 1, k), of the completions to compare with
-    steps = torch.zeros_like(r.pass_of, dtype=A.dtype)                          # (N, T)
-    for first, tokens in _steps(r, policy.causal):
-        groups = first.view(-1, k, first.size(1))                               # (B, k, T)
-        is_same = (groups[:, :, None] == groups[:, None]).all(3)                # (B, k, k)
-        mean = (is_same * A).sum(2) / is_same.sum(2)                            # (B, k)
-        steps += tokens * (A[:, 0] - mean).view(-1, 1)
-    return A.view(-1, 1) + steps
+    total = A.expand(r.pass_of.shape)                                           # (N, T)
+    A = A.view(-1, k)                                                           # (B, k)
+    for states, is_step in _steps(r, policy.causal):
+        states = states.view(len(A), k, -1)                                     # (B, k, T)
+        is_same = (states[:, :, None] == states[:, None]).all(3)                # (B, k, k)
+        mean = (is_same * A[:, None]).sum(2) / is_same.sum(2)                   # (B, k)
+        total = total + is_step * (A - mean).view(-1, 1)
+    return total
 
 
 def _steps(r, causal):
@@ -36,8 +36,7 @@ def _steps(r, causal):
         for i in range(len(r.state_of)):
             yield r.sequences.masked_fill(r.pass_of >= i, -1), r.pass_of == i
         return
-    begins = r.is_sampled & ~torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))
-    turn = begins.cumsum(1)                     # (N, T) from 1
+    before = torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))
+    turn = (r.is_sampled & ~before).cumsum(1)   # (N, T) from 1; 0: the prompt
     for i in range(1, int(turn.max()) + 1):
-        is_later = (turn >= i)
-        yield r.sequences.masked_fill(is_later, -1), r.is_sampled & (turn == i)
+        yield r.sequences.masked_fill(turn >= i, -1), r.is_sampled & (turn == i)

@@ -1,8 +1,8 @@
 # Truncated importance sampling (Yao et al., "Your Efficient RL Framework Secretly Brings You
 # Off-Policy RL Training", 2025): if another distribution sampled than the one that learns, each
 # token weighs as much as the two differ, at most 2 (the value of verl, slime and TRL; the text has
-# no equation numbers). Here they are one network, but for rounding in bfloat16, or if the likelihood
-# is an estimate: --likelihood behind one of d1.py, diffucoder.py, unigrpo.py
+# no equation numbers). Here they are one network, but for rounding in bfloat16, or an estimate of
+# the likelihood: --likelihood behind one of d1.py, diffucoder.py, unigrpo.py
 # IcePop (arXiv:2510.18855, eq. 1 and 2) gives a weight outside [0.5, 5] no token: 0, and not 2
 
 adv_norm = 'std'

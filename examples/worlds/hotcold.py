@@ -9,13 +9,19 @@ N_STEPS = 10
 
 def distance(moves, secret):
     """Return the distance from the treasure after these moves; they begin at 22."""
-    steps = [(2, 2), *[STEPS.get(move, (0, 0)) for move in moves]]
-    return sum(abs(sum(step) - int(place)) for step, place in zip(zip(*steps), secret))
+    x, y = 2, 2
+    for move in moves:
+        dx, dy = STEPS.get(move, (0, 0))
+        x += dx
+        y += dy
+    return abs(x - int(secret[0])) + abs(y - int(secret[1]))
 
 def reply(completion, secret='32'):
     moves = completion[::2]                     # what is between them was said here
     now = distance(moves, secret)
-    return '!' if now == 0 else '+' if now < distance(moves[:-1], secret) else '-', now == 0
+    if now == 0:
+        return '!', True
+    return '+' if now < distance(moves[:-1], secret) else '-'
 
 def verify(sampled, secret):
     return float(distance(sampled[:N_STEPS], secret) == 0)
@@ -29,6 +35,7 @@ def play(secret, rng):
 
 def texts():
     rng = random.Random(1)
-    secrets = rng.choices(SECRETS, k=20_000)
-    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
-            for part in (secrets, SECRETS * 4)]
+    def games(secrets):
+        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in secrets]
+
+    return games(rng.choices(SECRETS, k=20_000)), games(SECRETS * 4)

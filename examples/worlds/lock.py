@@ -6,11 +6,15 @@ import random
 
 SECRETS = [''.join(digits) for digits in itertools.product('012345', repeat=3)]
 
+def hint(digit, right):
+    if digit == right:
+        return '='
+    return '<' if right < digit else '>'
+
 def reply(completion, secret='320'):
     """Say three hints after each three digits; if all are right, the lock is open."""
     if len(completion) % 6 == 3:
-        hints = ''.join('=' if digit == right else '<' if right < digit else '>'
-                        for digit, right in zip(completion[-3:], secret))
+        hints = ''.join(map(hint, completion[-3:], secret))
         return hints, hints == '==='
 
 def verify(sampled, secret):
@@ -23,12 +27,14 @@ def play(secret, rng):
         tried = ''.join(map(rng.choice, possible))
         hints, _ = reply(game + tried, secret)
         game += tried + hints
-        possible = [[d for d in left if reply(digit * 3, d * 3)[0][0] == hint]
-                    for digit, hint, left in zip(tried, hints, possible)]
+        for dial in range(3):                   # which digits would have got the same hint?
+            possible[dial] = [right for right in possible[dial]
+                              if hint(tried[dial], right) == hints[dial]]
     return game
 
 def texts():
     rng = random.Random(1)
-    secrets = rng.choices(SECRETS, k=20_000)
-    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
-            for part in (secrets, SECRETS)]
+    def games(secrets):
+        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in secrets]
+
+    return games(rng.choices(SECRETS, k=20_000)), games(SECRETS)
