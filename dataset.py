@@ -57,13 +57,13 @@ class Tokenizer:
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
-            self.encode = bpe.encode_ordinary   # instead of the method below
+            self.encode = lambda text, goes_on=False: bpe.encode_ordinary(text)
         self.vocab_size = len(pieces)
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
 
-    def encode(self, text):
-        """Return a list of ids."""
+    def encode(self, text, goes_on=False):
+        """Return a list of ids. goes_on: the text follows another one (see hf.py)."""
         assert type(text) is str, f"expected a text, not {text!r:.80}"
         unknown = set(text).difference(self.ids)
         assert not unknown, (
@@ -265,7 +265,7 @@ class Dataset:
             # Text between blanks is encoded by itself, so that no token spans a blank.
             shown = []
             for part in record['prompt'].split(BLANK):
-                shown += tok.encode(part) + [tok.blank_id]
+                shown += tok.encode(part, goes_on=shown != []) + [tok.blank_id]
             shown.pop()                         # no blank follows the last part
             prompt = tok.encode(record['answer']) if record['answer'] else shown
             fits = [other in (id, tok.blank_id) for id, other in zip(prompt, shown)]
@@ -279,7 +279,7 @@ class Dataset:
             # What no network learns needs no room: from left to right a run only writes.
             answer = [tok.eos]
             if record['answer'] and not (self.causal and self.max_new_tokens):
-                answer = tok.encode(record['answer']) + answer
+                answer = tok.encode(record['answer'], goes_on=True) + answer
             # a generated answer includes its end
             blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
         example = dict(record)
@@ -416,7 +416,7 @@ def said_by(reply, case, encode=list):
 
 
 def replay(reply, case):
-    """Return the completion of a case as a game, a list of (character, whether the policy wrote it):
+    """Return the completion of a case as a game, a list of (character, is it the policy's):
     what a world says to a prefix stands behind it. Without a world all is the policy's."""
     game = []
     whole = case['completion']

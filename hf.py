@@ -8,6 +8,7 @@ The folder brings its own tokenizer. A ...ForMaskedLM fills blanks, any other ne
 Weights are float32, whatever they were stored as, because bfloat16 would round an update of 1e-6
 away. Dropout is off, as everywhere here."""
 import datetime
+import functools
 import inspect
 import itertools
 import math
@@ -54,10 +55,13 @@ class PretrainedTokenizer(Tokenizer):
             self.eos = self.tokenizer.sep_token_id              # BERT: [CLS] text [SEP]
         assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
 
-    def encode(self, text):
+    def encode(self, text, goes_on=False):
         """Return a list of ids. The name of a special token, such as <s>, becomes this token; text
-        that only looks like one is refused, because it would be read as letters."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        that only looks like one is refused, because it would be read as letters. goes_on: the text
+        follows another one. Llama 2 puts a space in front of a text, and must not do so there."""
+        encode = functools.partial(self.tokenizer.encode, add_special_tokens=False)
+        before = '\n' if goes_on else ''
+        ids = encode(before + text)[len(encode(before)):]
         known = set(self.tokenizer.convert_ids_to_tokens(ids))
         letters = [name for name in re.findall(r'<\|\w+\|>|<\w+>', text)
                    if name not in known and ('|' in name or name in self.names)]

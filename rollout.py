@@ -242,10 +242,9 @@ class Draft:
         ids, logp, *kept = in_parts(part, self.model.blank_id, x, self.uniforms[n, t])
         self.sequences[n, t] = ids
         self.pass_of[n, t] = i
-        places = n * self.sequences.size(1) + t                                 # (M,)
-        self.logp_sampled.view(-1).index_add_(0, places, logp.to(self.logp_sampled.dtype))
+        self.logp_sampled[n, t] += logp         # decisions may be there already
         if kept:
-            self.kept.append((*kept, places))
+            self.kept.append((*kept, n * self.sequences.size(1) + t))
 
     def rollout(self, states, state_of, **more):
         """Return the Rollout, of states (S, T), state_of (I, N) and other fields."""

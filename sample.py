@@ -3,7 +3,7 @@ at a generator alone.
 
     python sample.py out-grpo
     python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
-    python sample.py out-mine mine.py                       # with the rewards that mine.py defines
+    python sample.py out-small small.py                     # with the rewards that small.py defines
     python sample.py out/generator_think-*.pt               # a generator alone
 
 The knobs are those of the run; other config files and flags change them. Functions are not in the

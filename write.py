@@ -1,5 +1,7 @@
 """Write from left to right what follows prompts: a causal model. A world may answer between its
 tokens."""
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -82,8 +84,9 @@ def replies(prompts, sequences, first, is_asked, column):
     states = is_asked[first].nonzero()[:, 0]
     asked = first[states]
     cases = data.cases(prompts, sequences[asked], asked.tolist())
+    encode = functools.partial(data.tok.encode, goes_on=True)
     for s, case in zip(states.tolist(), cases):
-        ids, done = said_by(data.reply, case, data.tok.encode)
+        ids, done = said_by(data.reply, case, encode)
         # It is cut where the row ends. What ends a completion is followed by padding.
         ids += [data.tok.pad if done else -1] * room
         rows[s] = ids[:room]

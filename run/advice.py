@@ -11,6 +11,9 @@ def of_texts(run):
     data = run.data
     n_train, n_held_out = [len(data.rows_of[split]) for split in ('train', 'val')]
     print0(f"{n_train} texts to learn from, {n_held_out} held out; up to {data.block_size} tokens")
+    if 'folder' in run.policy.args and data.examples[0].get('prompt', '').endswith(' '):
+        print0("the first prompt ends in a space, which most tokenizers put in front of the next "
+               "word: the model has seldom seen text that goes on from there")
     if not run.scorer.verify or run.scorer.verify is is_answer or not data.examples[0]:
         return
     values = run.scorer.verify_all(data.own_cases(200))

@@ -14,10 +14,9 @@ def first_group(micro_step, advantages):
     had been sampled."""
     index, r = micro_step
     b = int(advantages[index].any(1).float().argmax())
-    rows = range(b * r.prompts.k, (b + 1) * r.prompts.k)
-    chosen = torch.zeros(len(r.sequences), dtype=torch.bool, device=r.pass_of.device)
-    chosen[rows.start:rows.stop] = True
-    return index.start + b, rows, r.only(chosen)
+    k = r.prompts.k
+    chosen = torch.arange(len(r.sequences), device=r.pass_of.device) // k == b
+    return index.start + b, range(b * k, b * k + k), r.only(chosen)
 
 
 def samples_of(r, scores, rows=None, logp=()):

@@ -96,6 +96,17 @@ def test_text_that_looks_like_special_tokens_and_is_read_as_letters_is_refused()
     refused("reads ['<u>'] as letters", tok.encode, '<u>1+2=')
 
 
+def test_a_text_that_goes_on_gets_no_space_in_front(tmp_path):
+    """Llama 2 puts one in front of each text, also of what a world says in the middle of another."""
+    vocabulary = {piece: i for i, piece in enumerate(['</s>', '\u2581', *'\n36a'])}
+    tok = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    tok.normalizer = tokenizers.normalizers.Prepend('\u2581')
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tok,
+                                         eos_token='</s>').save_pretrained(tmp_path)
+    tok = hf.PretrainedTokenizer(str(tmp_path))
+    assert tok.encode('36') == [1, 3, 4] and tok.encode('36', goes_on=True) == [3, 4]
+
+
 @KINDS
 def test_a_chat_has_the_ids_of_transformers_and_one_bos(kind):
     tok = hf.PretrainedTokenizer(folder_of(kind))

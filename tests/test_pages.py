@@ -59,7 +59,7 @@ def test_links_lead_somewhere_and_named_files_exist(name):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
-@pytest.mark.parametrize('name, file', [('README.md', 'shuffle.py'), ('docs/data.md', 'mine.py')])
+@pytest.mark.parametrize('name, file', [('README.md', 'shuffle.py'), ('docs/data.md', 'letters.py')])
 def test_the_task_of_the_pages_has_texts_of_which_some_pass(name, file):
     source, = re.findall(rf"(?s)cat > {file} <<'END'\n(import random.*?)END\n", page(name))
     train, held_out, verify, _ = read_texts(write(file, source))
@@ -70,7 +70,7 @@ def test_the_task_of_the_pages_has_texts_of_which_some_pass(name, file):
 
 def test_the_python_of_the_pages_runs():
     """A reward of your own, as a config file; and a step in a notebook."""
-    reward, = re.findall(r"(?s)cat > mine.py <<'END'\n(.*?)\nEND\n", page('README.md'))
+    reward, = re.findall(r"(?s)cat > small.py <<'END'\n(.*?)\nEND\n", page('README.md'))
     notebook, = re.findall(r'(?s)```python\n(import torch\n.*?)```', page('docs/ideas.md'))
     assert 'small' in succeeds('train_grpo.py', *TOY, write('mine.py', reward), '--max_iters=1',
                                '--out_dir=run')

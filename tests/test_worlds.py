@@ -262,7 +262,7 @@ def test_a_run_in_a_world_is_the_same_on_two_ranks_resumed_and_in_sample():
 def test_a_config_file_can_bring_the_world_and_the_run_names_it():
     write('mine.py', "def reply(completion):\n    return '7' if len(completion) == 1 else None")
     text = train(*FLAGS, 'mine.py', '--max_iters=1')
-    assert 'the world: reply() of mine.py' in text
+    assert 'reply() of mine.py' in text
     for line in open('run/samples.jsonl'):
         assert json.loads(line)['completion'][1:2] in ('7', '')
     assert load_checkpoint('run')['words']

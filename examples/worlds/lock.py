@@ -35,6 +35,7 @@ def play(secret, rng):
 def texts():
     rng = random.Random(1)
     def games(secrets):
-        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in secrets]
+        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)}
+                for secret in secrets]
 
     return games(rng.choices(SECRETS, k=20_000)), games(SECRETS)
