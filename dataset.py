@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rollout import Prompts
-from run.command import by_name, fail, fail_unknown, reading
+from run.command import by_name, fail, fail_unknown, reading, said_by
 from run.machine import print0
 
 BLANK = '_'                 # a blank, as people type it and see it
@@ -402,19 +402,6 @@ class Dataset:
         return cases
 
 
-def said_by(reply, case, encode=list):
-    """Return what a world says to a completion: what encode() makes of its text, such as a list of
-    ids, and whether it ends the completion. reply() returns a text, which ends nothing; (text, True
-    or False); or None, which is the empty text."""
-    try:
-        said = by_name(reply)(case)
-        text, done = said if type(said) is tuple else (said or '', False)
-        assert type(text) is str, f"expected a text, not {text!r:.60}"
-        return encode(text), bool(done)
-    except (Exception, SystemExit) as e:        # a function of yours can raise anything
-        raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
-
-
 def replay(reply, case):
     """Return the completion of a case as a game, a list of (character, is it the policy's):
     what a world says to a prefix stands behind it. Without a world all is the policy's."""
@@ -476,7 +463,7 @@ def read_records(path):
         name = f'{Path(path).name}, line {number}'      # whichever folder it is in
         try:
             if line.strip():
-                record = json.loads(line, object_pairs_hook=once)
+                record = json.loads(line)
                 assert type(record) is dict, f"found a {type(record).__name__}: one object a line"
                 assert 'line' not in record, "the column `line` is ours: this name"
                 records.append(as_record({'line': name} | record))
@@ -484,12 +471,6 @@ def read_records(path):
             fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
                  f'prompt alone ({e!r:.300})')
     return records
-
-
-def once(pairs):
-    """Return the dict of (name, value) pairs, whose names must differ."""
-    assert len(dict(pairs)) == len(pairs), "a name comes twice"
-    return dict(pairs)
 
 
 def as_record(text):

@@ -33,14 +33,17 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     numbers = torch.arange(len(is_open), device=model.device)
     state_of = numbers // prompts.k                                             # (N,)
     first = numbers[::prompts.k]                # (S,) a sequence in each state
-    seen = []                                   # states of each pass, and which are whose
+    seen, seen_by = [], []                      # states of each pass, and which are whose
+    n_seen = 0
     for i in range(n_fill_steps):
         if i > 0:
             if not is_open.any():
                 break
             first, state_of = distinct_rows(draft.sequences, is_open.any(1))
         states = draft.sequences[first]
-        seen.append((states, state_of + sum(len(others) for others, _ in seen)))
+        seen.append(states)
+        seen_by.append(n_seen + state_of)
+        n_seen += len(states)
         x = model(states)                                                       # (S, T, C)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
@@ -57,8 +60,7 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
-    states = torch.cat([states for states, _ in seen])                          # (S, T)
-    state_of = torch.stack([state_of for _, state_of in seen])                  # (I, N)
+    states, state_of = torch.cat(seen), torch.stack(seen_by)                    # (S, T), (I, N)
     n_decisions = 0
     if fill_order == 'learned':
         n_decisions = n_fill_steps - 1

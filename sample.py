@@ -25,7 +25,7 @@ from run.samples import samples_of, show_group
 
 # ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
-columns = {}                # of its record, for a world or a checker, such as {'secret': 'h'}
+columns = {}                # of its record, for a world, such as {'secret': 'h'}
 num_samples = 10            # held-out prompts to show
 
 
@@ -50,7 +50,9 @@ def open_run(path='out-grpo', *words):
     knobs = {name: value for name, value in knobs.items()
              if name in grpo.DEFAULTS and not str(value).endswith('.py')}
     # The words of the run come first: a file can change what a knob is so far, and has done so.
-    run = grpo.set_up(sorted([knobs, *words], key=lambda word: word not in of_run))
+    old = [word for word in words if word in of_run]
+    new = [word for word in words if word not in of_run]
+    run = grpo.set_up([*old, knobs, *new])
     networks = {'before': run.policy}
     if 'progress' in checkpoint:                # of a run
         networks['after'], _ = load_network(path, run.policy.device)

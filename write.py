@@ -5,9 +5,9 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from dataset import said_by
 from rollout import Draft
 from run.batching import distinct, distinct_rows
+from run.command import said_by
 
 # letters: see rollout.py
 
@@ -46,7 +46,10 @@ def write(model, prompts, greedy=False, **sampling):
         goes_on = is_open[:, rest].any(1)                                       # (N,)
         # A state and the next token make a new state, for those that go on. Two prompts, k = 2:
         #     state_of  0 0 1 1    last  7 8 7 7    new  (0, 7) (0, 8) (1, 7)    state_of  0 1 2 2
-        first, new_state_of = distinct(state_of * (model.pad_id + 1) + last, goes_on)
+        # As one number a pair is
+        key = state_of * (model.pad_id + 1) + last                              # (N,)
+        # Those that have ended share one more state, which nobody looks at.
+        first, new_state_of = distinct(key, goes_on)
         if data.reply:
             is_asked = is_now & goes_on
             said = replies(prompts, sequences, first, is_asked, column + 1)     # (S, L)

@@ -9,7 +9,7 @@ dataset = 'countdown'
 blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
-generator = 'config/networks/generator_countdown.py'
+generator = 'config/networks/generator_game.py'
 
 group_size = 16
 batch_size = 64

@@ -9,7 +9,7 @@ dataset = 'guess'
 blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
-generator = 'config/networks/generator_guess.py'
+generator = 'config/networks/generator_game.py'
 
 group_size = 32
 batch_size = 32

@@ -1,9 +1,8 @@
 """Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt. For another text give its file:
 --dataset=FILE.txt."""
 import os
+import re
 import urllib.request
-
-from dataset import paragraphs_of
 
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 PATH = 'out/shakespeare.txt'
@@ -17,6 +16,7 @@ def texts():
         temporary = f'{PATH}.{os.getpid()}.tmp'         # each rank has its own
         urllib.request.urlretrieve(URL, temporary)
         os.replace(temporary, PATH)
-    paragraphs = paragraphs_of(PATH)
+    with open(PATH, encoding='utf-8') as file:
+        paragraphs = re.split(r'\n\s*\n', file.read().strip())
     cut = len(paragraphs) * 9 // 10
     return paragraphs[:cut], paragraphs[cut:]

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import train_grpo as grpo
-from dataset import BLANK, read_texts, replay, said_by, written_by_policy
+from dataset import BLANK, read_texts, replay, written_by_policy
 from judge import LARGEST, Scorer, verifier_of
-from run.command import by_name, configure
+from run.command import by_name, configure, said_by
 
 N_TEXTS = 1000              # so many texts are tried, at most
 N_GAMES = 1000              # of random play

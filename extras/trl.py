@@ -120,9 +120,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 
-from dataset import read_texts, rng_for, said_by
+from dataset import read_texts, rng_for
 from judge import Scorer, verifier_of
-from run.command import configure
+from run.command import configure, said_by
 from run.machine import n_ranks
 import train_grpo
 

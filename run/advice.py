@@ -48,8 +48,8 @@ def of_first_step(numbers, scores, run, progress):
 def say_forged(share):
     """Print that the policy writes what only the world writes in the texts."""
     if share > 0:
-        print0(f"{share:.1%} of the completions have words that only the world writes in the "
-               "texts; does verify() look at `sampled`, without them?")
+        print0(f"{share:.1%} of the completions have characters that only the world writes in the "
+               "texts; a verify() that looks at `sampled` is not fooled")
 
 
 def why_equal(numbers, run):
@@ -70,13 +70,6 @@ def of_the_end(run, progress, entropies):
     goal = f'eval/{progress.goal}'
     _, above, error = progress.above().values()
     is_above = above > 2 * error
-    if is_above and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
-        print0(f"exploited? The reward rose, and verify fell: {first['eval/verify']:.3f} -> "
-               f"{last['eval/verify']:.3f}; read the samples")
-    else:
-        words = 'above' if is_above else 'not above'
-        print0(f"{progress.goal} {np.nanmean(progress.now):.3f} is {words} the line to beat: "
-               f"{above:+.3f} +- {2 * error:.3f}")
     if 'eval/pass@4' in last and run.scorer.verify is not is_answer:
         print0(f"pass@4: {first['eval/pass@4']:.3f} -> {last['eval/pass@4']:.3f}")
     before, after = entropies
@@ -95,3 +88,10 @@ def of_the_end(run, progress, entropies):
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
         print0(f"completions run into the limit: {last['eval/ended']:.0%} ended by themselves")
     say_forged(last.get('eval/forged', 0))
+    if is_above and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
+        print0(f"exploited? The reward rose, and verify fell: {first['eval/verify']:.3f} -> "
+               f"{last['eval/verify']:.3f}; read the samples")
+    else:
+        words = 'above' if is_above else 'not above'
+        print0(f"{progress.goal} {np.nanmean(progress.now):.3f} is {words} the line to beat: "
+               f"{above:+.3f} +- {2 * error:.3f}")

@@ -9,7 +9,6 @@ import inspect
 import os
 import sys
 import traceback
-import types
 from pathlib import Path
 
 KINDS = {bool: 'True or False', int: 'a whole number, not below 0', str: 'text',
@@ -63,6 +62,19 @@ def by_name(function):
     return lambda columns: function(**{
         name: [*map(copy.deepcopy, value)] if type(value) is list else copy.deepcopy(value)
         for name, value in columns.items() if takes_all or name in parameters})
+
+
+def said_by(reply, case, encode=list):
+    """Return what a world says to a completion: what encode() makes of its text, such as a list of
+    ids, and whether it ends the completion. reply() returns a text, which ends nothing; (text, True
+    or False); or None, which is the empty text."""
+    try:
+        said = by_name(reply)(case)
+        text, done = said if type(said) is tuple else (said or '', False)
+        assert type(text) is str, f"expected a text, not {text!r:.60}"
+        return encode(text), bool(done)
+    except (Exception, SystemExit) as e:        # a function of yours can raise anything
+        raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
 
 
 def values_in(words):
@@ -190,13 +202,9 @@ def values_of(word, knobs, files):
         fail_unknown('expected --name=value without spaces (data: --dataset=FILE), or a config '
                      'file, not', word,
                      [f'--{name}=' for name in knobs] + glob.glob('config/**/*.py', recursive=True))
-    # A file is a module, so that its functions can be used in a process pool; config/mine.py is
-    # config/mine_py. It may import files beside it. Our own come first.
+    # A file may import files beside it. Our own come first.
     sys.path.append(os.path.dirname(os.path.abspath(word)))
-    name = word.replace('.', '_')
-    sys.modules[name] = module = types.ModuleType(name)
-    values = vars(module)
-    values.update(knobs, __file__=word)
+    values = {**knobs, '__file__': word}
     with reading(word):                         # text without quotes, for example
         exec(compile(Path(word).read_bytes(), word, 'exec'), values)
     files.append(values)

@@ -106,6 +106,9 @@ def letters_of_passes(pieces):
     a dot from left to right; a space below given text."""
     line = ''
     for piece in pieces:
-        text, i, *_ = (piece, -1) if type(piece) is str else piece
-        line += '.123456789abcdefghijklmnopqrstuvwxyz '[min(i, 35)] * len(text)
+        if type(piece) is str:                  # it was given
+            line += ' ' * len(piece)
+        else:
+            text, i, *_ = piece
+            line += '.123456789abcdefghijklmnopqrstuvwxyz'[min(i, 35)] * len(text)
     return line

@@ -170,7 +170,7 @@ def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
     ('{"question": "a", "answer": "b"}', "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
     ('["a"]', 'a list: one object a line'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
     ('{"prompt": [{"role": "user", "content": "a"}]}', '--chat_template=True'),
-    ('nonsense', 'JSONDecodeError'), ('{"prompt": "a", "prompt": "b"}', 'a name comes twice')])
+    ('nonsense', 'JSONDecodeError')])
 def test_a_line_that_is_no_record_is_named(line, words):
     """With what it has in the place of a prompt and an answer."""
     write('mine.jsonl', '{"prompt": "a"}\n' + line)

@@ -1,0 +1,10 @@
+# imitates the games of data/guess.py, or the random attempts of data/countdown.py
+
+kind = 'causal'
+blank_kind = 'answer'       # learn only the games; prompts are random
+positions = 'learned'       # a turn has its columns
+
+n_layer = 2
+
+batch_size = 128
+max_iters = 400
