@@ -323,7 +323,7 @@ def test_a_rule_that_forgets_missing_rewards_is_refused(knobs, monkeypatch):
     scorer = Scorer(functions={'mine': lambda completions: [None] + 15 * [1.0]})
     monkeypatch.setattr(train_grpo.rules, 'adv_norm',
                         lambda reward, scores: reward - reward.mean(1, keepdim=True))
-    with pytest.raises(AssertionError, match='expected NaN where a reward is missing'):
+    with pytest.raises(AssertionError, match='NaN where a reward is missing'):
         collect(tiny(), scorer, toy_prompts(k=4))
 
 

@@ -64,6 +64,13 @@ def test_an_objective_can_have_no_number_of_ours():
     assert numbers['objective/loss'] == 7 != numbers['loss']
 
 
+def test_a_function_that_a_knob_names_is_no_reward():
+    """Two files may have functions of one name, of which the later one would be both."""
+    write('rule.py', "adv_norm = 'mine'\ndef mine(reward, scores): return 0 * reward")
+    write('reward.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions): return prompts")
+    refused("not 'mine'", set_up, ['rule.py', 'reward.py'])
+
+
 def test_a_resumed_run_keeps_its_world_and_a_partial_function_is_no_world():
     refused('written in Python', configure, {'a': 1}, [write(
         'mine.py', 'from functools import partial\ndef play(completion): pass\nreply = partial(play)')])
