@@ -114,7 +114,6 @@ def read_texts(dataset):
     'answer': ...}."""
     path = path_of(dataset)
     kind = Path(path).suffix
-    assert os.path.isdir('data'), "there is no data/ here: run this in the folder of train_grpo.py"
     if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
         fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
                      'python -m extras.tasks times 1000 > mine.jsonl), not', dataset,

@@ -23,7 +23,7 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     # There are at most as many passes as blanks, so none is empty.
     n_shares = n_blanks.clamp(1, n_fill_steps)
 
-    def n_now(i):                               # in pass i, if each fills its share
+    def n_now(i):                               # in pass i: of 5 blanks in 3 passes 2, 2, 1
         before = (i * n_blanks + n_shares - 1) // n_shares
         after = ((i + 1) * n_blanks + n_shares - 1) // n_shares
         return after - before                                                   # (N, 1)
@@ -33,18 +33,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     numbers = torch.arange(len(is_open), device=model.device)
     state_of = numbers // prompts.k                                             # (N,)
     first = numbers[::prompts.k]                # (S,) a sequence in each state
-    seen, seen_by = [], []                      # states of each pass, and which are whose
-    n_seen = 0
+    seen, is_used = [], []                      # the sequences before each pass; those with blanks
     for i in range(n_fill_steps):
         if i > 0:
             if not is_open.any():
                 break
             first, state_of = distinct_rows(draft.sequences, is_open.any(1))
-        states = draft.sequences[first]
-        seen.append(states)
-        seen_by.append(n_seen + state_of)
-        n_seen += len(states)
-        x = model(states)                                                       # (S, T, C)
+        seen.append(draft.sequences.clone())
+        is_used.append(is_open.any(1))
+        x = model(draft.sequences[first])                                       # (S, T, C)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
         elif fill_order == 'learned':
@@ -60,14 +57,10 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
-    states, state_of = torch.cat(seen), torch.stack(seen_by)                    # (S, T), (I, N)
-    n_decisions = 0
-    if fill_order == 'learned':
-        n_decisions = n_fill_steps - 1
-        # Where the policy decided to wait, it has seen the same state again.
-        first, kind = distinct_rows(states)
-        states, state_of = states[first], kind[state_of]
-    return draft.rollout(states, state_of, n_decisions=n_decisions)
+    # The different ones of all passes. (Where all blanks of a sequence waited, it came again.)
+    first, state_of = distinct_rows(torch.stack(seen), torch.stack(is_used))    # (S,), (I, N)
+    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
+    return draft.rollout(torch.cat(seen)[first], state_of, n_decisions=n_decisions)
 
 
 def lowest(key, is_open, n_now):
@@ -85,7 +78,7 @@ def surest(model, x, state_of, is_open, n_now):
     LLaDA (arXiv:2502.09992) keeps those whose *sampled* token is likeliest. Then tokens that were
     thrown away have a say in what is kept, and nobody knows the probability of the result."""
     def likeliest(x):
-        return (model.logits(x).log_softmax(-1).amax(-1),)
+        return [model.logits(x).log_softmax(-1).amax(-1)]
 
     logp, = in_parts(likeliest, model.blank_id, x.flatten(0, 1))                # (S * T,)
     return lowest(-logp.view(x.shape[:2])[state_of], is_open, n_now)

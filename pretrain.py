@@ -210,14 +210,14 @@ if __name__ == "__main__":
     begin()
     config, _ = configure(globals(), sys.argv[1:])
     assert stop_at <= 1, f"stop_at = {stop_at}: expected a share, 1 at most"
+    assert out.endswith('.pt'), f"out = {out!r}: expected the name of a file, such as out/my.pt"
     torch_device, _ = init_device(device, dtype)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     # Runs that start together need the same network. The first one makes it, the others wait here.
-    assert not os.path.exists(out), (           # a run may have begun with it
-        f"{out} is there already; delete it, or choose another --out=FILE")
     lock = filelock.FileLock(f'{out}.lock')
     lock.acquire()
-    if os.path.exists(out):                     # as another process has made it
+    if os.path.exists(out):                     # and a run may have begun with it
+        print(f"{out} is there already; for another one delete it, or choose another --out=FILE")
         sys.exit()
 
     # the texts; and the filler, the network `against`
@@ -278,7 +278,8 @@ if __name__ == "__main__":
     if numbers.get('held-out verify', 1) < stop_at:
         print(f"it ends short of stop_at = {stop_at}: more --max_iters, or more texts")
     best = min(held_out_losses, key=held_out_losses.get)
-    if best < 0.8 * step:                       # since then it learns its texts by heart
+    # since then it learns its texts by heart
+    if best < 0.8 * step and held_out_losses[best] < 0.95 * numbers['held-out loss']:
         print(f"the held-out loss was lowest after step {best}: pretrain.py --max_iters={best} "
               "ends there")
     words = [f'--dataset={dataset}'] if dataset.endswith('.py') else []     # for sample.py

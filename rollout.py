@@ -95,7 +95,8 @@ class Rollout:
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # of the policy before the first update of a step
-    x_ref: Tensor | None = None         # (S * T, C) features of the reference in all states
+    x_ref: Tensor | None = None         # (S * T, C) features of a reference in all states
+    ref_id: int = 0                     # id() of this reference
 
     @functools.cached_property
     def is_sampled(self):
@@ -196,14 +197,15 @@ def draw(logp, uniforms):
 
 def choose(logits, uniforms, temperature=1.0, top_k=0, top_p=1.0, greedy=False):
     """Sample from logits (M, V) with uniforms (M,). Return ids (M,), their log-probabilities (M,),
-    and, with a filter, the ids that it kept (M, V). greedy: take the likeliest id."""
+    and the ids that a filter kept (M, V) bool; None: there is no filter. greedy: take the likeliest
+    id."""
     logp = log_probs(logits, temperature)                           # (M, V)
-    kept = ()
+    kept = None
     if top_k > 0 or top_p < 1:
-        kept = kept_set(logp, top_k, top_p),
-        logp = log_probs(logits, temperature, *kept)
+        kept = kept_set(logp, top_k, top_p)
+        logp = log_probs(logits, temperature, kept)
     ids = logits.argmax(-1) if greedy else draw(logp, uniforms)
-    return ids, logp_of(ids, logp), *kept
+    return ids, logp_of(ids, logp), kept
 
 
 def logp_of(ids, logp):
@@ -239,12 +241,12 @@ class Draft:
             return choose(self.model.logits(x), uniforms, **self.settings)
 
         # blank_id is V
-        ids, logp, *kept = in_parts(part, self.model.blank_id, x, self.uniforms[n, t])
+        ids, logp, kept = in_parts(part, self.model.blank_id, x, self.uniforms[n, t])
         self.sequences[n, t] = ids
         self.pass_of[n, t] = i
         self.logp_sampled[n, t] += logp         # decisions may be there already
-        if kept:
-            self.kept.append((*kept, n * self.sequences.size(1) + t))
+        if kept is not None:
+            self.kept.append((kept, n * self.sequences.size(1) + t))
 
     def rollout(self, states, state_of, **more):
         """Return the Rollout, of states (S, T), state_of (I, N) and other fields."""
@@ -274,8 +276,8 @@ class TokenStats(NamedTuple):
 
 
 def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
-    """Return the numbers of TokenStats (M, 6) of ids (M,) that were sampled from these rows (M,) of
-    logits (U, V). logits_ref (U, V); None: there is no reference, so the KL is 0. kept (M, V): the
+    """Return the TokenStats (M,) of ids (M,) that were sampled from these rows (M,) of logits
+    (U, V). logits_ref (U, V); None: there is no reference, so the KL is 0. kept (M, V): the
     ids that the filters kept; None: all."""
     logp_full = log_probs(logits, temperature)                              # (U, V)
     logp = logp_of_full = logp_full[row, ids]                               # (M,)
@@ -290,8 +292,8 @@ def stats_of(logits, row, ids, logits_ref=None, kept=None, temperature=1.0):
         gap = logp_full - logp_ref                                          # (U, V)
         kl = (p * gap).sum(-1)
         forward_kl = -(logp_ref.exp() * gap).sum(-1)
-    return torch.stack((logp, logp_of_full, logp_ref[row, ids], kl[row], forward_kl[row],
-                        entropy[row]), 1)
+    return TokenStats(logp, logp_of_full, logp_ref[row, ids], kl[row], forward_kl[row],
+                      entropy[row])
 
 
 def token_stats(r, policy, reference=None):
@@ -318,26 +320,27 @@ def stats_with_blanks(is_blank, r, policy, reference=None):
 
 def stats_in(states, seen_in, r, policy, reference=None):
     """Return the TokenStats of a Rollout whose tokens are seen in states (S, T): seen_in (N, T)
-    says in which of them each token is. The features of the reference never change, so they are
-    kept in r.x_ref."""
+    says in which of them each token is. The features of a reference never change, so they are kept
+    in r.x_ref."""
     x = policy(states, r.start).flatten(0, 1)                               # (S * T, C)
-    if reference and r.x_ref is None:
+    if reference and (r.x_ref is None or r.ref_id != id(reference)):
+        r.ref_id = id(reference)
         with torch.no_grad():
             r.x_ref = reference(states, r.start).flatten(0, 1)
 
-    def part(place, ids, *kept):
+    def part(place, ids, kept):
         # Tokens at one place of one state share a row of logits. (A row for each token would make
         # steps of config/grpo_config.py 1.1 times as long, and with the 50,000 ids of GPT-2 this
         # function 30 times as slow.)
         place, row = place.unique(return_inverse=True)                      # (U,), (M,)
         logits = policy.logits(x.index_select(0, place))                    # (U, V)
         logits_ref = reference.logits(r.x_ref.index_select(0, place)) if reference else None
-        return stats_of(logits, row, ids, logits_ref, *kept, temperature=r.temperature),
+        return stats_of(logits, row, ids, logits_ref, kept, r.temperature)
 
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
     place = seen_in[n, t] * states.size(1) + t                              # (M,) as rows of x
-    kept = [] if r.kept is None else [r.kept]
-    values, = in_parts(part, policy.blank_id, place, r.sequences[n, t], *kept)      # (M, 6)
+    values = in_parts(part, policy.blank_id, place, r.sequences[n, t], r.kept)      # (M,) each
+    values = torch.stack([*values], 1)                                      # (M, 6)
     stats = values.new_zeros(*r.sequences.shape, 6).index_put((n, t), values)       # (N, T, 6)
     if r.n_decisions > 0:                       # of a learned order; they are in x, too
         stats = stats + decision_stats(r, policy, x, reference)
@@ -360,6 +363,6 @@ def decision_stats(r, policy, x, reference=None):
 
     logits_ref = logits(reference, r.x_ref) if reference else None
     row = torch.arange(len(n), device=x.device)
-    values = stats_of(logits(policy, x), row, is_now, logits_ref)               # (D, 6)
+    values = torch.stack(stats_of(logits(policy, x), row, is_now, logits_ref), 1)   # (D, 6)
     stats = values.new_zeros(*r.sequences.shape, 6)
     return stats.index_put((n, t), values, accumulate=True)

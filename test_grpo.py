@@ -152,7 +152,7 @@ def loss_of(z, r, advantages, logp_old=None, z_ref=None, beta=0.0):
     actions = r.sequences[r.is_sampled]                                         # (M,)
     zeros = torch.zeros(r.sequences.shape, dtype=z.dtype)
     stats = TokenStats(*[zeros.masked_scatter(r.is_sampled, values) for values in stats_of(
-        z, torch.arange(len(z)), actions, z_ref, r.kept, train_grpo.temperature).unbind(1)])
+        z, torch.arange(len(z)), actions, z_ref, r.kept, train_grpo.temperature)])
     if logp_old is not None:
         r.stats_old = stats._replace(logp=logp_old)
     return grpo_loss(stats, r, advantages, beta)

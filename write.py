@@ -53,7 +53,11 @@ def write(model, prompts, greedy=False, **sampling):
         if data.reply:
             is_asked = is_now & goes_on
             said = replies(prompts, sequences, first, is_asked, column + 1)     # (S, L)
-            hear(said[new_state_of], sequences[:, rest], is_open[:, rest])
+            said = said[new_state_of]                                           # (N, L)
+            # What it says is given, not sampled, like a prompt that goes on.
+            is_said = is_open[:, rest] & (said >= 0)
+            sequences[:, rest] = torch.where(is_said, said, sequences[:, rest])
+            is_open[:, rest] &= ~is_said
         # Go on with the next column in which somebody writes. Where the world speaks in all of
         # them, its words are inputs, too; they are the same in all sequences of a state.
         has_writer = is_open[:, rest].any(0).tolist()
@@ -66,14 +70,6 @@ def write(model, prompts, greedy=False, **sampling):
         column = next_column
     first, state_of = distinct_rows(sequences)
     return draft.rollout(sequences[first], state_of[None], start=start)
-
-
-def hear(said, rest, is_open):
-    """Write what the world says, ids (N, L), -1 for nothing, into the rest (N, L) of the sequences
-    where it is_open (N, L): given, not sampled, like a prompt that goes on."""
-    is_said = is_open & (said >= 0)
-    rest.copy_(torch.where(is_said, said, rest))
-    is_open &= ~is_said
 
 
 def replies(prompts, sequences, first, is_asked, column):

@@ -1,4 +1,7 @@
 """What the numbers of a run mean, in words, and what helps. It says only what was measured."""
+import contextlib
+import inspect
+
 import numpy as np
 
 from run.checkers import is_answer
@@ -6,25 +9,34 @@ from run.machine import print0
 
 
 def of_texts(run):
-    """Print what there is to learn from. Of records say how many are right by their own checker, as
-    far as an answer is one: a world's words in it are not the player's."""
+    """Print what there is to learn from, and what is right. Return the share of the texts that are
+    right by their own checker, as far as an answer is one: a world's words in it are not the
+    player's. 0 if nobody knows."""
     data = run.data
+    verify = run.scorer.verify
     n_train, n_held_out = [len(data.rows_of[split]) for split in ('train', 'val')]
-    print0(f"{n_train} texts to learn from, {n_held_out} held out; up to {data.block_size} tokens")
+    is_right = {None: "nothing says what is right", is_answer: "the answer is right"}
+    print0(f"{n_train} texts to learn from, {n_held_out} held out; up to {data.block_size} tokens; "
+           f"{is_right.get(verify, 'verify() says what is right')}")
     if 'folder' in run.policy.args and data.examples[0].get('prompt', '').endswith(' '):
         print0("the first prompt ends in a space, which most tokenizers put in front of the next "
                "word: the model has seldom seen text that goes on from there")
-    if not run.scorer.verify or run.scorer.verify is is_answer or not data.examples[0]:
-        return
-    values = run.scorer.verify_all(data.own_cases(200))
+    values = []
+    if verify not in is_right and data.examples[0]:
+        with contextlib.suppress(Exception, SystemExit):    # the evaluation names what fails
+            values = [*run.scorer.verify_all(data.own_cases(200))]
+    if not values:
+        return 0
     right = np.mean([value == 1 for value in values])
     meanings = {0: "; is it right? Else nothing that is right is ever shown",
                 1: "; they are solutions: compare with plain training on them"}
     print0(f"verify() is 1 for {right:.0%} of them{meanings.get(right, '')}")
+    return right
 
 
-def of_first_step(numbers, scores, run, progress):
-    """Print what can be expected, if it is not much. numbers, scores: of the first step."""
+def of_first_step(numbers, scores, run, progress, right=0):
+    """Print what can be expected, if it is not much. numbers, scores: of the first step. right: the
+    share of the texts that are."""
     start = progress.means[0]
     reward = scores['reward']
     has_weight = any(run.config['rewards'].values())        # else a teacher says what is right
@@ -42,14 +54,19 @@ def of_first_step(numbers, scores, run, progress):
                "right for training prompts; more texts are needed")
     if progress.goal == 'verify' and np.nanmean(progress.line) > 0.95:
         print0("little is left to learn: the line to beat is above 95 %")
-    say_forged(numbers.get('mean_forged', 0))
+    if 'mean_turns' in numbers and start.get('eval/verify', 1) < right - 0.2:
+        print0(f"the texts win {right:.0%} of their games, the generator "
+               f"{start['eval/verify']:.0%}: it has not understood the world; pretrain longer, or on "
+               "more careful games")
+    say_forged(numbers.get('mean_forged', 0), run)
 
 
-def say_forged(share):
+def say_forged(share, run):
     """Print that the policy writes what only the world writes in the texts."""
-    if share > 0:
+    verify = run.scorer.verify
+    if share > 0 and 'sampled' not in inspect.signature(verify).parameters:
         print0(f"{share:.1%} of the completions have characters that only the world writes in the "
-               "texts; a verify() that looks at `sampled` is not fooled")
+               "texts; a verify() that takes `sampled`, without them, is not fooled")
 
 
 def why_equal(numbers, run):
@@ -87,7 +104,7 @@ def of_the_end(run, progress, entropies):
                f"{last['eval/tokens']:.1f} tokens")
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
         print0(f"completions run into the limit: {last['eval/ended']:.0%} ended by themselves")
-    say_forged(last.get('eval/forged', 0))
+    say_forged(last.get('eval/forged', 0), run)
     if is_above and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
         print0(f"exploited? The reward rose, and verify fell: {first['eval/verify']:.3f} -> "
                f"{last['eval/verify']:.3f}; read the samples")

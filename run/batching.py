@@ -48,13 +48,13 @@ def weights_of(n, device):
 
 def in_parts(function, width, *tensors):
     """Return the tensors that function(*tensors) returns, computed from a part of their M rows at a
-    time. M x width numbers, and all that is made of them, would be most of the memory of a step;
-    the backward pass makes each part again."""
+    time; None stays None. M x width numbers, and all that is made of them, would be most of the
+    memory of a step; the backward pass makes each part again."""
     size = max(1, NUMBERS_AT_ONCE // width)
     if len(tensors[0]) <= size:
         return function(*tensors)
     results = []
     for start in range(0, len(tensors[0]), size):
-        part = [x[start:start + size] for x in tensors]
+        part = [x if x is None else x[start:start + size] for x in tensors]
         results.append(checkpoint(function, *part, use_reentrant=False))
-    return [torch.cat(parts) for parts in zip(*results)]
+    return [None if parts[0] is None else torch.cat(parts) for parts in zip(*results)]

@@ -129,6 +129,7 @@ def configure(namespace, words):
     # Like nanoGPT's configurator: no argparse, no dataclass. A script's globals are its knobs. But
     # unlike there, a typo in a config file is an error.
     sys.excepthook = show_error
+    assert os.path.isdir('data'), "there is no data/ here: run this in the folder of train_grpo.py"
     defaults = knobs_of(namespace)
     functions = {}
     files = []                                  # the globals of each config file

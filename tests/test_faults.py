@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from dataset import read_texts, task_of
+from fill import fill
 from judge import Scorer
 from processes import EQUATIONS, Run, command, fails, read_log, refused, run, train, write
+from rollout import token_stats
 from run.command import by_name, configure
+from test_grpo import tiny, toy_prompts
 from test_judge import rollout_of_records           # noqa: F401
 from train_grpo import set_up
 
@@ -68,7 +71,7 @@ def test_a_function_that_a_knob_names_is_no_reward():
     """Two files may have functions of one name, of which the later one would be both."""
     write('rule.py', "adv_norm = 'mine'\ndef mine(reward, scores): return 0 * reward")
     write('reward.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions): return prompts")
-    refused("not 'mine'", set_up, ['rule.py', 'reward.py'])
+    fails("not 'mine'", *command('rule.py', 'reward.py'))
 
 
 def test_a_resumed_run_keeps_its_world_and_a_partial_function_is_no_world():
@@ -128,3 +131,28 @@ def test_a_signal_to_a_run_ends_the_pretraining_that_it_has_begun():
     n = len(one.text())
     time.sleep(2)
     assert len(one.text()) == n and 'step 250' not in one.text()[n:]
+
+
+@pytest.mark.parametrize('body', ['1 / 0', 'exit()', "assert 0, 'long'"])
+def test_a_checker_that_fails_for_the_texts_themselves_is_named(body):
+    """Before the first step it is asked about them."""
+    write('task.py', "def texts(): return [('1+1=2', '2')] * 9, [('1+2=3', '3'), ('1+3=4', '4')]\n"
+          f"def verify(prompt, completion):\n    {body}")
+    fails("reward 'verify' of '", *command('--dataset=task.py', '--blank_kind=answer'))
+
+
+@pytest.mark.parametrize('flag', ['--generator=run', '--judge=run', '--reference=run'])
+def test_a_run_is_not_its_own_network(flag):
+    train('--max_iters=0')
+    fails('would be moved aside', *command(flag, '--rewards={"judge": 1.0}', '--max_iters=0'))
+
+
+def test_who_holds_out_one_task_is_refused_before_a_network_is_made():
+    write('one.py', "def texts(): return [('1=', '1')] * 9, [('2=', '2')] * 9")
+    fails('holds out one prompt', *command('--dataset=one.py', '--generator=no.pt'))
+
+
+def test_a_second_reference_has_features_of_its_own():
+    r = fill(tiny(), toy_prompts())
+    values = [token_stats(r, tiny(), tiny(seed=seed)).kl for seed in (1, 2, 1)]
+    assert values[0].equal(values[2]) and not values[0].equal(values[1])
