@@ -9,8 +9,6 @@ from torch import nn
 import pretrain
 from dataset import Dataset
 from model import Network, get_lr, make_optimizers, optimizer_step
-from processes import write
-from pretrain import read_recipe
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
 POSITIONS = pytest.mark.parametrize('positions', ['rotary', 'learned'])
@@ -67,12 +65,6 @@ def test_a_position_sees_what_it_may_and_nothing_else_in_value_and_gradient(caus
         by_the_book.append(logits_by_the_book(gpt, inputs, is_seen))
     # Rotations are kept in float32.
     assert_same(gpt.logits(gpt(tokens)), torch.stack(by_the_book), gpt, atol=1e-5)
-
-
-def test_logits_are_float32_under_bfloat16():
-    gpt = tiny().float()
-    with torch.autocast('cpu', torch.bfloat16):
-        assert gpt.logits(gpt(torch.zeros(3, 6).long())).dtype == torch.float32
 
 
 @POSITIONS
@@ -141,16 +133,6 @@ def test_a_classifier_of_labels_sees_the_end_of_a_text_but_no_padding(monkeypatc
         torch.tensor([[1, 2, TOK.eos]]), torch.tensor([[3, TOK.eos]]))])
     expected = F.binary_cross_entropy_with_logits(scores, scores.new_tensor([1.0, 0.0]))
     close(pretrain.loss_of(judge, data, None, 'val', 2, 0), expected)
-
-
-def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
-    """Other texts are another network."""
-    recipe = write('mine.py', 'n_layer = 1')
-    paths = set()
-    for texts in ((['ab'], ['b']), (['ba'], ['b']), (['ab'], ['a'])):
-        monkeypatch.setattr('pretrain.read_texts', lambda dataset: (*texts, None))
-        paths.add(read_recipe(recipe, {'dataset': 'mine.txt', 'blank_kind': 'random'})[0])
-    assert len(paths) == 3
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
