@@ -37,8 +37,7 @@ def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its
 
 
 @pytest.mark.parametrize('loop, is_free, net_is_right', [
-    ('GYFDY', 1, 1), ('GEFDY', 1, 1), ('GEEDY', 1, 0), ('RYFDY', 1, 0), ('DGFDY', 0, 1),
-    ('GYMDV', 0, 1), ('NYSDY', 0, 1), ('NPSDR', 0, 0), ('G\nFDY', 0, 1)])
+    ('GYFDY', 1, 1), ('GEEDY', 1, 0), ('DGFDY', 0, 1), ('NPSDR', 0, 0)])
 def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_right):
     """The genes around it have motifs, too."""
     first = runpy.run_path(ROOT / 'examples/antibodies/free.py')

@@ -11,7 +11,7 @@ import pytest
 
 from dataset import read_texts, task_of
 from judge import Scorer
-from processes import EQUATIONS, Run, command, fails, read_log, refused, run, train, write
+from processes import EQUATIONS, Run, command, read_log, refused, run, train, write
 from run.command import by_name, configure
 from test_judge import rollout_of_records           # noqa: F401
 from train_grpo import set_up

@@ -1,6 +1,5 @@
 """The pages: every command names files and knobs that exist, links lead somewhere, their Python
 runs."""
-import ast
 import re
 
 import pytest
@@ -87,25 +86,3 @@ def test_the_functions_that_the_pages_show_fit(name):
         write('mine.py', function)
         rows = check('mine.py')
         assert rows and all(is_true for _, _, is_true, _ in rows)
-
-
-def test_the_page_on_ideas_counts_the_lines_of_each_paper():
-    """Of its functions, but for docstrings, comments and empty lines."""
-    table = re.findall(r'(?m)^\| (`\w+\.py`.*?) \| .* \| ([\d, ]+) \|$', page('docs/ideas.md'))
-    counts = {}
-    for names, numbers in table:
-        names, numbers = re.findall(r'\w+\.py', names), numbers.split(', ')
-        counts |= dict(zip(names, map(int, numbers * (len(names) // len(numbers)))))
-    assert counts == {path.name: lines_of(path) for path in ROOT.glob('config/papers/*.py')}
-
-
-def lines_of(path):
-    source = path.read_text('utf-8')
-    used = set()
-    for function in ast.parse(source).body:
-        if type(function) is ast.FunctionDef:
-            body = function.body[ast.get_docstring(function) is not None:]
-            used.add(function.lineno)
-            used.update(range(body[0].lineno, body[-1].end_lineno + 1))
-    lines = source.splitlines()
-    return sum(bool(re.sub('#.*', '', lines[number - 1]).strip()) for number in used)
