@@ -101,10 +101,6 @@ def test_the_pictures_of_the_pages_are_drawn():
         assert pathlib.Path(path).stat().st_mtime > began
 
 
-def test_smollm2_never_writes_over_a_folder():
-    fails('is there already', 'extras/smollm2.py', '.')
-
-
 def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     """Two variants whose values differ by 0.1 and 0.3, on seeds that differ by 0.4 and 0.6."""
     pytest.importorskip('matplotlib')

@@ -115,13 +115,12 @@ def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, 
     assert config['adv_norm'] == 'medians'
 
 
-@pytest.mark.parametrize('line', [
-    "group_size=2.0", "group_size=True", "resume=1", "kl_beta='x'", "kl_beta=-0.1", "kl_beta=1e999",
-    "group_size=10**400", "group_size=" + '1' * 400])
+@pytest.mark.parametrize('line', ["group_size=2.0", "group_size=True", "kl_beta='x'",
+                                  "kl_beta=-0.1", "kl_beta=1e999"])
 def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
     name, _ = line.split('=')
     for word in (write('mine.py', line), f'--{line}'):
-        refused(f'{word:.80}: {name}', configure, toy_knobs(), [word])
+        refused(f'{word}: {name}', configure, toy_knobs(), [word])
 
 
 @pytest.mark.parametrize('script', ['train_grpo', 'pretrain', 'sample'])

@@ -132,19 +132,14 @@ def test_a_network_is_another_one_if_its_texts_or_the_recipe_of_its_filler_chang
 def test_a_recipe_makes_its_network_once_and_another_one_if_a_knob_changes():
     flags = ['--dataset=marked.jsonl', '--blank_kind=marked', '--rewards={"verify": 1.0}',
              '--generator=generator_new.py', '--max_iters=0']
-    sizes = []
     for n_embd, is_made in ((32, True), (32, False), (16, True)):
         write('generator_new.py', f'max_iters = 1\nn_embd = {n_embd}\n')
         text = train(*flags)
         command = 'pretrain.py --dataset=marked.jsonl --blank_kind=marked generator_new.py --out='
         assert (command in text) == is_made
-        sizes.append(len(weights('run')))
-    assert sizes[0] == sizes[1] > sizes[2]
     succeeds('pretrain.py', *flags[:2], '--max_iters=1', '--n_embd=16', '--out=a.pt')
     assert weights('run').equal(weights('a.pt'))
-    made = [str(path) for path in pathlib.Path('out').glob('generator_new-*.pt')]
-    assert len(made) == 2
-    fails(f'{made[0]} is there already; delete it', 'pretrain.py', f'--out={made[0]}')
+    fails('a.pt is there already; delete it', 'pretrain.py', '--out=a.pt')
 
 
 def test_a_file_that_is_no_recipe_is_refused():
@@ -224,7 +219,6 @@ def test_a_resumed_run_takes_more_steps_and_refuses_another_experiment():
     log = pathlib.Path('run/log.jsonl').read_text()
     for words, flag in (
             ('keeps its group_size, 4, not 8', '--group_size=8'),
-            ("keeps its rewards, {'judge': 1.0}", '--rewards={"distinct": 1.0}'),
             ("there is no ['out/other-", '--generator=' + write('other.py', 'seed = 2'))):
         text = fails(words, *command('--resume=True', flag))
         assert sys.executable not in text
