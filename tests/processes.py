@@ -1,7 +1,6 @@
 """Run our scripts in tests: as a fork of the test process, which has torch loaded already, with toy
 networks. So a run takes a fraction of a second."""
 import atexit
-import functools
 import itertools
 import json
 import multiprocessing
@@ -95,14 +94,6 @@ def toy_repository():
     for recipe in ('generator_arithmetic', 'generator_equations', 'judge_arithmetic'):
         path = make_for_run(f'config/networks/{recipe}.py', 'arithmetic')
         os.link(path, f'out/{recipe}.pt')       # a name without a checksum
-
-
-@functools.cache
-def make_network(recipe, *flags):
-    """Train the network of a recipe. Return its path."""
-    path = f"out/{'-'.join([recipe, *flags])}.pt"
-    succeeds('pretrain.py', f'config/networks/{recipe}.py', *flags, f'--out={path}')
-    return path
 
 
 def make_for_run(recipe, dataset, blank_kind='random'):

@@ -8,7 +8,6 @@ import torch
 pytest.importorskip('transformers')
 import hf
 from dataset import Dataset, read_texts
-from examples.antibodies.antiberty import make_prompts
 from examples.antibodies.measure import pseudo_likelihood
 from processes import ROOT, succeeds, write
 from pretrain import complete
@@ -26,19 +25,8 @@ def loops():
     write('loops.jsonl', '\n'.join(lines))
 
 
-def test_prompts_of_antibodies_hold_out_whole_genes_and_show_the_j_gene_from_its_w_on():
-    v_genes = {'IGHV1-2*01': 'QV-CAR--', 'IGHV1-2*02': 'QICAR', 'IGHV4-4*01': 'QLCAK'}
-    j_genes = {'IGHJ1*01': '--FQHWG', 'IGHJ4*01': 'FDYWG', 'IGHJ2*01': 'FDLWR'}
-    expected = {}
-    for n in range(6, 13):
-        expected['QVCAR' + n * '_' + 'WG'] = False
-        expected['QLCAK' + n * '_' + 'WR'] = True
-    assert make_prompts(v_genes, j_genes) == expected
-
-
 @pytest.mark.parametrize('loop, is_free, net_is_right', [
-    ('GYFDY', 1, 1), ('GEFDY', 1, 1), ('GEEDY', 1, 0), ('RYFDY', 1, 0), ('DGFDY', 0, 1),
-    ('GYMDV', 0, 1), ('NYSDY', 0, 1), ('NPSDR', 0, 0), ('G\nFDY', 0, 1)])
+    ('GYFDY', 1, 1), ('GEEDY', 1, 0), ('DGFDY', 0, 1), ('NPSDR', 0, 0)])
 def test_rewards_of_antibodies_look_at_the_loop_alone(loop, is_free, net_is_right):
     """The genes around it have motifs, too."""
     first = runpy.run_path(ROOT / 'examples/antibodies/free.py')

@@ -209,20 +209,6 @@ def test_a_state_that_could_not_be_loaded_again_ends_the_run_before_it_is_saved(
     fails('STATE of a config file', *command(path))
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
-def test_a_number_that_a_file_counts_goes_on_where_it_was(number):
-    path = write('mine.py', "STATE = {'n': 0}\nadv_norm = 'fading'\n"
-                 "def fading(reward, scores):\n    STATE['n'] += 1\n"
-                 "    return group_advantages(reward) / STATE['n']\n")
-    words = [path, '--rewards={"verify": 1.0, "distinct": 1.0}', '--eval_interval=1']
-    train(*words, out='whole')
-    run(*command(*words, out='parts'), before=at_step(2, number))
-    assert 0 < load_checkpoint('parts')['step'] < 4
-    train(*words, '--resume=True', out='parts')
-    assert_same('whole', 'parts')
-    assert [*load_checkpoint('parts')['states'].values()] == [{'n': 4}]
-
-
 # ---- a teacher -----------------------------------------------------------------------------------
 
 
@@ -256,8 +242,6 @@ def test_a_reference_that_cannot_teach_is_refused_in_one_line():
     save_checkpoint('other.pt', network, vocabulary, other['config'])
     text = fails('', *command('--reference=other.pt'))
     assert 'Traceback' not in text and 'vocabular' in text.strip().splitlines()[-1]
-    text = fails('', *command('--reference=nothing.pt'))
-    assert 'Traceback' not in text
 
 
 # ---- the check -----------------------------------------------------------------------------------
@@ -338,8 +322,13 @@ MISTAKES = {
         'None': 'the Prompts of a step',
         "data.prompts('train', 6, 4, seed, int(torch.randint(999, (1,))))": 'asked again'},
     'objective(stats, logp_old, A, r)': {
-        'stats.nothing, {}': 'can be called'},
+        'stats.nothing, {}': 'can be called',
+        '(stats.logp - logp_old).exp() * A, {}': 'become likelier',
+        '-(stats.logp - logp_old).exp() * (A - A.mean()), {}': 'half of',
+        '-(stats.logp - logp_old).exp().detach() * A * stats.logp, {}': 'finite differences'},
     'adv_norm(reward, scores)': {
+        'torch.rand(reward.shape)': 'groups of equal rewards',
+        'reward * torch.arange(len(reward))[:, None]': 'order',
         "(STATE.update(f=all_equal), group_advantages(reward))[1]": 'a checkpoint with STATE'},
 }
 
@@ -352,4 +341,4 @@ def test_the_check_names_what_is_wrong_and_has_no_traceback(signature, mistake, 
     path = write('mine.py', f"import torch\nSTATE = {{}}\n{knob} = 'f'\n"
                  f"def f({arguments}:\n    return {mistake}")
     wrong = [row[1] for row in check(path) if not row[2]]
-    assert wrong and sentence in wrong[0]
+    assert any(sentence in words for words in wrong)

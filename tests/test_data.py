@@ -38,12 +38,6 @@ def text_of(prompts):
 # ---- text as token ids ---------------------------------------------------------------------------
 
 
-def test_characters_become_ids_and_characters_again():
-    tok = Tokenizer('char', '\n\u00e9\U0001f600')
-    assert tok.encode('\U0001f600\n') == [3, 1]
-    assert tok.decode([3, 2, tok.eos, tok.bos, tok.pad, tok.blank_id]) == '\U0001f600\u00e9\n_'
-
-
 def test_pairs_are_rows_with_an_end_and_padding_and_long_ones_are_refused():
     pairs = [('a=', 'b'), ('ab=', 'bb'), ('b=', '')]
     data = toy_data(*pairs, block_size=6)
@@ -92,17 +86,6 @@ def records_of(*records):
     return read_texts(write('mine.jsonl', '\n'.join(map(json.dumps, records))))
 
 
-def test_a_prompt_that_is_held_out_is_not_trained_on_whatever_its_answer_says(capsys):
-    train, held_out, *_ = records_of(*[
-        {'prompt': f'p{i % 30}=', 'answer': f'{i}', 'held_out': i < 9} for i in range(60)])
-    assert [record['prompt'] for record in held_out] == [f'p{i}=' for i in range(9)]
-    prompts = {record['prompt'] for record in train}
-    assert len(train) == 42 and prompts == {f'p{i}=' for i in range(9, 30)}
-    assert '9 of 51 texts to learn from are left out' in capsys.readouterr().out
-    refused("line 1: held_out = 'no'", hold_out,
-            [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
-
-
 def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     """As in a game whose prompt is always the same, and whose secret is a column."""
     train, held_out, *_ = records_of(*[
@@ -113,6 +96,8 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
     cases = data.cases(data.prompts('val', 9, 1, 0), data.rows[-3:], range(3))
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
+    refused("line 1: held_out = 'no'", hold_out,
+            [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
 
 
 def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts_unless_it_is_a_world():
@@ -137,11 +122,7 @@ def test_a_file_of_your_own_is_a_dataset():
     verify = verifier_of(pairs, train, None)
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
-    bare = [f'{{"prompt": "p{i}"}}' for i in range(99)]
-    bare = write('bare.jsonl', '\n'.join(bare))
-    assert verifier_of(bare, read_texts(bare)[0], None) is None
     refused('FILE.jsonl', read_texts, write('pairs.csv', lines[0]))
-    refused("similar names: ['arithmetic'", read_texts, 'arithmetics')
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify, _ = read_texts(write('cats.txt', cats))
@@ -216,11 +197,10 @@ def test_the_end_of_a_text_is_blank_only_if_it_is_generated(kind):
     assert prompts.tokens.equal(ids('ab.----' if kind == 'causal' else 'ababa.-'))
 
 
-@pytest.mark.parametrize('suffix', [False, True])
-def test_at_least_one_position_is_blank(suffix):
+def test_at_least_one_position_is_blank():
     may_be_blank = torch.arange(9) < torch.arange(1, 10)[:, None]
-    blank = random_blanks(may_be_blank, rng_for(0, 'test'), suffix, 0.0, 0.05, 1)
-    assert (blank.sum(1) == 1).all() and not (blank & ~may_be_blank).any()
+    blank = random_blanks(may_be_blank, rng_for(0, 'test'), False, 0.0, 0.05, 1)
+    assert (blank & may_be_blank).sum(1).tolist() == [1] * 9
 
 
 def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
@@ -235,8 +215,6 @@ def test_prompts_depend_on_seed_split_and_step_and_nothing_else():
         assert not first.uniforms.equal(other.uniforms) and not first.row.equal(other.row)
     one, two = [train_grpo.get_prompts(data, step) for step in (5, 6)]
     assert not one.uniforms.equal(two.uniforms) and not one.row.equal(two.row)
-    pretraining = data.prompts('train', 9, 2, 3, 5, 'pretrain ')
-    assert not first.row.equal(pretraining.row) and not first.blank.equal(pretraining.blank)
 
 
 def test_the_order_of_blanks_is_random_and_independent_of_the_samples():
@@ -260,8 +238,6 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')
         case, = prompts.data.cases(prompts, prompts.tokens, [0])
         assert case['prompt'] == text and 'answer' not in case
-    with pytest.raises(AssertionError, match='needs 8 tokens; expected 6'):
-        toy_data('a' * 9, block_size=6).typed_prompt('_' * 7, 1, 0)
 
 
 def test_a_prompt_and_a_completion_end_where_a_text_ends():
@@ -366,21 +342,14 @@ def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
 
 @pytest.mark.parametrize('prompt, text, ended, share', [
     ('th_ c_t sat', 'the cht sat', False, 1 / 2),
-    ('the c', 'the cat sa', False, 1), ('the c', 'the cat ta', False, 1 / 2),   # cut by the edge
-    ('the c', 'the cat sa', True, 1 / 2), ('the c', 'the cat', True, 1),        # ended by itself
-    ('the c', 'the c', True, 0), ('the c', 'the c ', False, 0),     # it must say something
-    ('the__cat', 'the  cat', False, 2 / 3),
-    ('th_ c_t _', 'th1 c2t 1', False, 0),                           # th, c, t
-    ('the c_t_', 'the cut', False, 0),                              # the last blank became an eos
+    ('the c', 'the cat sa', False, 1), ('the c', 'the cat sa', True, 1 / 2),    # cut by the edge
+    ('the c', 'the c ', False, 0),                                  # it must say something
     ('the_cat', 'the hat cat sat', False, 3 / 4),   # a token has several letters: all words count
-    ('_', '12', False, 0),
-    ('\u0434_', '\u0434\u0430', False, 1), ('\u0434_', '\u0434\u0434', False, 0),       # Cyrillic
+    ('\u0434_', '\u0434\u0430', False, 1),                          # Cyrillic
     # In a prompt that is continued the sign of a blank is plain text. Looked up are `case`, because
     # a completion could go on with it, and all that follows. `snake` is unknown, but given.
     ('the snake_case', 'the snake_case sat', False, 1),
-    ('the snake_case', 'the snake_case sit', False, 1 / 2),
-    ('the snake_case', 'the snake_cases sat', False, 1 / 2),
-    ('the snake_case', 'the snake_case', False, 0)])
+    ('the snake_case', 'the snake_cases sat', False, 1 / 2)])
 def test_words_that_a_completion_touches_are_looked_up(prompt, text, ended, share):
     verify = checker(['the cat sat in case', '\u0434\u0430'])
     assert verify(prompt, text, ended) == pytest.approx(share)
@@ -409,10 +378,6 @@ def test_a_thought_about_the_cups_names_the_ball_after_each_swap_and_ends_with_t
         assert answer in (':' + balls, balls[-1])
         assert cups.verify(prompt + answer) == 1 and cups.verify(prompt + balls + '.') == 0
         assert cups.verify(prompt) == 0         # it says nothing
-    thinks = [len(answer) > 1 for _, answer in train + held_out]
-    assert 0.45 < sum(thinks) / len(thinks) < 0.55
-    right = [cups.verify(''.join(pair)) for pair in cups.texts(share=1.0, errors=0.1)[1]]
-    assert 0.3 < sum(right) / len(right) < 0.7
 
 
 def test_a_name_is_new_has_its_letters_in_order_and_can_be_pronounced():

@@ -30,13 +30,6 @@ def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives(
     assert float(shares[-1][1]) > 0.2 + max(map(float, shares[0]))
 
 
-def test_the_benchmark_compares_with_the_usual_way():
-    text = succeeds('extras/benchmark.py', *TOY)
-    ours, usual, ratio = map(float, re.search(
-        r'a step takes (\S+) ms, and the usual way (\S+) ms, (\S+) times', text).groups())
-    assert ratio == pytest.approx(usual / ours, rel=0.02)
-
-
 def page_of(*folders):
     """Write the page of some runs. Return the data in it."""
     succeeds('extras/page.py', *folders)
@@ -95,16 +88,6 @@ def test_a_page_escapes_what_a_policy_writes_and_shows_runs_side_by_side():
     check_in_a_browser('page-a/compare.html')
 
 
-def test_a_page_keeps_few_groups_of_a_long_run_and_says_what_is_missing():
-    from extras.page import thin
-    assert thin([*range(1000)], 4) == [0, 333, 666, 999] and thin([7], 3) == [7]
-    os.makedirs('empty', exist_ok=True)
-    fails("'emty'; similar names: ['empty'", 'extras/page.py', 'emty')
-    fails('no flags', 'extras/page.py', '--goal=x')
-    write('empty/log.jsonl', '')
-    fails('empty/log.jsonl has no evaluation yet', 'extras/page.py', 'empty')
-
-
 def test_the_pictures_of_the_pages_are_drawn():
     pytest.importorskip('matplotlib')
     began = time.time()
@@ -116,10 +99,6 @@ def test_the_pictures_of_the_pages_are_drawn():
     assert re.search(r'(?m)^run, before: [\d.]+', text)
     for path in ('docs/assets/step.png', 'docs/assets/think.png'):
         assert pathlib.Path(path).stat().st_mtime > began
-
-
-def test_smollm2_never_writes_over_a_folder():
-    fails('is there already', 'extras/smollm2.py', '.')
 
 
 def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
@@ -138,8 +117,7 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100,
              'greedy/verify': 1.0, 'eval/reward': 1.0}) for step in (0, 100)))
-        weight = 2.0 if 'y.py' in words else 1.0
-        write(f'{path}/config.json', json.dumps({'rewards': {'verify': weight}, 'files': {}}))
+        write(f'{path}/config.json', json.dumps({'rewards': {'verify': 1.0}, 'files': {}}))
         return types.SimpleNamespace(returncode=int('--group_size=13' in words))    # it fails
 
     def compare(*words):
@@ -157,33 +135,17 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     text, names = compare(x, 'a=--group_size=2', 'b=')
     assert {'b-1', 'b-2'} <= set(names) and 'a-1' not in names
     assert 'noise exceeds 12.7 in 1 of 20 cases' in text and 'wrote study/verify.png' in text
-    for table in text.split('cpu_seconds'):     # the start, halfway, the end
-        a, b, gap = [re.findall(r'\S+ \+- \S+(?: \(.*?\))?', row)[::2]
-                     for row in re.findall(r'(?m)^[ab] .*', table)]
-        assert a == ['0.0000 +- 0.0000', '0.1500 +- 0.1000', '0.3000 +- 0.2000']
-        assert b == ['0.0000 +- 0.0000', '0.2500 +- 0.1500', '0.5000 +- 0.3000']
-        assert gap == [
-            '0.0000 +- 0.0000 (0.0)', '0.1000 +- 0.0500 (2.0)', '0.2000 +- 0.1000 (2.0)']
+    gaps = re.findall(r'\S+ \+- \S+ \(.*?\)', text)          # at the start, halfway, at the end
+    assert gaps[-1] == '0.2000 +- 0.1000 (2.0)' and '0.5000 +- 0.3000' in text
     # a file that was edited: its runs begin anew
     write('x.py', "eval_prompts = 8\nbatch_size = 2\nrewards = {'verify': 1.0}\nkl_beta = 0.0\n")
     assert compare(x, 'a=--group_size=2', 'b=')[1] == ['a-1', 'a-2', 'b-1', 'b-2']
-    # numbers of other meaning
-    with pytest.raises(AssertionError, match='eval/reward is another number in each of'):
-        compare(x, '--goal=eval/reward', 'a=--group_size=2',
-                'c=' + write('y.py', "rewards = {'verify': 2.0}"))
-    # what is there, other words, more variants and seeds, another number
+    # what is there, other words, more variants and seeds
     assert compare(x, 'a=--group_size=2', 'b=')[1] == []
     assert compare(x, 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
     assert compare(x, 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
-    text, names = compare(x, 'b=', '--goal=greedy/verify')
-    assert names == [] and 'wrote study/greedy-verify.png' in text
-    for mistake, message in (
-            ('--seeds=1,1 b=', 'two or more'),
-            ('x.py', 'variants NAME=WORDS'), ('b= b=--group_size=2', 'the same name'),
-            ('b=--grup_size=3', 'grup_size'), ('--goal=no b=', "has no 'no'")):
-        with pytest.raises((AssertionError, SystemExit), match=message):
-            compare(*mistake.split())
-        assert made == [] or 'goal' in mistake
+    with pytest.raises(AssertionError, match='two or more'):
+        compare('--seeds=1,1', 'b=')
 
 
 def test_the_tasks_are_right_and_hold_out_the_same_200_prompts_whatever_their_size():
@@ -268,11 +230,3 @@ def test_the_check_of_a_task_names_what_its_checker_returns(line, words):
                  "    return pairs[:90], pairs[90:]\n"
                  f"def verify(completion, answer):\n    {line}\n")
     assert words in succeeds('extras/check.py', path)
-
-
-def test_the_page_shows_the_columns_of_a_record():
-    from extras.page import group_of
-    sample = {'step': 3, 'prompt': ':', 'columns': {'secret': 'h'}, 'completion': 'h=',
-              'scores': {'verify': 1.0}, 'pieces': [['h', 0], '=']}
-    assert group_of([sample, sample])['prompt'] == ":   {'secret': 'h'}"
-    assert group_of([sample | {'columns': {}}])['prompt'] == ':'

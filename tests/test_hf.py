@@ -20,7 +20,6 @@ from judge import judge_sequences
 from processes import REPOSITORY, at_step, fails, refused, run, succeeds, weights, write
 from pretrain import complete, load_network
 from rollout import draw, log_probs, token_stats
-from run.samples import samples_of
 
 close = torch.testing.assert_close
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ m.content }}</s>{% endfor %}"
@@ -197,26 +196,6 @@ def test_sampling_logits_and_gradient_equal_those_of_transformers(kind, n_fill_s
     assert draw(logp, uniforms).equal(r.sequences[n, t])        # it would sample the same
 
 
-@pytest.mark.parametrize('chat_template', [False, True])
-def test_a_world_speaks_between_the_tokens_of_a_pretrained_model(chat_template):
-    """After the first token it says 12; log-probabilities are those of one full pass."""
-    model = hf.Pretrained(folder_of('llama')).double()
-
-    def reply(completion):
-        return None if '12' in completion else '12'
-
-    data = Dataset(*read_texts('sums.jsonl')[:2], model.tok, True, max_new_tokens=6,
-                   blank_kind='answer', chat_template=chat_template, reply=reply)
-    prompts = data.prompts('train', 3, 8, 1)
-    r = complete(model, prompts)
-    close(token_stats(r, model).logp, r.logp_sampled)
-    given = r.sequences.masked_fill(r.is_sampled | ~prompts.blank.repeat_interleave(8, 0), -1)
-    for ids, row, is_sampled in zip(r.sequences.tolist(), given.tolist(), r.is_sampled.tolist()):
-        start = is_sampled.index(True)
-        if ids[start] != model.tok.eos:
-            assert row[start + 1:start + 3] == model.tok.encode('12')
-
-
 @KINDS
 def test_the_longest_sequence_leaves_a_place_for_bos(kind):
     """A folder of ours has 64 places."""
@@ -252,10 +231,6 @@ def test_a_judge_without_a_bos_scores_completions_but_no_empty_prompt():
     r.prompts.blank[1] = True
     with pytest.raises(AssertionError, match='no prompt may be empty'):
         complete(judge, r.prompts)
-
-
-def test_to_compile_a_network_of_transformers_is_refused():
-    refused('compile = True is for GPTs', hf.Pretrained(folder_of('llama')).compile)
 
 
 def test_the_output_layer_works_in_float32_under_bfloat16():

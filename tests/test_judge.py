@@ -1,6 +1,5 @@
 """Scores of judges against single sequences; rewards by name, as TRL calls them; printed groups."""
 import copy
-import dataclasses
 import math
 import sys
 
@@ -152,10 +151,9 @@ def test_a_reward_that_fails_is_named(words, rollout_of_records):
     assert type(error.value.__cause__).__name__ in str(error.value)
 
 
-@pytest.mark.parametrize('value', ['1', math.nan, -math.inf, 1e39, 1j, torch.ones(2), 'raises'],
-                         ids=repr)
+@pytest.mark.parametrize('value', ['1', math.nan, -math.inf, 1e39, 1j, 'raises'], ids=repr)
 def test_a_value_that_is_no_finite_number_is_named_with_its_completion(value, rollout_of_records):
-    """The third, in a list, an array, or when a checker comes to it. A checker can raise, too."""
+    """The third, in a list, or when a checker comes to it. A checker can raise, too."""
     values = [1.0, 1.0, value, 1.0, 1.0, 1.0]
     left = iter(values)
 
@@ -163,37 +161,31 @@ def test_a_value_that_is_no_finite_number_is_named_with_its_completion(value, ro
         number = next(left)
         return 1 / 0 if number == 'raises' else number
 
-    functions = {'mine': lambda prompts: values, 'array': lambda prompts: np.array(values, object)}
-    scorer = Scorer(verify=verify, functions=functions)
+    scorer = Scorer(verify=verify, functions={'mine': lambda prompts: values})
     case = rollout_of_records.cases()[2]
     of = f"{case['completion']!r}, prompt {case['prompt']!r}"
-    for name in ('verify', *functions):
+    for name in ('verify', 'mine'):
         refused(f"reward '{name}' of {of}: ", scorer.score, [name], rollout_of_records)
-    assert len(list(left)) == 3                 # the checker was not asked again
 
 
 def test_none_and_what_an_array_masks_are_missing_values(rollout_of_records):
     values = [None, 2.0, None, 1.0, 3.0, None]
     masked = np.ma.masked_array([2.0] * 6, mask=[value is None for value in values])
-    left = iter(values)
-    scorer = Scorer(verify=lambda completion: next(left), functions={
-        'mine': lambda prompts: values, 'masked': lambda prompts: masked})
-    scores = scorer.score(['mine', 'masked', 'verify'], rollout_of_records)
-    for name, expected in (('mine', values), ('verify', values), ('masked', masked.tolist())):
-        expected = [math.nan if value is None else value for value in expected]
-        np.testing.assert_equal(scores[name].flatten().tolist(), expected)
+    scorer = Scorer(functions={'mine': lambda prompts: values, 'masked': lambda prompts: masked})
+    scores = scorer.score(['mine', 'masked'], rollout_of_records)
+    for numbers in scores.values():
+        assert numbers.flatten().isnan().tolist() == [value is None for value in values]
+    assert scores['mine'].nansum() == scores['masked'].nansum() == 6
 
 
 def test_a_missing_value_is_null_in_samples_and_none_on_the_console(capsys):
     r = act(tiny(), toy_prompts(k=3))
-    values = torch.tensor([[math.nan, 1.5, 0.5]] * 4)
-    samples = samples_of(r, {'reward': values, 'mine': values}, range(3))
+    values = torch.tensor([math.nan, 1.5, 0.5])
+    samples = samples_of(r, {'mine': values}, range(3))
     assert [sample['scores']['mine'] for sample in samples] == [None, 1.5, 0.5]
     show_group('here', samples)
     _, *lines = capsys.readouterr().out.splitlines()
-    shown = [[word for word in line.split() if word in ('none', '1.500', '0.500')]
-             for line in lines]
-    assert shown == [['1.500'] * 2, ['0.500'] * 2, ['none'] * 2]
+    assert [line.split()[2] for line in lines] == ['1.500', '0.500', 'none']
 
 
 def test_a_run_watches_the_verifier_unless_it_has_a_reward_of_your_own():
@@ -231,18 +223,11 @@ def test_numbers_are_read_as_people_read_them(text):
 
 
 @pytest.mark.parametrize('completion, answer, score', [
-    ('12 - 5 = 7', '7', 1), ('so 8,12 remain', '812', 0), ('10-12', '12', 1), ('12', '10-12', 1),
-    ('it is \u22125', '5', 0), ('That makes $1,234.50.', '1234.5', 1), ('50%', '50', 1),
-    ('34', 'First 30, then 4 more.\n#### 34', 1), ('1/4', '3/4', 0), ('0.75', '3/4', 1),
-    ('none', 'none', 0), ('', '', 0), ('9' * 9999, '9', 0),
+    ('34', 'First 30, then 4 more.\n#### 34', 1), ('0.75', '3/4', 1), ('none', 'none', 0),
+    ('9' * 9999, '9', 0), ('9' * 9999 + '/7', '9' * 9999 + '/7', 1),
     ('12345678901234567890', '12345678901234567891', 0)])
 def test_two_texts_have_the_same_number_if_they_end_with_it(completion, answer, score):
     assert same_number(completion, answer) == score
-
-
-@pytest.mark.parametrize('text', ['9' * 5000, '9' * 310 + '/7'])
-def test_numbers_may_have_any_length(text):
-    assert same_number(text, text) == 1 and same_number(text, text + '1') == 0
 
 
 # ---- words and numbers for people ----------------------------------------------------------------
@@ -250,23 +235,15 @@ def test_numbers_may_have_any_length(text):
 
 def test_a_group_shows_its_best_its_worst_and_how_often_each_came(capsys):
     r = act(tiny(), toy_prompts(k=30))
-    b = 3                                       # the prompt with the most blanks
-    cases = r.cases()[30 * b:]
-    completions = [case['completion'] for case in cases]
-    counts = [completions.count(text) for text in completions]
-    score = torch.tensor(90 * [0] + counts).view(4, 30)
-    shown = samples_of(r, {'reward': score[b], 'other': 0 * score[b]}, range(90, 120))
-    show_group('here', shown)
+    rows = range(90, 120)                       # of the prompt with the most blanks
+    completions = [r.cases()[n]['completion'] for n in rows]
+    counts = torch.tensor([completions.count(text) for text in completions])
+    show_group('here', samples_of(r, {'reward': counts, 'other': 0 * counts}, rows))
     _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    rows = sorted({(count, text) for count, text in zip(counts, completions)}, reverse=True)
-    assert len(rows) > 6
-    assert [(int(line[0]), line[-1]) for line in lines] == [
-        (count, repr(text)) for count, text in rows[:3] + rows[-3:]]
-    prompt = cases[0]['prompt']
-    assert shown == [{'prompt': prompt, 'columns': {}, 'completion': text,
-                      'scores': {'reward': count, 'other': 0},
-                      'pieces': pieces_of(r, 30 * b + n, text)}
-                     for n, (text, count) in enumerate(zip(completions, counts))]
+    expected = sorted({(completions.count(text), repr(text)) for text in completions}, reverse=True)
+    assert len(expected) > 6
+    shown = [(int(line[0]), line[-1]) for line in lines]
+    assert shown == expected[:3] + expected[-3:]
 
 
 @CAUSAL

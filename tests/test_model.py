@@ -9,8 +9,6 @@ from torch import nn
 import pretrain
 from dataset import Dataset
 from model import Network, get_lr, make_optimizers, optimizer_step
-from processes import write
-from pretrain import read_recipe
 from test_grpo import CAUSAL, TOK, close, knobs, share_of_a, tiny
 
 POSITIONS = pytest.mark.parametrize('positions', ['rotary', 'learned'])
@@ -141,16 +139,6 @@ def test_a_classifier_of_labels_sees_the_end_of_a_text_but_no_padding(monkeypatc
         torch.tensor([[1, 2, TOK.eos]]), torch.tensor([[3, TOK.eos]]))])
     expected = F.binary_cross_entropy_with_logits(scores, scores.new_tensor([1.0, 0.0]))
     close(pretrain.loss_of(judge, data, None, 'val', 2, 0), expected)
-
-
-def test_a_recipe_depends_on_training_texts_and_on_held_out_texts(monkeypatch):
-    """Other texts are another network."""
-    recipe = write('mine.py', 'n_layer = 1')
-    paths = set()
-    for texts in ((['ab'], ['b']), (['ba'], ['b']), (['ab'], ['a'])):
-        monkeypatch.setattr('pretrain.read_texts', lambda dataset: (*texts, None))
-        paths.add(read_recipe(recipe, {'dataset': 'mine.txt', 'blank_kind': 'random'})[0])
-    assert len(paths) == 3
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

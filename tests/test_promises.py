@@ -193,6 +193,10 @@ MISTAKES = {
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'the answer is not the prompt',
     '--num_generations=8': 'is group_size here', '--generator=Qwen/Qwen2.5-0.5B': 'hf download',
+    '--grup_size=3': 'group_size', 'config/grpo_smok.py': 'grpo_smoke.py',
+    '--rewards={"kl":"1"}': 'weight of kl', '--rewards={"kl":1e999}': 'weight of kl',
+    '--rewards={"tokens":1.0} twice.py': "'tokens'",            # a function has this name, too
+    '--rewards={"verify":1.0} --dataset=bare.jsonl': "'verify'",        # without answers
     '--max_new_tokens=3': 'for causal', '--batch_size=1000000': 'batch_size',
     '--temperature=1e-40': 'temperature', '--dataset=bad.jsonl': 'bad.jsonl, line 2',
     '--generator=out/generator_arithmetik.pt': "similar names: ['out/generator_arithmetic.pt'",
@@ -203,6 +207,8 @@ MISTAKES = {
 @pytest.mark.parametrize('flags', MISTAKES)
 def test_a_mistake_on_the_command_line_ends_with_a_sentence(flags):
     write('bad.jsonl', '{"prompt": "1+2=", "answer": "3"}\n{"answer": "b"}\n')
+    write('bare.jsonl', '\n'.join(f'{{"prompt": "{i}+1="}}' for i in range(99)))
+    write('twice.py', 'def tokens(texts): return []')
     text = fails(MISTAKES[flags], *command(*flags.split()))
     assert 'Traceback' not in text and 'step 0' not in text
 

@@ -14,10 +14,8 @@ import torch
 import train_grpo
 from run.checkers import is_answer
 from dataset import Dataset
-from judge import Scorer, check_rewards
 from processes import ROOT, refused, succeeds, write
 from run import advice
-from run.checks import check_knobs
 from run.command import configure, knobs_of, show_error
 from run.folder import FREE, RunFolder
 from run.machine import init_device
@@ -77,22 +75,16 @@ def test_the_value_of_a_flag_is_a_literal_or_text(flag):
 
 
 def test_functions_of_a_file_see_the_knobs_as_they_are_at_the_end_and_the_functions_of_the_script():
-    """Rewards, too. A helper of the file comes before one of the script."""
+    """A helper of the file comes before one of the script."""
     write('mine.py', """
-adv_norm = 'mine'
 def mine(reward, scores):
-    return reward * temperature + all_equal(reward)
+    return reward * temperature + all_equal(reward) + k3(logp=0, logp_ref=0)
 def all_equal(reward):
     return 100
-def warm(completions):
-    return [temperature + k3(logp=0, logp_ref=0) for _ in completions]
 """)
-    script = {'temperature': 1.0, 'adv_norm': 'std', 'CHOICES': {'adv_norm': ('std',)},
-              'RULES': {'adv_norm': train_grpo.group_advantages}, 'k3': lambda logp, logp_ref: 0.25,
-              'all_equal': None}
-    _, functions = configure(script, ['mine.py', '--temperature=0.5'])
-    assert functions['mine'](3.0, {}) == 101.5
-    assert functions['warm'](['a', 'b']) == [0.75, 0.75]
+    script = toy_rule() | {'temperature': 1.0, 'k3': lambda logp, logp_ref: 0.25, 'all_equal': None}
+    _, functions = configure(script, ['mine.py', '--adv_norm=mine', '--temperature=0.5'])
+    assert functions['mine'](3.0, {}) == 101.75
 
 
 def test_only_functions_that_a_file_defines_are_rewards_and_rules_of_a_run():
@@ -123,21 +115,12 @@ def test_a_rule_that_is_neither_ours_nor_a_function_of_a_file_is_refused(words, 
     assert config['adv_norm'] == 'medians'
 
 
-@pytest.mark.parametrize('line', [
-    "group_size=2.0", "group_size=True", "resume=1", "kl_beta='x'", "kl_beta=-0.1", "kl_beta=1e999",
-    "group_size=10**400", "group_size=" + '1' * 400])
+@pytest.mark.parametrize('line', ["group_size=2.0", "group_size=True", "kl_beta='x'",
+                                  "kl_beta=-0.1", "kl_beta=1e999"])
 def test_a_wrong_type_or_sign_is_refused_from_a_file_and_from_a_flag(line):
     name, _ = line.split('=')
     for word in (write('mine.py', line), f'--{line}'):
-        refused(f'{word:.80}: {name}', configure, toy_knobs(), [word])
-
-
-@pytest.mark.parametrize('word, nearest', [
-    ('--grup_size=3', 'group_size'), ('config/grpo_smok.py', 'grpo_smoke.py'),
-    ('--group_size', 'expected --name=value'), ('README.md', '--dataset=FILE')])
-def test_an_unknown_name_is_refused_and_a_better_word_suggested(word, nearest, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    refused(nearest, configure, toy_knobs(), [word])
+        refused(f'{word}: {name}', configure, toy_knobs(), [word])
 
 
 @pytest.mark.parametrize('script', ['train_grpo', 'pretrain', 'sample'])
@@ -204,12 +187,11 @@ def test_numbers_go_to_wandb_with_steps_of_ours(monkeypatch):
     wandb = unittest.mock.MagicMock()
     wandb.init.return_value = wandb
     monkeypatch.setitem(sys.modules, 'wandb', wandb)
-    config = CONFIG | {'wandb_project': 'theirs'}
-    open_folder('mine', config=config).log(3, {'a': 0.5})
-    wandb.init.assert_called_once_with(project='theirs', name='mine', config=config)
+    open_folder('mine', config=CONFIG | {'wandb_project': 'theirs'}).log(3, {'a': 0.5})
+    assert wandb.init.call_args.kwargs['project'] == 'theirs'
     wandb.define_metric.assert_called_once_with('*', step_metric='step')
-    (line,), more = wandb.log.call_args
-    assert line['step'] == 3 and line['a'] == 0.5 and not more
+    (line,), _ = wandb.log.call_args
+    assert line['step'] == 3 and line['a'] == 0.5
 
 
 def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
@@ -228,23 +210,6 @@ def test_products_are_bfloat16_and_casts_of_weights_are_not_kept():
     assert (change - 4.0).abs().max() < 0.1
 
 
-@pytest.mark.parametrize('knobs, words', [
-    ({'rewards': {'kl': '1'}}, 'rewards: '), ({'rewards': {'kl': math.nan}}, 'rewards: '),
-    ({'rewards': {'verify': 1.0}}, "'verify'"),         # these texts have no answers
-    ({'rewards': {'tokens': 1.0}}, "'tokens'"),         # a function has this name, too
-    ({'rewards': {'mien': 1.0}}, "similar names: ['mine'"),
-    ({'mini_batches': 2}, 'gradient_accumulation_steps: ')])
-def test_knobs_that_cannot_work_together_are_named(knobs, words):
-    functions = {'mine': len, 'tokens': len}
-    def check(knobs):
-        knobs = train_grpo.DEFAULTS | knobs
-        check_knobs(**knobs)
-        check_rewards(knobs['rewards'], None, functions)
-
-    refused(words, check, knobs)
-    check({'rewards': {'mine': 1.0}})
-
-
 def after(*evaluations, goal='verify', greedy=None, prompts=None):
     """Return the Progress of a run by the goal of each held-out prompt: at the start, and so on.
     greedy: of greedy decoding at the start. prompts: their texts; None: all differ."""
@@ -261,18 +226,14 @@ def after(*evaluations, goal='verify', greedy=None, prompts=None):
 ALL = [1.0, 1.0, 1.0, 1.0]
 HALF = [0.5, 0.5, 0.5, 0.5]
 NONE = [0.0, 0.0, 0.0, 0.0]
-SOME = [0.0, 0.5, 0.5, 1.0]
 LOST = [0.5, 0.0, 0.5, 0.5]     # by chance: the mean of the difference to HALF is one of its errors
 
 
 @pytest.mark.parametrize('start, greedy, now, words', [
-    (NONE, SOME, [0.5, 1.0, 1.0, 1.0], 'verify 0.875 is above the line to beat: +0.375 +- 0.250'),
-    (NONE, HALF, ALL, 'verify 1.000 is above the line to beat: +0.500 +- 0.000'),
     # the error is that of the difference to the line, not to the start
     (NONE, [0.0, 0.0, 0.0, 1.0], ALL, 'verify 1.000 is above the line to beat: +0.750 +- 0.500'),
     # samples can beat greedy decoding: then the start is the line to beat
     (HALF, NONE, HALF, 'verify 0.500 is not above the line to beat: +0.000 +- 0.000'),
-    (HALF, HALF, LOST, 'verify 0.375 is not above the line to beat: -0.125 +- 0.250'),
     (LOST, NONE, HALF, 'verify 0.500 is not above the line to beat: +0.125 +- 0.250'),
 ])
 def test_the_last_line_says_whether_a_run_worked(start, greedy, now, words, capsys):
@@ -285,28 +246,25 @@ def at_the_end(progress, capsys, entropies=(1.0, 0.5)):
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize('first, last, entropies, words', [
-    ({'verify': 0.191}, {'verify': 0.0}, (1.0, 0.5),
-     'exploited? The reward rose, and verify fell: 0.191 -> 0.000; read the samples'),
-    ({'verify': 0.191}, {'verify': 0.3}, (1.0, 0.5), 'reward 9.000 is above'),
-    ({'tokens': 9.0}, {'tokens': 4.0}, (1.0, 0.5), 'completions became shorter: 9.0 -> 4.0 tokens'),
-    ({'ended': 0.9}, {'ended': 0.1}, (1.0, 0.5), 'run into the limit: 10% ended'),
-    ({}, {'forged': 0.25}, (1.0, 0.5), '25.0% of the completions have characters that only the'),
+@pytest.mark.parametrize('first, last, words', [
+    ({'verify': 0.191}, {'verify': 0.0}, 'verify fell: 0.191 -> 0.000'),
+    ({'verify': 0.191}, {'verify': 0.3}, 'reward 9.000 is above'),
+    ({'tokens': 9.0}, {'tokens': 4.0}, 'shorter: 9.0 -> 4.0'),
+    ({'ended': 0.9}, {'ended': 0.1}, 'limit: 10%'),
+    ({}, {'forged': 0.25}, '25.0% of the completions'),
 ])
-def test_the_end_says_what_the_numbers_point_at(first, last, entropies, words, capsys):
+def test_the_end_says_what_the_numbers_point_at(first, last, words, capsys):
     progress = after(HALF, 4 * [9.0], goal='reward')
-    progress.means[0] |= {f'eval/{name}': value for name, value in first.items()}
-    progress.means[10] |= {f'eval/{name}': value for name, value in last.items()}
-    assert any(words in line for line in at_the_end(progress, capsys, entropies))
+    for step, numbers in ((0, first), (10, last)):
+        progress.means[step] |= {f'eval/{name}': value for name, value in numbers.items()}
+    assert any(words in line for line in at_the_end(progress, capsys))
 
 
-@pytest.mark.parametrize('entropies, words', [
-    ((1.0, 1.5), 'the entropy rose, 1.00 -> 1.50: a smaller entropy_coef'),
-    ((1.0, 0.01), 'the entropy fell to 0.010, and the score stands still: a larger entropy_coef')])
+@pytest.mark.parametrize('entropies, words', [((1.0, 1.5), 'rose, 1.00 -> 1.50'),
+                                              ((1.0, 0.01), 'fell to 0.010')])
 def test_an_entropy_that_rises_or_is_gone_is_named_if_the_score_stands_still(
         entropies, words, capsys):
-    stuck = after(HALF, HALF, HALF, HALF)
-    assert words in at_the_end(stuck, capsys, entropies)[-2]
+    assert words in at_the_end(after(HALF, HALF, HALF, HALF), capsys, entropies)[-2]
     assert len(at_the_end(after(NONE, HALF, HALF, ALL), capsys, entropies)) == 1
 
 
@@ -322,10 +280,8 @@ def test_advice_names_no_reward_and_no_bonus_that_the_run_does_not_have(capsys):
 
 
 @pytest.mark.parametrize('start, trained, dead, blank_kind, words', [
-    (0.0, 0.0, 0.95, 'answer', ['teach nothing']),
     (0.2, 0.5, 0.0, 'answer', ['memorised: 50% of the samples']),
     (0.2, 0.5, 0.0, 'marked', []),              # training prompts of another kind say nothing
-    (0.2, 0.4, 0.9, 'answer', []),
     (1.0, 1.0, 1.0, 'answer', ['teach nothing', 'little is left']),
 ])
 def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_kind, words, capsys):
@@ -343,20 +299,18 @@ def run_of(blank_kind='answer', limit=0, weight=1.0, bonus=0.02, **args):
                                  scorer=types.SimpleNamespace(verify=is_answer))
 
 
-@pytest.mark.parametrize('words, reward, numbers, knobs', [
-    ('all rewards are None', math.nan * torch.ones(2, 2), {}, {}),
-    ('all rewards are 1.000: a constant', torch.ones(2, 2), {}, {}),
-    ('hardly a completion ended within max_new_tokens = 3', torch.eye(2), {'mean_ended': 0.05},
-     {'limit': 3}),
-    ('or another model', torch.eye(2), {'mean_ended': 1}, {'folder': 'x'}),
-    ('pretrain more', torch.eye(2), {'mean_ended': 1}, {}),
+@pytest.mark.parametrize('words, reward, ended, knobs', [
+    ('all rewards are None', math.nan * torch.ones(2, 2), 1.0, {}),
+    ('all rewards are 1.000', torch.ones(2, 2), 1.0, {}),
+    ('max_new_tokens = 3', torch.eye(2), 0.05, {'limit': 3}),
+    ('another model', torch.eye(2), 1.0, {'folder': 'x'}),
+    ('pretrain more', torch.eye(2), 1.0, {}),
 ])
-def test_equal_rewards_are_explained_by_their_cause(words, reward, numbers, knobs, capsys):
-    """Pretraining is named only where it would help."""
-    numbers = {'dead_groups': 1.0, 'mean_reward': 0, **numbers}
-    advice.of_first_step(numbers, {'reward': reward}, run_of(**knobs), after([0.5] * 4))
+def test_equal_rewards_are_explained_by_their_cause(words, reward, ended, knobs, capsys):
+    numbers = {'dead_groups': 1.0, 'mean_reward': 0, 'mean_ended': ended}
+    advice.of_first_step(numbers, {'reward': reward}, run_of(**knobs), after(HALF))
     [line] = capsys.readouterr().out.splitlines()
-    assert words in line and ('pretrain' in line) == (words == 'pretrain more')
+    assert words in line
 
 
 def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():
@@ -373,34 +327,8 @@ def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors(
 
 def test_prompts_without_a_value_in_one_of_two_evaluations_are_left_out():
     """None of their completions has a reward."""
-    then, now = [0.0, math.nan, 0.3, 0.9, 0.1], [0.2, 0.5, 0.4, 1.0, math.nan]
-    progress = after(then, now)
-    above, known = [after(*values).above() for values in (
-        (then, now), ([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]))]
-    assert above == pytest.approx(known | {'line to beat': 1.3 / 4})
+    progress = after([0.0, math.nan, 0.3, 0.9, 0.1], [0.2, 0.5, 0.4, 1.0, math.nan])
+    known = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above()
+    assert progress.above() == pytest.approx(known | {'line to beat': 1.3 / 4})
     assert progress.numbers({})[0] == ('verify', pytest.approx(2.1 / 4))
-    assert dict(progress.numbers({}))['line to beat'] == pytest.approx(1.3 / 4)
     refused('None is no value', after([math.nan] * 3, [0.5] * 3, greedy=[0.5] * 3).above)
-
-
-def test_held_out_prompts_are_equal_if_their_columns_are_too(monkeypatch):
-    """Each secret is a prompt of its own. The line of its file is no column of the user's."""
-    monkeypatch.setattr(train_grpo, 'rewards', {'tokens': 1.0})
-    records = [{'prompt': 'ab', 'answer': 'b', 'secret': secret, 'line': f'line {i}'}
-               for i, secret in enumerate('aabac')]
-    data = Dataset(records, records, TOK, True, 6, blank_kind='answer')
-    run = types.SimpleNamespace(data=data, scorer=Scorer(), goal='reward')
-    *_, known, _ = train_grpo.evaluate(tiny(causal=True), run)
-    rows = train_grpo.held_out_prompts(data).row
-    secrets = [data.examples[row]['secret'] for row in rows]
-    assert [[a == b for a in known] for b in known] == [[a == b for a in secrets] for b in secrets]
-    assert len(set(known)) == 3
-
-
-def test_the_console_shows_the_last_evaluation_the_start_and_the_line_to_beat():
-    numbers = after(NONE, HALF, SOME, greedy=HALF).numbers({'judge': 1.0})
-    assert numbers == [('verify', 0.5), ('greedy', 0.0), ('start', 0.0), ('line to beat', 0.5),
-                       ('above it', 0.0), ('standard error', pytest.approx((1 / 24) ** 0.5))]
-    # a sum hides its parts
-    numbers = after(NONE, HALF, goal='reward').numbers({'judge': 1.0})
-    assert numbers[0] == ('reward', 0.5) and numbers[-1] == ('judge', -1)

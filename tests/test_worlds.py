@@ -16,7 +16,7 @@ from rollout import Prompts, choose, token_stats
 from run.folder import load_checkpoint
 from run.samples import samples_of, show_group
 from test_grpo import close, gradient, knobs, randn, tiny, toy_data       # noqa: F401, knobs is a fixture
-from train_grpo import act, collect, grpo_loss
+from train_grpo import act, grpo_loss
 
 TOK = Tokenizer('char', 'ab')       # ids 1 and 2; 0 ends a text
 
@@ -85,7 +85,9 @@ def test_a_rollout_in_a_world_equals_a_slow_loop_and_its_log_probs_a_full_pass(f
         for values in (logp, r.logp_sampled):
             close(values[n, sampled], torch.stack(expected))
             assert values[n].count_nonzero() <= len(sampled)
-    assert r.lengths.equal(r.is_sampled.sum(1))
+    # a turn begins where a sampled token follows one that was given
+    starts = r.is_sampled[:, 1:] & ~r.is_sampled[:, :-1]
+    assert Scorer().score(['turns'], r)['turns'].flatten().equal(starts.sum(1).float())
     given = prompts.blank.repeat_interleave(12, 0) & ~r.is_sampled & (r.sequences < 3)
     assert given.sum() > 40 and len(set(given.sum(1).tolist())) > 3
 
@@ -151,38 +153,6 @@ def middle(logp, id):
     return float(p[:id].sum() + p[id] / 2)
 
 
-def test_a_reply_changes_nothing_but_what_follows_it(knobs):
-    """Common random numbers: another world, or none, has the same tokens up to its first word."""
-    policy = tiny(True, V=3, T=8)
-    uniforms = torch.rand(2, 40, 8).double()
-    with_world, without = [act(policy, world(reply, ['b', 'ab'], 40, 8, uniforms))
-                           for reply in (echo, None)]
-    spoken = 0
-    for n, ids in enumerate(with_world.sequences.tolist()):
-        other = without.sequences[n].tolist()
-        given = (~with_world.is_sampled[n]).nonzero()[1:, 0].tolist()
-        first = given[0] if given else 8
-        assert ids[:first] == other[:first]
-        spoken += ids != other
-    assert spoken > 20
-
-
-def test_micro_steps_of_a_world_give_the_same_completions(knobs):
-    knobs(rewards={'verify': 1.0}, batch_size=4)
-    policy = tiny(True, V=3, T=8)
-    prompts = world(echo, ['b', 'ab', 'a', 'bb'], 6, 8)
-    scorer = Scorer(verify=lambda text, secret: float(text.count(secret)))
-    (_, whole), = collect(policy, scorer, prompts)[0]
-    knobs(batch_size=1)
-    parts, scores, _ = collect(policy, scorer, prompts)
-    assert torch.cat([r.sequences for _, r in parts]).equal(whole.sequences)
-    assert torch.cat([r.pass_of for _, r in parts]).equal(whole.pass_of)
-    # a turn begins where a sampled token follows one that was given
-    starts = whole.is_sampled[:, 1:] & ~whole.is_sampled[:, :-1]
-    assert scores['turns'].flatten().equal(starts.sum(1).double())
-    assert scores['tokens'].flatten().equal(whole.lengths.double())
-
-
 def test_a_checker_can_tell_what_the_policy_wrote_from_what_the_world_said():
     r = act(tiny(True, V=3, T=8), world(echo, ['b', 'ab'], 20, 8))
     for case, ids, is_sampled in zip(r.cases(), r.sequences, r.is_sampled):
@@ -194,15 +164,12 @@ def test_a_checker_can_tell_what_the_policy_wrote_from_what_the_world_said():
 def test_on_the_console_dots_stand_below_what_the_policy_wrote(capsys):
     r = act(tiny(True, V=3, T=8), world(echo, ['b'], 6, 8))
     show_group('here', samples_of(r, {'reward': torch.arange(6.0)}))
-    _, *lines = capsys.readouterr().out.splitlines()
-    start = lines[0].index("'") + 1
-    for case, own in zip(reversed(r.cases()), r.is_sampled.flip(0)[:, 1:].tolist()):
-        text = case['completion']
-        assert lines.pop(0)[start:-1] == text
-        dots = ''.join('.' if is_own else ' ' for is_own in own[:len(text)])
+    text = capsys.readouterr().out
+    for case, own in zip(r.cases(), r.is_sampled[:, 1:].tolist()):
+        dots = ''.join(' .'[is_own] for is_own in own[:len(case['completion'])])
         if '. ' in dots:                        # the world has said something
-            assert lines.pop(0)[start:] == dots.rstrip()
-    assert not lines
+            below = text.partition(f"{case['completion']!r}\n")[2].split('\n')[0]
+            assert below.strip() == dots.strip()
 
 
 # ---- errors --------------------------------------------------------------------------------------
