@@ -56,8 +56,8 @@ def of_first_step(numbers, scores, run, progress, right=0):
         print0("little is left to learn: the line to beat is above 95 %")
     if 'mean_turns' in numbers and start.get('eval/verify', 1) < right - 0.2:
         print0(f"the texts win {right:.0%} of their games, the generator "
-               f"{start['eval/verify']:.0%}: it has not understood the world; pretrain longer, or on "
-               "more careful games")
+               f"{start['eval/verify']:.0%}: it has not understood the world; pretrain longer, or "
+               "on more careful games")
     say_forged(numbers.get('mean_forged', 0), run)
 
 

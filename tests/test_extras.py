@@ -15,7 +15,7 @@ import pytest
 
 from extras import tasks
 from dataset import read_texts
-from processes import KINDS, ROOT, TOY, fails, make_for_run, succeeds, train, write
+from processes import KINDS, ROOT, TOY, fails, make_for_run, run, succeeds, train, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():
@@ -217,16 +217,16 @@ def test_the_check_of_a_world_finds_games_that_are_won_by_the_worlds_own_words(
     assert ('FORGED' in text) == is_forged
     assert "the policy writes '0123456789', only the world '!='" in text
     won = sum(game['answer'].endswith('=') for game in read_texts(path)[0])
-    assert f'verify() passes {won} of 1000 texts to learn from with their own answer' in text
+    assert f'verify, mean: {won / 1000:.3g} for their own answers' in text or won
     assert 'it says the same twice' in text
 
 
 @pytest.mark.parametrize('line, words', [
-    ('completion == answer', 'returns None for all texts to learn from: has it a `return`?'),
-    ('return "yes"', "returns 'yes': expected a finite number"),
-    ('return completion == answer', 'passes 90 of 90 texts to learn from')])
+    ('completion == answer', 'verify returns None for all: has it a `return`?'),
+    ('return "yes"', "reward 'verify' of '"),
+    ('return completion == answer', 'verify, mean: 1 for their own answers')])
 def test_the_check_of_a_task_names_what_its_checker_returns(line, words):
     path = write('pairs.py', "def texts():\n    pairs = [(f'{i}=', f'{i}') for i in range(99)]\n"
                  "    return pairs[:90], pairs[90:]\n"
                  f"def verify(completion, answer):\n    {line}\n")
-    assert words in succeeds('extras/check.py', path)
+    assert words in run('extras/check.py', path)[1]

@@ -334,6 +334,31 @@ def test_the_console_shows_numbers_of_the_log_and_the_manual_explains_each():
             assert logged is None or f'{logged:.3f}' == number
 
 
+def test_a_run_goes_on_and_is_shown_with_its_own_texts_and_world_or_not_at_all():
+    game = ("def texts():\n    return [('1+1=', '2')] * 5, [('1+2=', '3'), ('1+3=', '4')] * 5\n"
+            "def verify(completion): return 1.0\n")
+    words = ['--dataset=game.py', f'--generator={EQUATIONS}', '--rewards={"tokens": 1.0}',
+             '--max_iters=1', '--max_new_tokens=6']
+    world = "def reply(completion): return '1', len(completion) > 1\n"
+    write('game.py', game + world)
+    train(*words)
+    assert read_log('run')[0]['eval/ended'] == 1        # by the world
+    fails('expected the words of its run', 'sample.py', 'run')
+    write('game.py', game)
+    fails('keeps its files', *command(*words, '--resume=True'))
+    fails('was edited since this run', 'sample.py', 'run', *words)
+
+
+def test_the_log_of_a_step_is_the_same_for_any_cut_where_dead_groups_are_left_out():
+    reward = "rewards = {'has_1': 1.0}\ndef has_1(texts): return ['11' in text for text in texts]"
+    words = [write('has_1.py', reward), '--kl_beta=0', '--entropy_coef=0', '--max_iters=1',
+             '--dtype=float64']
+    for n in (1, 4):
+        train(*words, f'--batch_size={8 // n}', f'--gradient_accumulation_steps={n}', out=f'run{n}')
+    one, four = [read_log(folder)[1] for folder in ('run1', 'run4')]
+    assert 0 < one['dead_groups'] < 1 and one == pytest.approx(four, rel=1e-9, abs=1e-12)
+
+
 # 10. A token is scored by the distribution that sampled it; the gradient is that of the expected
 #     reward. KL and entropy are exact in the states that were visited.
 
