@@ -31,7 +31,7 @@ import train_grpo as grpo
 from extras.page import points_of
 from judge import BUILT_IN
 from run.command import configure, values_in
-from run.folder import checksums
+from run.folder import begin, checksums
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 seeds = '1,2,3'             # two or more: three for a first look, five for a claim
@@ -138,6 +138,7 @@ def report(groups, path):
 
 
 if __name__ == "__main__":
+    begin()
     words = sys.argv[1:]
     ours = [word for word in words if word.startswith(('--seeds=', '--goal=', '-h', '--help'))]
     configure(globals(), ours)
