@@ -238,6 +238,14 @@ def test_a_reward_that_fails_at_the_start_is_named_and_leaves_no_run(wrong, word
     assert not os.path.exists('run-1')          # nothing was worth to be moved aside
 
 
+def test_a_policy_that_repeats_a_digit_and_a_file_that_imports_end_no_run():
+    write('mine.py', "from random import random\nfrom extras.numbers import same_number\n"
+          "join = ''.join\nrewards = {'long': 1.0}\ndef long(completions):\n"
+          "    return [same_number('9' * 4300 + text, '1') for text in completions]")
+    text = train('mine.py', '--max_iters=1')
+    assert 'long() of mine.py' in text and 'random()' not in text
+
+
 # 6. Numbers that are not finite end the run, and no checkpoint is overwritten.
 
 
@@ -357,6 +365,15 @@ def test_the_log_of_a_step_is_the_same_for_any_cut_where_dead_groups_are_left_ou
         train(*words, f'--batch_size={8 // n}', f'--gradient_accumulation_steps={n}', out=f'run{n}')
     one, four = [read_log(folder)[1] for folder in ('run1', 'run4')]
     assert 0 < one['dead_groups'] < 1 and one == pytest.approx(four, rel=1e-9, abs=1e-12)
+
+
+def test_a_page_keeps_few_groups_of_a_long_run_and_says_what_is_missing():
+    from extras.page import thin
+    assert thin([*range(1000)], 4) == [0, 333, 666, 999] and thin([7], 3) == [7]
+    os.makedirs('empty')
+    fails("'emty'; similar names: ['empty'", 'extras/page.py', 'emty')
+    write('empty/log.jsonl', '')
+    fails('empty/log.jsonl has no evaluation yet', 'extras/page.py', 'empty')
 
 
 # 10. A token is scored by the distribution that sampled it; the gradient is that of the expected
