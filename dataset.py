@@ -131,8 +131,12 @@ def read_texts(dataset):
         verify, reply = map(module.get, ('verify', 'reply'))
         for function in filter(None, (verify, reply)):
             by_name(function)                   # or it is refused
-        with reading(f'what texts() of {path} returns'):    # expected: two lists
-            train, held_out = [[*map(as_record, texts + [])] for texts in module['texts']()]
+        with reading(f'what texts() of {path} returns'):
+            train, held_out = module['texts']()
+            assert type(train) is type(held_out) is list, (
+                f"what texts() of {path} returns is no two lists, but {train!r:.60}, ...")
+            train = list(map(as_record, train))
+            held_out = list(map(as_record, held_out))
             kinds = {*map(type, train + held_out)}
             assert len(kinds) < 2, f"texts() of {path} mixes {kinds}"
         same = repr             # a game can have few tasks: all are in both lists

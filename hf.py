@@ -155,12 +155,12 @@ class Pretrained(Network):
         # them, there alone.
         ids = torch.linspace(5, self.tok.vocab_size - 1, 9).long()
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
-        alone = F.pad(ids[None], (int(self.has_bos), 0), value=self.bos_id)
+        with_bos = F.pad(ids[None], (int(self.has_bos), 0), value=self.bos_id)
         # in float32 also where a run has bfloat16, because a cap may change less than that rounds
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision('highest')
         with torch.autocast('cpu', enabled=False):
-            theirs = self.network(self.folder_ids[alone]).logits[0, :, :self.tok.vocab_size]
+            theirs = self.network(self.folder_ids[with_bos]).logits[0, :, :self.tok.vocab_size]
             # The output layer has V columns and is the most expensive one. transformers would make
             # logits at every position, and few of them are needed. So what its network calls logits
             # are features from here on, and logits() below calls the layer.

@@ -149,21 +149,17 @@ class Scorer:
         if name in BUILT_IN:
             return BUILT_IN[name](self, r).tolist()
         if name == 'verify':
-            return self.verify_all(cases())
+            return map(by_name(self.verify), cases())      # one completion at a time
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
-        is_list = isinstance(values, Iterable) and not isinstance(values, (Mapping, Set))
-        assert is_list, f"expected a list of numbers, not {values!r:.80}; has it a `return`?"
+        assert isinstance(values, Iterable) and not isinstance(values, (Mapping, Set)), (
+            f"expected a list of numbers, not {values!r:.80}; has it a `return`?")
         # a tensor, or an array of numpy
         values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
             f"expected {len(cases())} numbers, one for each completion, not {len(values)}")
         return values
-
-    def verify_all(self, cases):
-        """Return what verify() says of each case: it is asked about one completion at a time."""
-        return map(by_name(self.verify), cases)
 
     def goal(self, rewards):
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted

@@ -95,8 +95,7 @@ class Rollout:
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # of the policy before the first update of a step
-    x_ref: Tensor | None = None         # (S * T, C) features of a reference in all states
-    ref_id: int = 0                     # id() of this reference
+    x_ref: tuple | None = None          # a reference, and its features (S * T, C) in all states
 
     @functools.cached_property
     def is_sampled(self):
@@ -221,7 +220,6 @@ class Draft:
         assert not model.is_classifier, "a classifier cannot generate"
         self.model = model
         self.prompts = prompts
-        self.temperature = temperature
         self.settings = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p,
                          'greedy': greedy}
         # What is to come is a blank; from left to right it is padding, and stays padding after the
@@ -257,7 +255,7 @@ class Draft:
             kept, places = map(torch.cat, zip(*self.kept))
             more['kept'] = kept[places.argsort()]
         return Rollout(self.prompts, self.sequences, self.pass_of, self.logp_sampled, states,
-                       state_of, self.temperature, **more)
+                       state_of, self.settings['temperature'], **more)
 
 
 # ---- likelihoods: what networks say of sampled tokens --------------------------------------------
@@ -323,10 +321,12 @@ def stats_in(states, seen_in, r, policy, reference=None):
     says in which of them each token is. The features of a reference never change, so they are kept
     in r.x_ref."""
     x = policy(states, r.start).flatten(0, 1)                               # (S * T, C)
-    if reference and (r.x_ref is None or r.ref_id != id(reference)):
-        r.ref_id = id(reference)
-        with torch.no_grad():
-            r.x_ref = reference(states, r.start).flatten(0, 1)
+    x_ref = None
+    if reference:
+        if r.x_ref is None or r.x_ref[0] is not reference:
+            with torch.no_grad():
+                r.x_ref = reference, reference(states, r.start).flatten(0, 1)
+        x_ref = r.x_ref[1]
 
     def part(place, ids, kept):
         # Tokens at one place of one state share a row of logits. (A row for each token would make
@@ -334,7 +334,7 @@ def stats_in(states, seen_in, r, policy, reference=None):
         # function 30 times as slow.)
         place, row = place.unique(return_inverse=True)                      # (U,), (M,)
         logits = policy.logits(x.index_select(0, place))                    # (U, V)
-        logits_ref = reference.logits(r.x_ref.index_select(0, place)) if reference else None
+        logits_ref = reference.logits(x_ref.index_select(0, place)) if reference else None
         return stats_of(logits, row, ids, logits_ref, kept, r.temperature)
 
     n, t = r.is_sampled.nonzero(as_tuple=True)                              # (M,) each
@@ -343,14 +343,14 @@ def stats_in(states, seen_in, r, policy, reference=None):
     values = torch.stack([*values], 1)                                      # (M, 6)
     stats = values.new_zeros(*r.sequences.shape, 6).index_put((n, t), values)       # (N, T, 6)
     if r.n_decisions > 0:                       # of a learned order; they are in x, too
-        stats = stats + decision_stats(r, policy, x, reference)
+        stats = stats + decision_stats(r, policy, x, reference, x_ref)
     return TokenStats(*stats.unbind(2))
 
 
-def decision_stats(r, policy, x, reference=None):
+def decision_stats(r, policy, x, reference=None, x_ref=None):
     """Return the numbers of TokenStats (N, T, 6) of the decisions of a learned order: of each blank
-    the sum over the passes in which it was open. x (S * T, C): features of the policy in
-    the states that sampled."""
+    the sum over the passes in which it was open. x, x_ref (S * T, C): features of the policy and of
+    the reference in the states that sampled."""
     passes = torch.arange(len(r.state_of), device=x.device)[:, None, None]      # (I, 1, 1)
     is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
     i, n, t = is_open.nonzero(as_tuple=True)                                # (D,) each
@@ -361,7 +361,7 @@ def decision_stats(r, policy, x, reference=None):
         score = model.order_scores(x[place])
         return torch.stack((torch.zeros_like(score), score), 1)
 
-    logits_ref = logits(reference, r.x_ref) if reference else None
+    logits_ref = logits(reference, x_ref) if reference else None
     row = torch.arange(len(n), device=x.device)
     values = torch.stack(stats_of(logits(policy, x), row, is_now, logits_ref), 1)   # (D, 6)
     stats = values.new_zeros(*r.sequences.shape, 6)

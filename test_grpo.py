@@ -281,8 +281,8 @@ def test_a_missing_reward_is_left_out_of_mean_and_std_and_does_not_learn(rule, k
     means = train_grpo.means_of(scores, 'mean_')
     mean = torch.tensor([sum(group) / len(group) for group in groups if group]).mean()
     close(means, {'mean_mine': mean / 2, 'mean_reward': mean})
-    for row, group, found in zip(SOME_MISSING, groups, advantages):
-        for x, A in zip(row, found):
+    for row, group, values in zip(SOME_MISSING, groups, advantages):
+        for x, A in zip(row, values):
             expected = 0
             if x is not None and max(group) > min(group):
                 values = torch.tensor(group)
@@ -505,15 +505,15 @@ def test_a_step_equals_slow_loops_over_prompts_completions_and_tokens(name, knob
     policy = tiny(causal)
     reference = tiny(causal, seed=3).requires_grad_(False)
     by_hand = copy.deepcopy(policy)
-    asked = []                                  # how often the reference is
-    reference.register_forward_hook(lambda *_: asked.append(1))
+    calls = []                                  # how often the reference is
+    reference.register_forward_hook(lambda *_: calls.append(1))
     sgd, sgd_by_hand = [torch.optim.SGD(model.parameters(), 0.1) for model in (policy, by_hand)]
     prompts = toy_prompts(causal, seed=8 if dead and not causal else 1)
     micro_steps, scores, advantages = collect(policy, toy_scorer(reference), prompts)
     metrics = learn(policy, Scorer(reference=reference), [sgd], micro_steps, advantages, 0.1, beta,
                     train_grpo.entropy_coef)
     assert all_equal(scores['reward']).any() or not dead
-    assert dead or len(asked) == train_grpo.gradient_accumulation_steps
+    assert dead or len(calls) == train_grpo.gradient_accumulation_steps
     if name == 'dead groups':                   # not dead is one with a completion at the mean
         assert ((advantages == 0) & advantages.any(1, keepdim=True)).any()
 
@@ -618,7 +618,7 @@ def test_a_rollout_equals_a_slow_loop_over_one_blank_at_a_time(name, knobs):
             close(token_stats(r, policy).logp, expected)
         close(r.logp_sampled, expected)
     assert causal or all(r.pass_of[place] == c.i for place, c in slow.items())
-    states, state_of = r.states, r.state_of        # state_of (I, N); the first one has all if causal
+    states, state_of = r.states, r.state_of     # (S, T), (I, N); if causal the first row has all
     for n, t in places:
         stop = t if causal else 6               # a causal network sees what is to the left
         state = states[state_of[0 if causal else r.pass_of[n, t], n], :stop]
@@ -636,7 +636,8 @@ def test_distinct_rows_equal_a_slow_loop():
         if used is None:
             used = is_used | True
         expected = set(map(tuple, x[used].tolist()))
-        assert len(rows) == len(expected) + (not used.all()) and set(map(tuple, rows.tolist())) == expected
+        assert len(rows) == len(expected) + (not used.all())
+        assert set(map(tuple, rows.tolist())) == expected
         assert rows[number[used]].equal(x[used])
 
 

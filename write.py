@@ -52,8 +52,8 @@ def write(model, prompts, greedy=False, **sampling):
         first, new_state_of = distinct(key, goes_on)
         if data.reply:
             is_asked = is_now & goes_on
-            said = replies(prompts, sequences, first, is_asked, column + 1)     # (S, L)
-            said = said[new_state_of]                                           # (N, L)
+            of_states = replies(prompts, sequences, first, is_asked, column + 1)    # (S, L)
+            said = of_states[new_state_of]                                      # (N, L)
             # What it says is given, not sampled, like a prompt that goes on.
             is_said = is_open[:, rest] & (said >= 0)
             sequences[:, rest] = torch.where(is_said, said, sequences[:, rest])
@@ -81,8 +81,8 @@ def replies(prompts, sequences, first, is_asked, column):
     room = sequences.size(1) - column
     rows = [[-1] * room] * len(first)
     states = is_asked[first].nonzero()[:, 0]
-    asked = first[states]
-    cases = data.cases(prompts, sequences[asked], asked.tolist())
+    numbers = first[states]
+    cases = data.cases(prompts, sequences[numbers], numbers.tolist())
     encode = functools.partial(data.tok.encode, goes_on=True)
     for s, case in zip(states.tolist(), cases):
         ids, done = said_by(data.reply, case, encode)

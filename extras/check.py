@@ -70,8 +70,10 @@ def expect(values, *shapes):
 
 def draw_prompts(f, data, *more):
     prompts = f(data, *more)
-    found = (len(prompts), prompts.k) if type(prompts) is Prompts else prompts
-    assert found == (6, 4), f"expected Prompts, here 6 for 4 completions each, found {found}"
+    size = None
+    if type(prompts) is Prompts:
+        size = len(prompts), prompts.k
+    assert size == (6, 4), f"expected Prompts, here 6 for 4 completions each, not {size or prompts}"
     assert f(data, *more).tokens.equal(prompts.tokens), "it returns others when it is asked again"
     return prompts
 
@@ -168,8 +170,8 @@ def check(*words):
     if names and not any(names.values()):
         _, others = toy_run(*words, TOY | {'batch_size': 6, 'gradient_accumulation_steps': 1})
         if not torch.allclose(weights, others):
-            names['micro-steps'] = ("a step in two parts is another one than the same step at once, "
-                                    "so ranks would change it, too")
+            names['micro-steps'] = ("a step in two parts is not the same as this step at once: "
+                                    "ranks would change it, too")
     return names
 
 

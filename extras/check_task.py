@@ -3,6 +3,7 @@ extras/check.py calls it. All is asked as if tokens were characters, written fro
 
 Whatever completes a text is a game, a list of (character, whether the policy wrote it). Without a
 world all is the policy's."""
+import itertools
 import os
 import random
 from pathlib import Path
@@ -29,37 +30,60 @@ def check_task(words):
     """Yield lines about the task, the world and the rewards in words of a command line, each as
     (whether it is well, a sentence); None: only to read. Without any of these there are none."""
     tasks = [word for word in words if is_task(word)]
-    config, functions = configure(dict(vars(grpo)), [word for word in words if word not in tasks])
+    others = [word for word in words if word not in tasks]
+    config, functions = configure(dict(vars(grpo)), others)
     names = [name for name in config['rewards'] if name in functions]
     if not tasks and not names and 'reply' not in functions:
         return
-    dataset = [config['dataset'], *tasks][-1]
+    dataset = config['dataset']
+    if tasks:
+        dataset = tasks[-1]
     train, held_out, verify, reply = read_texts(dataset)
     yield None, f"{dataset}: {len(train)} texts to learn from, {len(held_out)} held out"
+    reply = functions.get('reply', reply)
     verify = verifier_of(dataset, train + held_out, verify)
-    names = ['verify'] * bool(verify) + names
+    if verify:
+        names.insert(0, 'verify')
     assert names, "there is neither verify(), nor an answer, nor a reward: what is right?"
     scorer = Scorer(None, verify, functions)
-    reply = functions.get('reply', reply)
     rng = random.Random(0)
-    texts = [text for part in (train, held_out) for text in rng.sample(part, min(N, len(part)))]
-    texts = [{'prompt': '', 'answer': text} if type(text) is str else text for text in texts]
-    own = [replay(reply, text | {'completion': text['answer'] or ''}) for text in texts]
-    short = [game[:rng.randrange(max(1, len(game)))] for game in own]
-    cases = {
-        'their own answers': [case_of(text, game) for text, game in zip(texts, own)],
-        'nothing': [case_of(text, []) for text in texts],
-        'answers cut short': [case_of(text, game, False) for text, game in zip(texts, short)],
-    }
+    texts = some_of(train, rng) + some_of(held_out, rng)
+    games = [replay(reply, text | {'completion': text['answer'] or ''}) for text in texts]
+    cases = cases_of_texts(texts, games, rng)
     if reply:
-        yield from check_world(reply, scorer, names[0], texts, own, cases, rng)
+        yield from check_world(reply, scorer, names[0], texts, games, cases, rng)
     for name in names:
-        means = {kind: score(scorer, name, some).nanmean() for kind, some in cases.items()}
-        assert not all(map(torch.isnan, means.values())), (
-            f"{name} returns None for all: has it a `return`?")
-        is_nothing_right = name == 'verify' and means['nothing'] > 0
-        shown = ', '.join(f'{mean:.3g} for {kind}' for kind, mean in means.items())
-        yield not is_nothing_right, f"{name}, mean: {shown}"
+        yield means_of(name, scorer, cases)
+
+
+def some_of(texts, rng):
+    """Return N texts, or all of them, as records."""
+    texts = rng.sample(texts, min(N, len(texts)))
+    if type(texts[0]) is str:
+        texts = [{'prompt': '', 'answer': text} for text in texts]
+    return texts
+
+
+def cases_of_texts(texts, games, rng):
+    """Return {kind: cases} of texts that are completed by their own games, by nothing, and by a
+    part of these games."""
+    whole, nothing, short = [], [], []
+    for text, game in zip(texts, games):
+        whole.append(case_of(text, game))
+        nothing.append(case_of(text, []))
+        n = rng.randrange(max(1, len(game)))
+        short.append(case_of(text, game[:n], ended=False))
+    return {'their own answers': whole, 'nothing': nothing, 'answers cut short': short}
+
+
+def means_of(name, scorer, cases):
+    """Return the line about a reward: its means over cases {kind: cases}."""
+    means = {kind: score(scorer, name, values).nanmean() for kind, values in cases.items()}
+    assert not all(map(torch.isnan, means.values())), (
+        f"{name} returns None for all: has it a `return`?")
+    shown = ', '.join(f'{mean:.3g} for {kind}' for kind, mean in means.items())
+    is_nothing_right = name == 'verify' and means['nothing'] > 0
+    return not is_nothing_right, f"{name}, mean: {shown}"
 
 
 def case_of(text, game, ended=True):
@@ -81,11 +105,12 @@ def score(scorer, name, cases):
 # ---- a world -------------------------------------------------------------------------------------
 
 
-def check_world(reply, scorer, name, texts, own, cases, rng):
+def check_world(reply, scorer, name, texts, games, cases, rng):
     """Yield lines about a world: who writes what, random play, nonsense, chance, forging; and add
-    the cases of these games. name: verify, or a reward; 1 is a game that is won."""
-    room = 1 + max(map(len, own))               # the end is a token, too
-    asked = []                                  # (a case, what the world said, whether it ended)
+    the cases of these games. games: those of the texts. name: verify, or a reward; 1 is a game that
+    is won."""
+    room = 1 + max(map(len, games))             # the end is a token, too
+    replies = []                                # (a case, what the world said, whether it ended)
 
     def play(text, start, words):
         """Return a game that goes on from a start, in a row with room for so many characters. The
@@ -98,7 +123,7 @@ def check_world(reply, scorer, name, texts, own, cases, rng):
                     return game
                 case = case_of(text, game)
                 said, is_over = said_by(reply, case, str)
-                asked.append((case, said, is_over))
+                replies.append((case, said, is_over))
                 game += [(char, False) for char in said]
                 if is_over or len(game) >= room:
                     return game[:room]
@@ -106,39 +131,53 @@ def check_world(reply, scorer, name, texts, own, cases, rng):
 
     def play_all(kind, starts, words):
         """Go on from starts [(text, game)], and add the cases. Return the games, and who won."""
-        games = [play(text, start, sorted(words)) for text, start in starts]
-        cases[kind] = [case_of(text, game, len(game) < room)
-                       for (text, _), game in zip(starts, games)]
-        return games, score(scorer, name, cases[kind]) == 1
+        words = sorted(words)
+        results = []
+        cases[kind] = []
+        for text, start in starts:
+            game = play(text, start, words)
+            results.append(game)
+            cases[kind].append(case_of(text, game, ended=len(game) < room))
+        return results, score(scorer, name, cases[kind]) == 1
 
-    mine = {char for game in own for char, is_mine in game if is_mine}
-    worlds = {char for game in own for char, is_mine in game if not is_mine}
+    letters = {True: set(), False: set()}       # of the policy, of the world
+    for game in games:
+        for char, is_mine in game:
+            letters[is_mine].add(char)
+    mine, worlds = letters[True], letters[False]
     only = worlds - mine
     yield None, f"the policy writes {show(mine)}, only the world {show(only)}"
+
     starts = [(text, []) for text in rng.choices(texts, k=N)]
-    games, won = play_all('random play', starts, mine)
-    lengths = list(map(len, games))
-    yield None, (f"random play: {100 * won.float().mean():.1f} % won, {min(lengths)} to "
-                 f"{max(lengths)} characters, mean {sum(lengths) / N:.1f}")
-    examples = [''.join(char for char, _ in game) for game, is_won in zip(games, won) if is_won]
-    yield None, f"won by chance, to see whether they keep your rules: {examples[:3]}"
+    random_games, won = play_all('random play', starts, mine)
+    lengths = list(map(len, random_games))
+    share = 100 * won.float().mean()
+    yield None, (f"random play: {share:.1f} % won, {min(lengths)} to {max(lengths)} characters, "
+                 f"mean {sum(lengths) / N:.1f}")
+    winners = [case['completion'] for case, is_won in zip(cases['random play'], won) if is_won]
+    yield None, f"won by chance, to see whether they keep your rules: {winners[:3]}"
+
     play_all('nonsense', starts, mine | worlds)
-    known = {char for text in texts for char in text['prompt'] + (text['answer'] or '')}
-    unknown = {char for _, said, _ in asked for char in said} - known
+    known = set()
+    for text in texts:
+        known.update(text['prompt'], text['answer'] or '')
+    unknown = set().union(*(said for _, said, _ in replies)) - known
     yield not unknown, f"it answers nonsense; in no text stands what it says of {show(unknown)}"
     is_same = all(said_by(reply, case, str) == (said, is_over)
-                  for case, said, is_over in asked[::-9])
+                  for case, said, is_over in replies[::-9])
     yield is_same, "it says the same twice: it has no state, and no chance of its own"
+
     # What is lost so far goes on with what only the world says.
-    starts = [(text, game[:rng.randrange(len(game))]) for (text, _), game in zip(starts, games)]
-    lost = score(scorer, name, [case_of(*start) for start in starts]) != 1
-    starts = [start for start, is_lost in zip(starts, lost) if is_lost]
-    words = only | {said for _, said, _ in asked if set(said) <= only} | {''}
-    _, forged = play_all('words of the world', starts, words)
-    yield not forged.any(), (
-        f"{forged.sum()} of {len(starts)} lost games are won if the policy writes {show(only)} "
-        "itself"
-        + (": FORGED, let verify() look at `sampled`" if forged.any() else ""))
+    starts = [(text, game[:rng.randrange(len(game))])
+              for (text, _), game in zip(starts, random_games)]
+    is_lost = score(scorer, name, [case_of(*start) for start in starts]) != 1
+    starts = list(itertools.compress(starts, is_lost))
+    words = {said for _, said, _ in replies if only.issuperset(said)}
+    _, is_forged = play_all('words of the world', starts, only | words | {''})
+    verdict = ": FORGED, let verify() look at `sampled`" if is_forged.any() else ""
+    yield not is_forged.any(), (
+        f"{is_forged.sum()} of {len(starts)} lost games are won if the policy writes {show(only)} "
+        f"itself{verdict}")
 
 
 def show(letters):

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 
 from run.checkers import is_answer
+from run.command import by_name
 from run.machine import print0
 
 
@@ -24,7 +25,7 @@ def of_texts(run):
     values = []
     if verify not in is_right and data.examples[0]:
         with contextlib.suppress(Exception, SystemExit):    # the evaluation names what fails
-            values = [*run.scorer.verify_all(data.own_cases(200))]
+            values = list(map(by_name(verify), data.own_cases(200)))
     if not values:
         return 0
     right = np.mean([value == 1 for value in values])
@@ -64,7 +65,8 @@ def of_first_step(numbers, scores, run, progress, right=0):
 def say_forged(share, run):
     """Print that the policy writes what only the world writes in the texts."""
     verify = run.scorer.verify
-    if share > 0 and 'sampled' not in inspect.signature(verify).parameters:
+    looks = verify and 'sampled' in inspect.signature(verify).parameters
+    if share > 0 and not looks:
         print0(f"{share:.1%} of the completions have characters that only the world writes in the "
                "texts; a verify() that takes `sampled`, without them, is not fooled")
 

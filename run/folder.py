@@ -140,9 +140,10 @@ class RunFolder:
     def move_aside(self, config):
         """Rename the folder: out-grpo becomes out-grpo-1, or the first free number."""
         names = [str(value) for knob, value in config.items() if knob != 'out_dir']
-        for name in [*names, *values_in(sys.argv[1:])]:
+        names += [word for word in values_in(sys.argv[1:]) if word != config.get('out_dir')]
+        for name in names:
             path = Path(name).resolve()
-            assert self.path not in path.parents and (path != self.path or name not in names), (
+            assert self.path not in (path, *path.parents), (
                 f"{name} is in {self.path.name}, which would be moved aside; choose another "
                 "--out_dir")
         number = 1

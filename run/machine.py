@@ -42,10 +42,10 @@ def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, for the whole process. Return the torch.device,
     and the dtype without 'auto'."""
     # torch.accelerator is the GPU that this build of torch was made for, if the machine has it.
-    found = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+    here = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
     if device == 'auto':
-        device = found
-    assert device in ('cpu', found), f"device = '{device}': this machine has '{found}'"
+        device = here
+    assert device in ('cpu', here), f"device = '{device}': this machine has '{here}'"
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)

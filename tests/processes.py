@@ -77,7 +77,8 @@ def toy_repository():
     for path in [*REPOSITORY.glob('config/networks/*.py'),
                  *REPOSITORY.glob('extras/studies/generator_*.py')]:
         path.write_text(path.read_text('utf-8') + RECIPE, 'utf-8')
-    for name, more in (('arithmetic', FEW_EQUATIONS), ('cups', FEW_GAMES), ('thoughts', FEW_THOUGHTS)):
+    few = {'arithmetic': FEW_EQUATIONS, 'cups': FEW_GAMES, 'thoughts': FEW_THOUGHTS}
+    for name, more in few.items():
         with open(REPOSITORY / f'data/{name}.py', 'a') as file:
             file.write(more)
     for name, many, few in (('countdown', '* 20', '* 1'), ('guess', '20_000', '1_000')):
@@ -208,7 +209,8 @@ def at_moment(n, signal_number):
                 return result
             return call
 
-        for owner, name in ((fill, 'fill'), (sys.modules['write'], 'write'), (model, 'optimizer_step'), (RunFolder, 'log'),
+        for owner, name in ((fill, 'fill'), (sys.modules['write'], 'write'),
+                            (model, 'optimizer_step'), (RunFolder, 'log'),
                             (RunFolder, 'log_samples'), (torch, 'save'), (os, 'truncate'),
                             (pathlib.Path, 'replace')):
             setattr(owner, name, watched(getattr(owner, name)))

@@ -136,7 +136,8 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     """Without a verify() what is right is the answer. Pairs can be lists."""
     write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
     train, held_out, theirs, reply = read_texts('mine.py')
-    assert train == [{'prompt': 'a=', 'answer': 'b'}] and held_out == [{'prompt': 'a_', 'answer': 'b'}]
+    assert train == [{'prompt': 'a=', 'answer': 'b'}]
+    assert held_out == [{'prompt': 'a_', 'answer': 'b'}]
     assert verifier_of('mine.py', train, theirs) is verify and reply is None
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
@@ -148,7 +149,8 @@ def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
 
 
 @pytest.mark.parametrize('line, words', [
-    ('{"question": "a", "answer": "b"}', "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
+    ('{"question": "a", "answer": "b"}',
+     "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
     ('["a"]', 'a list: one object a line'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
     ('{"prompt": [{"role": "user", "content": "a"}]}', '--chat_template=True'),
     ('nonsense', 'JSONDecodeError')])

@@ -72,11 +72,15 @@ def test_a_function_that_a_knob_names_is_no_reward():
     write('rule.py', "adv_norm = 'mine'\ndef mine(reward, scores): return 0 * reward")
     write('reward.py', "rewards = {'mine': 1.0}\ndef mine(prompts, completions): return prompts")
     fails("not 'mine'", *command('rule.py', 'reward.py'))
+    # but it may be called like the value of any other knob
+    write('muon.py', "rewards = {'muon': 1.0}\ndef muon(texts): return [1.0] * len(texts)")
+    train('muon.py', '--max_iters=0')
 
 
 def test_a_resumed_run_keeps_its_world_and_a_partial_function_is_no_world():
     refused('written in Python', configure, {'a': 1}, [write(
-        'mine.py', 'from functools import partial\ndef play(completion): pass\nreply = partial(play)')])
+        'mine.py', 'from functools import partial\n'
+        'def play(completion): pass\nreply = partial(play)')])
 
 
 def test_a_world_that_ends_a_completion_ends_it():

@@ -96,7 +96,7 @@ def test_text_that_looks_like_special_tokens_and_is_read_as_letters_is_refused()
 
 
 def test_a_text_that_goes_on_gets_no_space_in_front(tmp_path):
-    """Llama 2 puts one in front of each text, also of what a world says in the middle of another."""
+    """Llama 2 puts one in front of each text, also of what a world says in another one."""
     vocabulary = {piece: i for i, piece in enumerate(['</s>', '\u2581', *'\n36a'])}
     tok = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     tok.normalizer = tokenizers.normalizers.Prepend('\u2581')

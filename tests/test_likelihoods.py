@@ -1,4 +1,4 @@
-"""Orders of masked models, and likelihoods: compared with an enumeration of all that can happen, with
+"""Orders of masked models, and likelihoods: compared with an enumeration of all that happens, with
 slow loops over one sequence and one token at a time, and with updates by hand."""
 import copy
 import functools
@@ -122,7 +122,7 @@ def test_likelihood_and_gradient_of_an_order_are_those_of_the_enumeration(
         close(values.sum(1), logp[groups.flatten()])
     passes = Scorer().score(['passes'], r)['passes'].flatten()
     assert passes.tolist() == [max(outcomes[i][1]) + 1 for i in every]
-    # In some a pass fills nothing, and counts. Of three blanks the order depends on what was filled.
+    # In some a pass fills nothing, and counts. Of three blanks the order depends on the first.
     assert any(0 not in o[1] for o in outcomes) == (fill_order == 'learned')
     assert len({tuple(o[1]) for o in outcomes}) > 1 or n == 9
 
@@ -136,7 +136,7 @@ def test_likelihood_and_gradient_of_an_order_are_those_of_the_enumeration(
     close(gradient(terms['loss'] / 2, model), -expected / 2)
 
 
-# ---- orders: more (a rollout in each equals that of a slow loop in test_grpo.py) ------------------
+# ---- orders: more (a rollout in each equals that of a slow loop in test_grpo.py) -----------------
 
 
 def test_a_constant_start_leaves_3_of_100_blanks_for_the_last_pass():

@@ -59,7 +59,8 @@ def test_links_lead_somewhere_and_named_files_exist(name):
         assert f'def {"".join(function)}(' in ''.join(SOURCES.values()), function
 
 
-@pytest.mark.parametrize('name, file', [('README.md', 'shuffle.py'), ('docs/data.md', 'letters.py')])
+@pytest.mark.parametrize('name, file', [('README.md', 'shuffle.py'),
+                                        ('docs/data.md', 'letters.py')])
 def test_the_task_of_the_pages_has_texts_of_which_some_pass(name, file):
     source, = re.findall(rf"(?s)cat > {file} <<'END'\n(import random.*?)END\n", page(name))
     train, held_out, verify, _ = read_texts(write(file, source))
@@ -80,8 +81,8 @@ def test_the_python_of_the_pages_runs():
 @pytest.mark.parametrize('name', ['ideas', 'masked-diffusion'])
 def test_the_functions_that_the_pages_show_fit(name):
     text = page(f'docs/{name}.md')
-    functions = re.findall(r"(?s)((?:objective|likelihood|credit|experience) = '.*?)\n(?:```|END\n)",
-                           text)
+    functions = re.findall(
+        r"(?s)((?:objective|likelihood|credit|experience) = '.*?)\n(?:```|END\n)", text)
     assert len(functions) == {'ideas': 3, 'masked-diffusion': 1}[name]
     for function in functions:
         write('mine.py', function)

@@ -1,4 +1,4 @@
-"""What we promise, and nothing else: twelve sentences, those of docs/manual.md, with their tests."""
+"""What we promise, and nothing else: the twelve sentences of docs/manual.md, with their tests."""
 import itertools
 import json
 import math
@@ -188,7 +188,8 @@ MISTAKES = {
     '--gradient_accumulation_steps=3 --mini_batches=2': 'gradient_accumulation_steps: ',
     '--fill_order=learned --n_fill_steps=1': 'n_fill_steps > 1',
     '--resume': "'--resume='", '--device=mps': "device = 'mps'",
-    '--rewards={1:1.0}': 'not \'1\'', '--objective=x': "'x'", '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
+    '--rewards={1:1.0}': 'not \'1\'', '--objective=x': "'x'",
+    '--blank_kind=x': "'x'", '--eval_interval=0': 'eval_',
     '--device=gpu': "'gpu'", '--top_p=1.5': 'top_p = 1.5', '--beta1=1.0': 'beta',
     '--dataset=arithmetik': 'arithmetic', '--target_kl=0.1 --kl_beta=0': 'kl_beta',
     '--chat_template=True': 'chat_template', '--blank_kind=marked': 'the answer is not the prompt',

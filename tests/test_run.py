@@ -89,7 +89,8 @@ def all_equal(reward):
 
 def test_only_functions_that_a_file_defines_are_rewards_and_rules_of_a_run():
     """What it imports is for its own use, whatever it is."""
-    write('mine.py', 'from math import floor as verify\nfrom random import random\nimport re, os.path\n'
+    write('mine.py', 'from math import floor as verify\nfrom random import random\n'
+          'import re, os.path\n'
           'from extras.numbers import same_number\njoin = "".join\nfind = re.compile("a").findall\n'
           'def mine(completions):\n    return [random() for _ in completions]')
     assert [*configure(toy_rule(), ['mine.py'])[1]] == ['mine']
@@ -266,6 +267,13 @@ def test_an_entropy_that_rises_or_is_gone_is_named_if_the_score_stands_still(
         entropies, words, capsys):
     assert words in at_the_end(after(HALF, HALF, HALF, HALF), capsys, entropies)[-2]
     assert len(at_the_end(after(NONE, HALF, HALF, ALL), capsys, entropies)) == 1
+
+
+@pytest.mark.parametrize('verify, is_said', [(None, True), (lambda completion: 1, True),
+                                             (lambda sampled: 1, False)])
+def test_forged_words_are_named_unless_the_checker_leaves_them_out(verify, is_said, capsys):
+    advice.say_forged(0.25, types.SimpleNamespace(scorer=types.SimpleNamespace(verify=verify)))
+    assert ('25.0% of the completions' in capsys.readouterr().out) == is_said
 
 
 def test_advice_names_no_reward_and_no_bonus_that_the_run_does_not_have(capsys):

@@ -88,7 +88,8 @@ def test_every_config_file_runs_with_the_recipes_that_it_names(path):
         assert re.search(r"(?m)'b ea dc=b[a-e]'\n +[1-9a-c]$", text)
 
 
-@pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')), ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', sorted(ROOT.glob('config/papers/*.py')),
+                         ids=lambda path: path.stem)
 def test_the_settings_of_a_paper_go_with_any_experiment(path):
     """The run says what it takes from where."""
     words = f'config/papers/{path.name}'
@@ -171,7 +172,8 @@ LEARNS = {                  # a guess costs log 13 = 2.56 nats at first, a label
 
 @pytest.mark.parametrize('words', LEARNS)
 def test_pretraining_learns(words):
-    write('labels.jsonl', ''.join(f'{{"prompt": "{i:03}", "label": {i % 2}}}\n' for i in range(999)))
+    lines = [f'{{"prompt": "{i:03}", "label": {i % 2}}}\n' for i in range(999)]
+    write('labels.jsonl', ''.join(lines))
     recipe, *flags = words.split()
     text = succeeds('pretrain.py', f'config/networks/{recipe}.py', '--max_iters=60',
                     '--batch_size=32', '--dtype=float32', *flags, '--out=a.pt')

@@ -57,8 +57,8 @@ def test_the_core_does_not_grow():
     total = sum(size_of(path)[0] for path in CORE)
     assert total <= MOST_NODES, (
         f"the core has {total} nodes: expected {MOST_NODES} at most. The number is for the reader, "
-        "who should take in all of it. What it promises is a closed list (docs/manual.md), so a fix "
-        "pays with a deletion: which lines does yours make needless?")
+        "who should take in all of it. What it promises is a closed list (docs/manual.md), so a "
+        "fix pays with a deletion: which lines does yours make needless?")
 
 
 @pytest.mark.parametrize('path', CORE, ids=lambda path: path.stem)

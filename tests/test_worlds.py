@@ -15,7 +15,7 @@ from processes import (EQUATIONS, assert_same, command, fails, read_log, refused
 from rollout import Prompts, choose, token_stats
 from run.folder import load_checkpoint
 from run.samples import samples_of, show_group
-from test_grpo import close, gradient, knobs, randn, tiny, toy_data       # noqa: F401, knobs is a fixture
+from test_grpo import close, gradient, knobs, randn, tiny, toy_data     # noqa: F401, a fixture
 from train_grpo import act, grpo_loss
 
 TOK = Tokenizer('char', 'ab')       # ids 1 and 2; 0 ends a text
@@ -106,7 +106,8 @@ def test_the_world_is_asked_once_for_equal_completions_of_equal_prompts():
     assert r.sequences[:30].equal(r.sequences[60:])         # with the same random numbers
     expected = set()
     for secret, sequences in (('b', first), ('ab', second)):
-        for ids, is_sampled in zip(sequences.tolist(), r.is_sampled[30:] if secret == 'ab' else r.is_sampled):
+        rows = r.is_sampled[30:] if secret == 'ab' else r.is_sampled
+        for ids, is_sampled in zip(sequences.tolist(), rows):
             ends = [t + 1 for t in range(1, 7) if is_sampled[t] and ids[t] != TOK.eos]
             expected |= {(secret, TOK.decode(ids[1:t])) for t in ends}
     assert set(asked) == expected and len(asked) == len(expected) < 40
@@ -245,6 +246,7 @@ def test_who_does_nothing_wins_no_world(name):
     """In the worlds that we ship. Some of their own games are won."""
     module = runpy.run_path(f'examples/worlds/{name}.py')
     _, games = module['texts']()
-    columns = [{column: value for column, value in game.items() if column not in ('prompt', 'answer')}
+    columns = [{column: value for column, value in game.items()
+                if column not in ('prompt', 'answer')}
                for game in games]
     assert not any(module['verify']('', **own) for own in columns)

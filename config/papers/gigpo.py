@@ -32,11 +32,11 @@ def gigpo(A, r, policy, scorer):
 def _steps(r, causal):
     """Yield the steps of a Rollout, each as the states (N, T) in which it begins, padded with -1,
     and its tokens (N, T), bool."""
-    if not causal:
-        for i in range(len(r.state_of)):
-            yield r.sequences.masked_fill(r.pass_of >= i, -1), r.pass_of == i
-        return
-    before = torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))
-    turn = (r.is_sampled & ~before).cumsum(1)   # (N, T) from 1; 0: the prompt
-    for i in range(1, int(turn.max()) + 1):
-        yield r.sequences.masked_fill(turn >= i, -1), r.is_sampled & (turn == i)
+    step_of = r.pass_of                         # (N, T)
+    if causal:
+        before = torch.nn.functional.pad(r.is_sampled[:, :-1], (1, 0))
+        begins = r.is_sampled & ~before
+        step_of = begins.cumsum(1) - 1          # -1: the prompt
+    for i in range(int(step_of.max()) + 1):
+        is_step = r.is_sampled & (step_of == i)
+        yield r.sequences.masked_fill(step_of >= i, -1), is_step
