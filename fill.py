@@ -33,15 +33,19 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     numbers = torch.arange(len(is_open), device=model.device)
     state_of = numbers // prompts.k                                             # (N,)
     first = numbers[::prompts.k]                # (S,) a sequence in each state
-    seen, is_used = [], []                      # the sequences before each pass; those with blanks
+    seen = []                                   # the states of each pass
+    seen_in = []                                # and which of all is whose, before each pass
+    n_seen = 0
     for i in range(n_fill_steps):
         if i > 0:
             if not is_open.any():
                 break
             first, state_of = distinct_rows(draft.sequences, is_open.any(1))
-        seen.append(draft.sequences.clone())
-        is_used.append(is_open.any(1))
-        x = model(draft.sequences[first])                                       # (S, T, C)
+        states = draft.sequences[first]
+        seen.append(states)
+        seen_in.append(n_seen + state_of)
+        n_seen += len(states)
+        x = model(states)                                                       # (S, T, C)
         if i == n_fill_steps - 1:               # the last pass fills what is left
             now = is_open
         elif fill_order == 'learned':
@@ -57,10 +61,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
         if len(n) > 0:                          # all may have decided to wait
             draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
-    # The different ones of all passes. (Where all blanks of a sequence waited, it came again.)
-    first, state_of = distinct_rows(torch.stack(seen), torch.stack(is_used))    # (S,), (I, N)
-    n_decisions = n_fill_steps - 1 if fill_order == 'learned' else 0
-    return draft.rollout(torch.cat(seen)[first], state_of, n_decisions=n_decisions)
+    states = torch.cat(seen)                                                    # (S, T)
+    state_of = torch.stack(seen_in)                                             # (I, N)
+    n_decisions = 0
+    if fill_order == 'learned':
+        n_decisions = n_fill_steps - 1
+        # Where the policy decided to wait, it has seen the same state again.
+        first, kind = distinct_rows(states)
+        states, state_of = states[first], kind[state_of]
+    return draft.rollout(states, state_of, n_decisions=n_decisions)
 
 
 def lowest(key, is_open, n_now):

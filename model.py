@@ -26,7 +26,7 @@ def norm(x):
 def attention(q, k, v, mask):
     """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask (L, keys) or
     (N, 1, 1, keys): added to the scores, 0 or (nearly) -inf."""
-    # On a CPU torch's fused kernel makes a step of config/grpo_config.py 1.3 times as long as two
+    # On a CPU torch's fused kernel makes a step of config/grpo_config.py 1.35 times as long as two
     # plain products, and one of config/grpo_think.py 1.2 times: our heads are small.
     # On a GPU the fused kernel never writes the scores to memory.
     if q.device.type != 'cpu':
@@ -238,7 +238,7 @@ class Muon(torch.optim.Optimizer):
     """Muon (K. Jordan, 2024): each update of a matrix is orthogonalized, and as large as those of
     AdamW are. The numbers are those of torch.optim.Muon with match_rms_adamw, but that takes the
     matrices one by one. This one takes all of the same shape at once: in half of the time with 64
-    channels, in the same time with 128, and with a third of the operations."""
+    channels, in the same time with 128, and with a quarter of the operations."""
 
     def __init__(self, matrices, weight_decay):
         super().__init__(matrices, {'lr': 0.0, 'weight_decay': weight_decay})
