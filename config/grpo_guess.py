@@ -2,7 +2,7 @@
 # python train_grpo.py config/grpo_guess.py
 # verify: start 55.8 %, line to beat 60.0 %, policy 99.2, 99.2, 98.8 %; seeds 1, 2, 3. With the
 # generators of pretrain.py --seed=2 and 3: 98.8, 98.8 %, from 59.2 and 60.0 %. Any strategy wins
-# at most 100 %: binary search. 11 s of one core of an AMD EPYC, and 15 s for pretraining
+# at most 100 %: binary search. 11 s of one core of an AMD EPYC, and 8 s for pretraining
 # 31 letters, and games that ignore the world: extras/studies/guess_31.py, guess_careless.py
 
 dataset = 'guess'
