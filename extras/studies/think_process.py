@@ -21,7 +21,9 @@ def process(A, r, policy, scorer):
             columns = columns[1:]
         cups = follow(case['prompt'])
         for i, (t, step) in enumerate(zip(columns, steps)):
-            cup = cups[-1] if i == len(steps) - 1 else cups[i:i + 1]
+            cup = cups[i:i + 1]
+            if i == len(steps) - 1:             # the answer
+                cup = cups[-1]
             row[t] = float(step == cup)
         rows.append(row)
     reward = A.new_tensor(rows)                                                 # (N, T)
