@@ -3,16 +3,18 @@ extras/check.py calls it. All is asked as if tokens were characters, written fro
 
 Whatever completes a text is a game, a list of (character, whether the policy wrote it). Without a
 world all is the policy's."""
+import difflib
 import itertools
 import os
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
 import train_grpo as grpo
-from dataset import BLANK, read_texts, replay, written_by_policy
+from dataset import BLANK, path_of, read_texts, replay, written_by_policy
 from judge import Scorer, verifier_of
 from run.command import configure, said_by
 
@@ -40,6 +42,11 @@ def check_task(words):
         dataset = tasks[-1]
     train, held_out, verify, reply = read_texts(dataset)
     yield None, f"{dataset}: {len(train)} texts to learn from, {len(held_out)} held out"
+    source = Path(path_of(dataset)).read_text('utf-8-sig')
+    for name in re.findall(r'^def (\w+)', source, re.MULTILINE):
+        meant = difflib.get_close_matches(name, ('verify', 'reply'))
+        if meant and name not in meant:
+            yield False, f"{name}() is called by nobody; meant {meant[0]}()?"
     reply = functions.get('reply', reply)
     verify = verifier_of(dataset, train + held_out, verify)
     if verify:

@@ -51,7 +51,8 @@ def points_of(folder, x, y):
     evals, steps = read_log(folder)
     lines = [line for line in evals + steps if y in line]
     if not lines:
-        fail_unknown(f'{folder}/log.jsonl has no', y, {*evals[0], *(steps + evals)[0]})
+        fail_unknown(f'expected a number of {folder}/log.jsonl (a reward of weight 0 is one, too), '
+                     'not', y, {*evals[0], *(steps + evals)[0]})
     return [line[x] for line in lines], [line[y] for line in lines]
 
 

@@ -216,17 +216,19 @@ def test_the_check_of_a_world_finds_games_that_are_won_by_the_worlds_own_words(
     text = succeeds('extras/check.py', path)
     assert ('FORGED' in text) == is_forged
     assert "the policy writes '0123456789', only the world '!='" in text
-    won = sum(game['answer'].endswith('=') for game in read_texts(path)[0])
-    assert f'verify, mean: {won / 1000:.3g} for their own answers' in text or won
+    train, held_out, *_ = read_texts(path)
+    wins = [game['answer'].endswith('=') for game in train + held_out]
+    assert f'verify, mean: {sum(wins) / len(wins):.3g} for their own answers' in text
     assert 'it says the same twice' in text
 
 
-@pytest.mark.parametrize('line, words', [
-    ('completion == answer', 'verify returns None for all: has it a `return`?'),
-    ('return "yes"', "reward 'verify' of '"),
-    ('return completion == answer', 'verify, mean: 1 for their own answers')])
-def test_the_check_of_a_task_names_what_its_checker_returns(line, words):
+@pytest.mark.parametrize('name, line, words', [
+    ('verfy', 'return 1.0', 'verfy() is called by nobody; meant verify()?'),
+    ('verify', 'completion == answer', 'verify returns None for all: has it a `return`?'),
+    ('verify', 'return "yes"', "reward 'verify' of '"),
+    ('verify', 'return completion == answer', 'verify, mean: 1 for their own answers')])
+def test_the_check_of_a_task_names_what_its_checker_returns(name, line, words):
     path = write('pairs.py', "def texts():\n    pairs = [(f'{i}=', f'{i}') for i in range(99)]\n"
                  "    return pairs[:90], pairs[90:]\n"
-                 f"def verify(completion, answer):\n    {line}\n")
+                 f"def {name}(completion, answer):\n    {line}\n")
     assert words in run('extras/check.py', path)[1]
