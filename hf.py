@@ -12,7 +12,6 @@ import functools
 import inspect
 import itertools
 import math
-import re
 
 import torch
 import torch.nn.functional as F
@@ -47,8 +46,7 @@ class PretrainedTokenizer(Tokenizer):
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
         # All of this project has one numbering: the V ids of the tokenizer, then blank, bos, pad.
         # (There can be holes among the ids.)
-        self.names = self.tokenizer.get_vocab()                 # {token: id}
-        self.vocab_size = 1 + max(self.names.values())
+        self.vocab_size = 1 + max(self.tokenizer.get_vocab().values())
         self.blank_id, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = self.tokenizer.eos_token_id
         if self.eos is None:
@@ -56,19 +54,12 @@ class PretrainedTokenizer(Tokenizer):
         assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
 
     def encode(self, text, goes_on=False):
-        """Return a list of ids. The name of a special token, such as <s>, becomes this token; text
-        that only looks like one is refused, because it would be read as letters. goes_on: the text
-        follows another one. Llama 2 puts a space in front of a text, and must not do so there."""
+        """Return a list of ids. The name of a special token, such as <s>, becomes this token.
+        goes_on: the text follows another one. Llama 2 puts a space in front of a text, and must not
+        do so there."""
         encode = functools.partial(self.tokenizer.encode, add_special_tokens=False)
         before = '\n' if goes_on else ''
-        ids = encode(before + text)[len(encode(before)):]
-        known = set(self.tokenizer.convert_ids_to_tokens(ids))
-        letters = [name for name in re.findall(r'<\|\w+\|>|<\w+>', text)
-                   if name not in known and ('|' in name or name in self.names)]
-        assert not letters, (
-            f"{text!r:.80}: the tokenizer reads {letters} as letters, not as special tokens: give "
-            "the user's words alone, with --chat_template=True")
-        return ids
+        return encode(before + text)[len(encode(before)):]
 
     def encode_chat(self, prompt):
         """Return the ids of a chat in which a user says the prompt and the model is to answer."""

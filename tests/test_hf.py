@@ -88,13 +88,6 @@ def test_text_becomes_ids_and_text_again_and_names_of_special_tokens_are_tokens(
     assert tok.completion_of(ids + [tok.eos]) == '12+7=19'      # as TRL gives it to rewards
 
 
-def test_text_that_looks_like_special_tokens_and_is_read_as_letters_is_refused():
-    tok = hf.PretrainedTokenizer(folder_of('llama'))
-    refused("reads ['<|a|>'] as letters", tok.encode, '<|a|>1+2=')
-    tok.tokenizer.split_special_tokens = True
-    refused("reads ['<u>'] as letters", tok.encode, '<u>1+2=')
-
-
 def test_a_text_that_goes_on_gets_no_space_in_front(tmp_path):
     """Llama 2 puts one in front of each text, also of what a world says in another one."""
     vocabulary = {piece: i for i, piece in enumerate(['</s>', '\u2581', *'\n36a'])}
