@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rollout import Prompts
+from run.checkers import checker, is_answer
 from run.command import by_name, fail, fail_unknown, reading, said_by
 from run.machine import print0
 
@@ -111,7 +112,8 @@ def read_texts(dataset):
     dataset: a module of data/, such as 'arithmetic' | FILE.py, a module of your own | FILE.jsonl,
     see read_records() | FILE.txt. A module has texts(), which returns two lists, and it may have
     verify() and reply(). A text is a string of running text, or a record {'prompt': ...,
-    'answer': ...}."""
+    'answer': ...}. Without a verify() of a module, what is right is running text of known words, or
+    the answer; None if there are no answers."""
     path = path_of(dataset)
     kind = Path(path).suffix
     if not os.path.isfile(path) or kind not in ('.py', '.jsonl', '.txt'):
@@ -151,6 +153,11 @@ def read_texts(dataset):
         f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
         "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
         "true and false, which chooses them")
+    texts = train + held_out
+    if not verify and type(texts[0]) is str:
+        verify = checker(texts)
+    elif not verify and any(record['answer'] for record in texts):
+        verify = is_answer
     return train, held_out, verify, reply
 
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from run.batching import NUMBERS_AT_ONCE, distinct_rows
-from run.checkers import checker, is_answer
 from run.command import by_name, fail_unknown
 
 # letters: N sequences, k completions of each of B prompts | T tokens
@@ -165,18 +164,6 @@ class Scorer:
         """Return the name of the number that a run watches: 'verify'; or 'reward', the weighted
         sum, if functions of the user are among the rewards, or if there is no verifier."""
         return 'verify' if self.verify and not rewards.keys() & self.functions.keys() else 'reward'
-
-
-def verifier_of(dataset, texts, verify):
-    """Return verify() of a dataset, or what takes its place: of running text, whether its words are
-    known; of records, whether a completion is the answer; None if there are no answers."""
-    if verify:
-        return verify
-    if type(texts[0]) is str:
-        return checker(texts)
-    if not any(record['answer'] for record in texts):
-        return None
-    return is_answer
 
 
 def check_rewards(rewards, verify, functions):

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from dataset import Dataset, Tokenizer, make_tokenizer, read_texts
 from fill import fill
-from judge import Scorer, classify, verifier_of
+from judge import Scorer, classify
 from model import GPT, get_lr, make_optimizers, optimizer_step
 from run.command import configure, knobs_of, reading
 from run.folder import begin, check_exists, load_checkpoint, save_checkpoint
@@ -222,7 +222,6 @@ if __name__ == "__main__":
 
     # the texts; and the filler, the network `against`
     train, held_out, verify, reply = read_texts(dataset)
-    verify = verifier_of(dataset, train + held_out, verify)
     tok = make_tokenizer(tokenizer, dataset)
     filler = None
     if against:

@@ -15,7 +15,7 @@ import torch
 
 import train_grpo as grpo
 from dataset import BLANK, path_of, read_texts, replay, written_by_policy
-from judge import Scorer, verifier_of
+from judge import Scorer
 from run.command import configure, said_by
 
 N = 1000                    # so many texts, at most, and games
@@ -48,7 +48,6 @@ def check_task(words):
         if meant and name not in meant:
             yield False, f"{name}() is called by nobody; meant {meant[0]}()?"
     reply = functions.get('reply', reply)
-    verify = verifier_of(dataset, train + held_out, verify)
     if verify:
         names.insert(0, 'verify')
     assert names, "there is neither verify(), nor an answer, nor a reward: what is right?"

@@ -21,7 +21,7 @@ import textwrap
 from pathlib import Path
 
 import train_grpo as grpo
-from judge import check_rewards, verifier_of
+from judge import check_rewards
 from run.checks import check_knobs
 from run.command import configure, show_error
 
@@ -121,14 +121,13 @@ from transformers import AutoTokenizer, GenerationConfig, trainer_utils
 from trl import GRPOConfig, GRPOTrainer
 
 from dataset import read_texts, rng_for
-from judge import Scorer, verifier_of
+from judge import Scorer
 from run.command import configure, said_by
 from run.machine import n_ranks
 import train_grpo
 
 train, held_out, verify, reply = read_texts($dataset)
 records = train + held_out
-verify = verifier_of($dataset, records, verify)
 columns = {name: None for record in records for name in record}
 tok = AutoTokenizer.from_pretrained($generator)$bos
 decode = functools.partial(tok.decode, skip_special_tokens=True,
@@ -313,7 +312,6 @@ def script_of(words):
     train, held_out, verify, reply = grpo.read_texts(k['dataset'])
     reply = functions.get('reply', reply)
     check(k, train + held_out, reply)
-    verify = verifier_of(k['dataset'], train + held_out, verify)
     check_knobs(**k)
     check_rewards(k['rewards'], verify, functions)
     weights = k['rewards']

@@ -11,7 +11,6 @@ from data import arithmetic, cups, problems, thoughts
 from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_tokenizer,
                      random_blanks, read_records, read_texts, rng_for)
 from extras.studies import sums
-from judge import verifier_of
 from processes import refused, write
 from run.checkers import checker, is_answer
 
@@ -118,15 +117,13 @@ def test_a_file_of_your_own_is_a_dataset():
     lines = [json.dumps({'prompt': f'{i}=', 'answer': str(i % 2)}) for i in range(100)]
     pairs = write('pairs.jsonl', '\ufeff' + '\n\n'.join(lines))
     train, held_out, verify, _ = read_texts(pairs)
-    assert len(train + held_out) == 100 and verify is None
-    verify = verifier_of(pairs, train, None)
+    assert len(train + held_out) == 100
     assert verify(' 1\n', '1') == 1.0 and verify('', '1') == 0.0
     assert make_tokenizer('char', pairs).vocabulary['chars'] == '0123456789='
     refused('FILE.jsonl', read_texts, write('pairs.csv', lines[0]))
 
     cats = '\n\n'.join(f'the {i} cats\nsat' for i in range(50))
     train, held_out, verify, _ = read_texts(write('cats.txt', cats))
-    verify = verifier_of('cats.txt', train, None)
     assert len(train + held_out) == 50 and verify('the c_ts', 'the cots', False) == 0
     refused('short.txt', read_texts, write('short.txt', 'one'))
 
@@ -135,10 +132,10 @@ def test_a_file_of_your_own_is_a_dataset():
 def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     """Without a verify() what is right is the answer. Pairs can be lists."""
     write('mine.py', f"{source}\ntexts = lambda: ([('a=', 'b')], [['a_', 'b']])")
-    train, held_out, theirs, reply = read_texts('mine.py')
+    train, held_out, right, reply = read_texts('mine.py')
     assert train == [{'prompt': 'a=', 'answer': 'b'}]
     assert held_out == [{'prompt': 'a_', 'answer': 'b'}]
-    assert verifier_of('mine.py', train, theirs) is verify and reply is None
+    assert right is verify and reply is None
     refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
 
 
