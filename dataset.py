@@ -120,28 +120,21 @@ def read_texts(dataset):
         fail_unknown('expected a module of data/, FILE.py, FILE.jsonl or FILE.txt (to try one: '
                      'python -m extras.tasks times 1000 > mine.jsonl), not', dataset,
                      [module.stem for module in Path('data').glob('*.py')] + os.listdir())
-    verify = reply = None
-    same = task_of              # what a file holds out is not trained on, whatever its answer says
-    if kind == '.jsonl':
-        train, held_out = hold_out(read_records(path))
-    elif kind == '.txt':
-        train, held_out = hold_out(paragraphs_of(path))
-    else:
-        with reading(path):
+    if kind == '.py':
+        with reading(f'{path}, whose texts() should return two lists of pairs or of strings,'):
             module = runpy.run_path(path)
-            assert 'texts' in module, f"{path} has no function texts(): is it a config file?"
+            train, held_out = [list(map(as_record, texts)) for texts in module['texts']()]
+            kinds = {*map(type, train + held_out)}
+            assert len(kinds) < 2, f"texts() of {path} mixes {kinds}"
         verify, reply = map(module.get, ('verify', 'reply'))
         for function in filter(None, (verify, reply)):
             by_name(function)                   # or it is refused
-        with reading(f'what texts() of {path} returns'):
-            train, held_out = module['texts']()
-            assert type(train) is type(held_out) is list, (
-                f"what texts() of {path} returns is no two lists, but {train!r:.60}, ...")
-            train = list(map(as_record, train))
-            held_out = list(map(as_record, held_out))
-            kinds = {*map(type, train + held_out)}
-            assert len(kinds) < 2, f"texts() of {path} mixes {kinds}"
         same = repr             # a game can have few tasks: all are in both lists
+    else:
+        texts = read_records(path) if kind == '.jsonl' else paragraphs_of(path)
+        train, held_out = hold_out(texts)
+        verify = reply = None
+        same = task_of          # what a file holds out is not trained on, whatever its answer says
     n_all = len(train)
     if not reply:                               # games are no answers
         known = set(map(same, held_out))

@@ -136,13 +136,13 @@ def test_a_python_file_of_your_own_is_a_dataset_if_it_has_texts(source, verify):
     assert train == [{'prompt': 'a=', 'answer': 'b'}]
     assert held_out == [{'prompt': 'a_', 'answer': 'b'}]
     assert right is verify and reply is None
-    refused('config.py has no function texts()', read_texts, write('config.py', 'seed = 1'))
+    refused('config.py, whose texts() should', read_texts, write('config.py', 'seed = 1'))
 
 
 @pytest.mark.parametrize('returned', ["[('a', 'b')] * 3", "[('a',)], [('b',)]", "[1], [2]", "None"])
 def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
     write('mine.py', f'texts = lambda: ({returned})')
-    refused('what texts() of mine.py returns', read_texts.__wrapped__, 'mine.py')
+    refused('mine.py, whose texts() should return two lists', read_texts.__wrapped__, 'mine.py')
 
 
 @pytest.mark.parametrize('line, words', [
