@@ -232,8 +232,9 @@ class Dataset:
         self.rows_of = {'train': np.arange(len(train)),
                         'val': np.arange(len(train), len(encoded))}
         # After any prompt there is room for the longest completion.
-        longest_prompt = max(len(prompt) for prompt, *_ in encoded)
-        longest_answer = max(len(answer) for _, answer, *_ in encoded)
+        prompts, answers, *_ = zip(*encoded)
+        longest_prompt = max(map(len, prompts))
+        longest_answer = max(map(len, answers))
         self.block_size = min(block_size or 1024,
                               longest_prompt + (max_new_tokens or longest_answer))
         self.make_rows(encoded)
@@ -260,57 +261,56 @@ class Dataset:
         self.examples = [{}] * len(self.rows)   # running text has no columns
 
     def encode(self, record):
-        """Return the ids of a prompt; those of its answer, and eos; which of all these are blank, a
-        list of bool; and an example for rewards. Of a prompt with marked blanks the first list is
-        the whole text (its answer, if there is one), and the second only eos."""
+        """Return the ids of a prompt; those of its answer, and eos; those that are shown of all
+        these, with blank_id where one is blank; and an example for rewards. Of a prompt with marked
+        blanks the first list is the whole text (its answer, if there is one), and the second only
+        eos."""
         tok = self.tok
+        example = dict(record)
+        has_answer = record['answer'] is not None
+        answer = []
         if self.blank_kind == 'marked':
             # Text between blanks is encoded by itself, so that no token spans a blank.
             shown = []
             for part in record['prompt'].split(BLANK):
                 shown += tok.encode(part, goes_on=shown != []) + [tok.blank_id]
             shown.pop()                         # no blank follows the last part
-            prompt = tok.encode(record['answer']) if record['answer'] else shown
+            prompt = tok.encode(record['answer']) if has_answer else shown
             fits = [other in (id, tok.blank_id) for id, other in zip(prompt, shown)]
             assert len(prompt) == len(shown) and all(fits), (
                 f"{record.get('line', record)}: the answer is not the prompt with its blanks "
-                f"filled: expected the whole text ({len(shown)} tokens, found {len(prompt)})")
-            answer = [tok.eos]
-            blank = [id == tok.blank_id for id in shown] + [False]
+                "filled: expected the whole text, with as many tokens")
         else:
             prompt = (tok.encode_chat if self.chat_template else tok.encode)(record['prompt'])
             # What no network learns needs no room: from left to right a run only writes.
-            answer = [tok.eos]
-            if record['answer'] and not (self.causal and self.max_new_tokens):
-                answer = tok.encode(record['answer'], goes_on=True) + answer
+            if has_answer and not (self.causal and self.max_new_tokens):
+                answer = tok.encode(record['answer'], goes_on=True)
             # a generated answer includes its end
-            blank = [False] * len(prompt) + [True] * (len(answer) - 1) + [self.causal]
-        example = dict(record)
-        # A completion is the whole text, so the answer is, too. (With marked blanks '' is no text.)
-        has_answer = record['answer'] or record['answer'] == '' and self.blank_kind != 'marked'
-        if has_answer and not self.causal:
-            example['answer'] = tok.decode((prompt + answer)[:-1])
-        if self.blank_kind != 'marked' and not self.causal:
-            del example['prompt']               # cases() makes it, and shows the blanks
-        return prompt, answer, blank, example
+            shown = prompt + [tok.blank_id] * (len(answer) + self.causal)
+            if not self.causal:
+                del example['prompt']           # cases() makes it, and shows the blanks
+        if has_answer and not self.causal:      # a completion is the whole text: the answer, too
+            example['answer'] = tok.decode(prompt + answer)
+        return prompt, answer + [tok.eos], shown, example
 
     def make_rows(self, encoded):
         """Make rows of T tokens of what encode() has returned."""
         T = self.block_size
+        padding = [self.tok.pad] * T
         rows = []
-        blanks = []
-        for prompt, answer, blank, example in encoded:
+        rows_shown = []
+        for prompt, answer, shown, example in encoded:
             # A pair that is cut would teach an answer without its end. (If there is a
             # max_new_tokens, no answer is learned.)
             n = len(prompt) + (self.max_new_tokens or len(answer))
             name = f"{example.get('line', example)!r:.60}"
             assert n <= T, f"{name} needs {n} tokens; expected {T} or less"
-            assert any(blank) or self.blank_kind == 'random', (
+            assert self.tok.blank_id in shown or self.blank_kind == 'random', (
                 f"{name} has no blank, nor an answer to be one (blank_kind = '{self.blank_kind}')")
-            rows.append((prompt + answer + [self.tok.pad] * T)[:T])
-            blanks.append((blank + [False] * T)[:T])
+            rows.append((prompt + answer + padding)[:T])
+            rows_shown.append((shown + padding)[:T])
         self.rows = torch.tensor(rows)
-        self.blank = torch.tensor(blanks)
+        self.blank = torch.tensor(rows_shown) == self.tok.blank_id
         self.examples = [example for *_, example in encoded]
 
     def typed_prompt(self, prompt, k, seed, columns=None):

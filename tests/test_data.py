@@ -258,15 +258,16 @@ def test_a_prompt_and_a_completion_end_where_a_text_ends():
 
 
 def test_marked_blanks_stand_where_the_prompt_has_them():
-    for prompt, answer, blank in (('a_b_', 'aabb', '.a.a.'), ('_b', '', 'a..')):
-        data = toy_data((prompt, answer), blank_kind='marked')
+    for prompt, answer, blank in (('a_b_', 'aabb', '.a.a.'), ('_b', None, 'a..')):
+        pair = (prompt, answer) if answer else {'prompt': prompt}
+        data = toy_data(pair, blank_kind='marked')
         prompts = data.prompts('val', 1, 1, 0)
         assert prompts.blank.equal(ids(blank) > 0)
         assert text_of(prompts) == (prompt, answer or prompt, answer)
 
 
 @pytest.mark.parametrize('prompt, answer', [
-    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', 'bab')])
+    ('a_b', 'aab='), ('a_b', 'aa'), ('a_b', ''), ('a_b', 'bab')])
 def test_a_marked_prompt_with_another_answer_is_named(prompt, answer):
     lines = [json.dumps({'prompt': f'{"a" * i}_', 'answer': 'a' * i + 'b'}) for i in range(40)]
     lines.append(json.dumps({'prompt': prompt, 'answer': answer}))
@@ -278,8 +279,9 @@ def test_a_marked_prompt_with_another_answer_is_named(prompt, answer):
 @pytest.mark.parametrize('blank_kind', ['answer', 'marked'])
 def test_a_text_without_a_blank_is_refused_if_blanks_are_filled(blank_kind):
     for blank in ('_', ''):
-        pair = ('ab', blank) if blank_kind == 'answer' else (f'ab{blank}', '')
-        pairs = [('a', 'b') if blank_kind == 'answer' else ('_', ''), pair]
+        pairs = [('a', 'b'), ('ab', blank)]
+        if blank_kind == 'marked':
+            pairs = [{'prompt': '_'}, {'prompt': f'ab{blank}'}]
         if blank:
             assert toy_data(*pairs, blank_kind=blank_kind, tok=Tokenizer('char', 'ab_')).blank.any()
         else:
