@@ -174,8 +174,6 @@ def hold_out(texts):
     for text in texts:
         record = {'prompt': text} if type(text) is str else text
         chosen = record.get('held_out', zlib.crc32(record['prompt'].encode()) % 10 == 0)
-        assert type(chosen) is bool, (
-            f"{record['line']}: held_out = {chosen!r}: expected true or false")
         parts[chosen].append(text)              # False is 0, True is 1
     return parts
 
@@ -469,6 +467,7 @@ def read_records(path):
                 record = json.loads(line)
                 assert type(record) is dict, f"found a {type(record).__name__}: one object a line"
                 assert 'line' not in record, "the column `line` is ours: this name"
+                assert type(record.get('held_out', True)) is bool, "held_out: true or false?"
                 records.append(as_record({'line': name} | record))
         except Exception as e:
             fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
@@ -501,5 +500,5 @@ def paragraphs_of(path):
 
 def read_utf8(path):
     """Return the text of a file."""
-    with reading(f'{path}, which should be UTF-8,'):
+    with reading(path):
         return Path(path).read_text('utf-8-sig')

@@ -95,8 +95,6 @@ def test_prompts_that_look_alike_are_other_tasks_if_a_column_differs(capsys):
     data = Dataset(train, held_out, Tokenizer('char', ':0123456789'), True)
     cases = data.cases(data.prompts('val', 9, 1, 0), data.rows[-3:], range(3))
     assert sorted(case['secret'] for case in cases) == [0, 1, 2]
-    refused("line 1: held_out = 'no'", hold_out,
-            [{'prompt': '', 'held_out': 'no', 'line': 'line 1'}])
 
 
 def test_a_module_may_train_on_held_out_tasks_but_not_on_the_same_texts_unless_it_is_a_world():
@@ -148,7 +146,7 @@ def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
 @pytest.mark.parametrize('line, words', [
     ('{"question": "a", "answer": "b"}',
      "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
-    ('["a"]', 'a list: one object a line'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
+    ('["a"]', 'a list: one object a line'), ('{"prompt": "", "held_out": "no"}', 'held_out'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
     ('{"prompt": [{"role": "user", "content": "a"}]}', '--chat_template=True'),
     ('nonsense', 'JSONDecodeError')])
 def test_a_line_that_is_no_record_is_named(line, words):
