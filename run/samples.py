@@ -9,35 +9,31 @@ KNOWN = ('prompt', 'completion', 'text', 'answer', 'ended', 'sampled', 'line', '
 
 
 def first_group(micro_step, advantages):
-    """Return the number of the first prompt of a micro-step whose completions teach something, or,
-    if none do, of the first prompt; the numbers of its sequences; and the Rollout as if only these
-    had been sampled."""
+    """Return the first prompt of a micro-step whose completions teach something, or, if none do,
+    the first prompt: the slice of the micro-step; the numbers of the prompt's sequences in it; and
+    the Rollout as if only these had been sampled."""
     index, r = micro_step
     b = int(advantages[index].any(1).float().argmax())
     k = r.prompts.k
     chosen = torch.arange(len(r.sequences), device=r.pass_of.device) // k == b
-    return index.start + b, range(b * k, b * k + k), r.only(chosen)
+    return index, range(b * k, b * k + k), r.only(chosen)
 
 
 def samples_of(r, scores, rows=None, logp=()):
     """Return completions of a Rollout, a list of dicts: prompt, other columns of its record,
-    completion, its scores {name: number} out of scores {name: (rows,)}, and its pieces, see below.
+    completion, its scores {name: number} out of scores {name: (B, k)}, and its pieces, see below.
     rows: their numbers; None: all."""
     samples = []
-    tok = r.prompts.data.tok
     cases = r.cases()
-    for i, n in enumerate(rows or range(len(cases))):
+    for n in rows or range(len(cases)):
         case = cases[n]
-        b = n // r.prompts.k
-        start = int(r.prompts.blank[b].int().argmax()) if r.prompts.data.causal else 0
-        # A reward gets a completion without special tokens; people see them.
-        text = tok.text_of(r.sequences[n, start:].tolist())
+        completion, pieces = pieces_of(r, n, logp)
         samples.append({
             'prompt': case['prompt'],
             'columns': {name: case[name] for name in case if name not in KNOWN},
-            'completion': text,
-            'scores': {name: number(values.flatten()[i]) for name, values in scores.items()},
-            'pieces': pieces_of(r, n, text, logp),
+            'completion': completion,
+            'scores': {name: number(values.flatten()[n]) for name, values in scores.items()},
+            'pieces': pieces,
         })
     return samples
 
@@ -47,27 +43,29 @@ def number(value):
     return None if value.isnan() else value.item()
 
 
-def pieces_of(r, n, completion, logp=()):
-    """Return completion n in pieces. Given text is a string. A sampled token is a list: its text,
-    its pass, from 1 (0: from left to right), and its log-probabilities in logp, (N, T) each. A
-    character can need several tokens: the last one has it, the others have the text ''."""
+def pieces_of(r, n, logp=()):
+    """Return completion n, and its pieces. Given text is a string. A sampled token is a list: its
+    text, its pass, from 1 (0: from left to right), and its log-probabilities in logp, (N, T) each.
+    A character can need several tokens: the last one has it, the others have the text ''."""
+    data = r.prompts.data
+    start = int(r.prompts.blank[n // r.prompts.k].int().argmax()) if data.causal else 0
+    # A reward gets a completion without special tokens; people see them.
+    completion = data.tok.text_of(r.sequences[n, start:].tolist())
     pieces = ['']               # before and after each token there is given text, at first ''
     ids = []
     done = ''                                   # the text of these ids
-    columns = [values[n].tolist() for values in (r.sequences, r.pass_of, *logp)]
+    columns = [values[n, start:].tolist() for values in (r.sequences, r.pass_of, *logp)]
     for id, i, *numbers in zip(*columns):
-        if r.prompts.data.causal and i < 0 and pieces == ['']:
-            continue                            # the prompt is no part of the completion
         ids.append(id)
-        text = os.path.commonprefix([completion, r.prompts.data.tok.decode(ids)])
+        text = os.path.commonprefix([completion, data.tok.decode(ids)])
         piece = text[len(done):]
         done = text
         if i < 0:
             pieces[-1] += piece
         else:
-            pass_now = 0 if r.prompts.data.causal else i + 1
+            pass_now = 0 if data.causal else i + 1
             pieces += [[piece, pass_now, *numbers], '']
-    return [piece for piece in pieces if piece]
+    return completion, [piece for piece in pieces if piece]
 
 
 def rows_of(samples):
