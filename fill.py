@@ -22,12 +22,6 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     # There are at most as many passes as blanks, so none is empty.
     n_shares = n_blanks.clamp(1, n_fill_steps)
-
-    def n_now(i):                               # in pass i: of 5 blanks in 3 passes 2, 2, 1
-        before = (i * n_blanks + n_shares - 1) // n_shares
-        after = ((i + 1) * n_blanks + n_shares - 1) // n_shares
-        return after - before                                                   # (N, 1)
-
     # Sequences in the same state go through the network once. At first these are the copies of a
     # prompt. In the second pass of the example in rollout.py, both of the second are 2 8 _.
     numbers = torch.arange(len(is_open), device=model.device)
@@ -53,13 +47,14 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
             now, logp = decide(model, x, state_of, is_open, uniforms, greedy)
             # decisions are sampled like tokens, and count at the blank that they are about
             draft.logp_sampled += logp
-        elif fill_order == 'confident':
-            now = surest(model, x, state_of, is_open, n_now(i))
-        else:                                   # 'random' or 'left'
-            now = lowest(key, is_open, n_now(i))
-        n, t = now.nonzero(as_tuple=True)
-        if len(n) > 0:                          # all may have decided to wait
-            draft.sample(i, n, t, x[state_of[n], t])
+        else:
+            if fill_order == 'confident':
+                key = -confidence(model, x)[state_of]                           # (N, T)
+            # Those with the lowest keys come now. Of 5 blanks 3 stay open, then 1, then 0.
+            n_left = (n_shares - 1 - i) * n_blanks // n_shares                  # (N, 1)
+            now = lowest(key, is_open, is_open.sum(1, keepdim=True) - n_left)
+        n, t = now.nonzero(as_tuple=True)       # none, if all have decided to wait
+        draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
     states = torch.cat(seen)                                                    # (S, T)
     state_of = torch.stack(seen_in)                                             # (I, N)
@@ -74,15 +69,15 @@ def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sa
 
 def lowest(key, is_open, n_now):
     """Return which of the open blanks (N, T) are filled now, bool: the n_now (N, 1) with the lowest
-    keys (N, T). The keys of 'random' and 'left' came with the prompts."""
+    keys (N, T)."""
     # argsort twice ranks the open blanks: 0 for the lowest key, 1 for the next
     rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
     return is_open & (rank < n_now)
 
 
-def surest(model, x, state_of, is_open, n_now):
-    """Return which blanks are filled now if the most 'confident' come first: the n_now (N, 1) whose
-    likeliest token is likeliest. x (S, T, C): features; state_of (N,): the state of each sequence.
+def confidence(model, x):
+    """Return the log-probability (S, T) of the likeliest token at each place of features x
+    (S, T, C). The most 'confident' blanks are filled first.
 
     LLaDA (arXiv:2502.09992) keeps those whose *sampled* token is likeliest. Then tokens that were
     thrown away have a say in what is kept, and nobody knows the probability of the result."""
@@ -90,12 +85,13 @@ def surest(model, x, state_of, is_open, n_now):
         return [model.logits(x).log_softmax(-1).amax(-1)]
 
     logp, = in_parts(likeliest, model.blank_id, x.flatten(0, 1))                # (S * T,)
-    return lowest(-logp.view(x.shape[:2])[state_of], is_open, n_now)
+    return logp.view(x.shape[:2])
 
 
 def decide(model, x, state_of, is_open, uniforms, greedy):
     """Return which blanks are filled now in a 'learned' order, and the log-probabilities (N, T) of
-    the decisions. x (S, T, C), state_of (N,): see surest(). uniforms (N, T) in [0, 1).
+    the decisions. x (S, T, C): features; state_of (N,): the state of each sequence; uniforms (N, T)
+    in [0, 1).
 
     The policy decides for each blank by itself, with probability sigmoid(score), at temperature 1.
     greedy: it fills what is likely, and at least the likeliest. (dUltra, arXiv:2512.21446, learns
