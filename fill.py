@@ -10,11 +10,11 @@ from run.batching import distinct_rows, in_parts
 
 
 @torch.no_grad()
-def fill(model, prompts, greedy=False, n_fill_steps=1, fill_order='random', **sampling):
+def fill(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, **sampling):
     """Fill the blanks of each of B Prompts prompts.k times, in up to n_fill_steps passes. Return a
     Rollout. No blank knows what the others of its pass become. It sees what the passes before it
     filled. sampling: temperature, top_k and top_p, see choose() in rollout.py."""
-    draft = Draft(model, prompts, greedy, **sampling)
+    draft = Draft(model, prompts, greedy=greedy, **sampling)
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)                     # (N, T)
     key = prompts.order.repeat_interleave(prompts.k, 0)                         # (N, T)
     if fill_order == 'left':

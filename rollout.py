@@ -3,7 +3,6 @@ token is sampled, and what networks say of it later, when they learn.
 
 fill.py and write.py make Rollouts: they fill blanks in passes, or write from left to right."""
 import functools
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from run.batching import distinct_rows, in_parts
+from run.machine import as_numbers
 
 # letters: B prompts, k completions of each: N = B * k sequences | T tokens in a sequence
 # V base ids | C channels | M sampled tokens of all sequences | I passes | S different states
@@ -216,12 +216,12 @@ class Draft:
     """Completions in the making. fill() and write() say which tokens come next, and a Draft samples
     them, until it is a Rollout."""
 
-    def __init__(self, model, prompts, greedy=False, temperature=1.0, top_k=0, top_p=1.0):
+    def __init__(self, model, prompts, **sampling):
+        """sampling: temperature, top_k, top_p and greedy, see choose()."""
         assert not model.is_classifier, "a classifier cannot generate"
         self.model = model
         self.prompts = prompts
-        self.settings = {'temperature': temperature, 'top_k': top_k, 'top_p': top_p,
-                         'greedy': greedy}
+        self.sampling = sampling
         # What is to come is a blank; from left to right it is padding, and stays padding after the
         # end.
         to_come = model.pad_id if model.causal else model.blank_id
@@ -236,7 +236,7 @@ class Draft:
         """Sample, in pass i, the tokens at positions t (M,), or at position t, of sequences n (M,),
         from their features x (M, C)."""
         def part(x, uniforms):
-            return choose(self.model.logits(x), uniforms, **self.settings)
+            return choose(self.model.logits(x), uniforms, **self.sampling)
 
         # blank_id is V
         ids, logp, kept = in_parts(part, self.model.blank_id, x, self.uniforms[n, t])
@@ -248,14 +248,13 @@ class Draft:
 
     def rollout(self, states, state_of, **more):
         """Return the Rollout, of states (S, T), state_of (I, N) and other fields."""
-        if not math.isfinite(self.logp_sampled.sum()):          # not saved, see Ending
-            raise FloatingPointError("log-probabilities are not finite, so no checkpoint was "
-                                     "overwritten; try a lower learning_rate")
+        as_numbers({'log-probabilities': self.logp_sampled.sum()})      # or the run ends
         if self.kept:                           # into the order of is_sampled.nonzero()
             kept, places = map(torch.cat, zip(*self.kept))
             more['kept'] = kept[places.argsort()]
+        temperature = self.sampling.get('temperature', 1.0)
         return Rollout(self.prompts, self.sequences, self.pass_of, self.logp_sampled, states,
-                       state_of, self.settings['temperature'], **more)
+                       state_of, temperature, **more)
 
 
 # ---- likelihoods: what networks say of sampled tokens --------------------------------------------

@@ -13,16 +13,17 @@ from run.command import said_by
 
 
 @torch.no_grad()
-def write(model, prompts, greedy=False, **sampling):
+def write(model, prompts, **sampling):
     """Continue each of B Prompts prompts.k times, up to *and including* eos. Return a Rollout.
-    sampling: temperature, top_k and top_p, see choose() in rollout.py. Lengths of prompts differ:
+    sampling: temperature, top_k, top_p and greedy, see choose() in rollout.py. Lengths of prompts
+    differ:
 
         1 2 + 3 = _ _ _ _       It starts at the first blank of all, here in the second sequence.
         1 + 2 = _ _ _ _ _       The first sequence keeps its own `=` there.
     """
     assert model.has_bos or not prompts.blank[:, 0].any(), "without a bos no prompt may be empty"
     data = prompts.data
-    draft = Draft(model, prompts, greedy, **sampling)
+    draft = Draft(model, prompts, **sampling)
     sequences = draft.sequences                                                 # (N, T)
     is_open = prompts.blank.repeat_interleave(prompts.k, 0)     # (N, T) what is still to be written
     first_blank = prompts.blank.int().argmax(1)                                 # (B,)

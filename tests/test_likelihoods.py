@@ -98,7 +98,7 @@ def rollout_of(model, fill_order, n_passes, outcomes, groups):
     blank = torch.tensor(START[fill_order, n_passes]).expand(len(groups), 3) < 0
     prompts = Prompts(tokens, blank, uniforms, torch.zeros(len(groups), 3), decisions,
                       groups[:, 0], toy_data(P=len(outcomes)))
-    return fill(model, prompts, False, n_passes, fill_order)
+    return fill(model, prompts, n_passes, fill_order)
 
 
 @pytest.mark.parametrize('fill_order, n_passes', START)
