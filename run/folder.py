@@ -1,5 +1,4 @@
 """The folder of a run: checkpoints and a log; and how a run ends before its last step."""
-import io
 import json
 import os
 import signal
@@ -25,14 +24,16 @@ FREE = ('max_iters', 'learning_rate', 'min_lr', 'warmup_iters', 'log_interval', 
 
 def save_checkpoint(path, model, vocabulary, config, **more):
     """Save a network, the vocabulary of its tokenizer and the knobs that made it. The file gets its
-    name when it is complete: a checkpoint is whole or not there, and if a weight is not finite, or
-    the disk is full, the older file stands."""
+    name when it is complete and can be opened: a checkpoint is whole or not there, and if a weight
+    is not finite, or the disk is full, the older file stands."""
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     temporary = Path(f'{path}.tmp')
     with open(temporary, 'wb') as file:         # which says so if the disk is full
         torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
                     'vocabulary': vocabulary, **more}, file)
+    with reading('STATE of a config file, which may have plain values and tensors,'):
+        torch.load(temporary, map_location='cpu', mmap=True, weights_only=True)
     temporary.replace(path)
 
 
@@ -174,11 +175,6 @@ class RunFolder:
     def save(self, name, model, vocabulary, config, optimizers, **more):
         """Save a checkpoint under this name."""
         if rank() == 0:
-            with reading('STATE of a config file, which may have plain values and tensors,'):
-                file = io.BytesIO()
-                torch.save(more.get('states'), file)
-                file.seek(0)
-                torch.load(file, weights_only=True)
             more['optimizers'] = [optimizer.state_dict() for optimizer in optimizers]
             more['log_sizes'] = [path.stat().st_size for path in self.logs]
             save_checkpoint(self.path / name, model, vocabulary, config, **more)
