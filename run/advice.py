@@ -15,9 +15,9 @@ def of_texts(run):
     player's. 0 if nobody knows."""
     data = run.data
     verify = run.scorer.verify
-    n_train, n_held_out = [len(data.rows_of[split]) for split in ('train', 'val')]
     is_right = {None: "nothing says what is right", is_answer: "the answer is right"}
-    print0(f"{n_train} texts to learn from, {n_held_out} held out; up to {data.block_size} tokens; "
+    print0(f"{len(data.rows_of['train'])} texts to learn from, {len(data.rows_of['val'])} held "
+           f"out; up to {data.block_size} tokens; "
            f"{is_right.get(verify, 'verify() says what is right')}")
     if 'folder' in run.policy.args and data.examples[0].get('prompt', '').endswith(' '):
         print0("the first prompt ends in a space, which most tokenizers put in front of the next "
