@@ -192,10 +192,8 @@ def check_choice(knob, value, choices, functions, ours):
 def values_of(word, knobs, files):
     """Return {name: value} of one word. The value of a flag stays text; a file sees the knobs, and
     its globals are added to files."""
-    if type(word) is dict:
-        # a file may change a dict in place; a function stays that of the user
-        return {name: value if callable(value) else copy.deepcopy(value)
-                for name, value in word.items()}
+    if type(word) is dict:                      # a file may change its values in place
+        return copy.deepcopy(word)
     if word.startswith('-') and '=' in word:
         name, _, value = word.lstrip('-').partition('=')
         return {name: value}
