@@ -65,7 +65,6 @@ class Tokenizer:
 
     def encode(self, text, goes_on=False):
         """Return a list of ids. goes_on: the text follows another one (see hf.py)."""
-        assert type(text) is str, f"expected a text, not {text!r:.80}"
         unknown = set(text).difference(self.ids)
         assert not unknown, (
             f"the network's vocabulary lacks the characters {sorted(unknown)} of {text!r:.80}")
@@ -180,12 +179,12 @@ def hold_out(texts):
 
 def check_blanks(texts, blank_kind, blank_low, blank_high):
     """Refuse blanks that the texts cannot have."""
-    texts_are, allowed = 'pairs or records', ('random', 'answer', 'marked')
+    allowed = ('random', 'answer', 'marked')
     if type(texts[0]) is str:
-        texts_are, allowed = 'strings', ('random', 'suffix')
+        allowed = ('random', 'suffix')
     assert blank_kind in allowed and blank_low <= blank_high <= 1, (
-        f"blank_kind = '{blank_kind}', blank_low = {blank_low}, blank_high = {blank_high}: the "
-        f"texts are {texts_are}: expected one of {allowed}, and blank_low <= blank_high <= 1")
+        f"blank_kind = '{blank_kind}', blank_low = {blank_low}, blank_high = {blank_high}: with "
+        f"these texts expected one of {allowed}, and blank_low <= blank_high <= 1")
 
 
 class Dataset:
@@ -335,10 +334,9 @@ class Dataset:
             # Only a suffix includes eos: a network that continues a text has to learn to stop. One
             # that fills blanks is shown eos, which tells it how long the text is.
             may_be_blank = tokens != tok.pad
-            is_suffix = self.blank_kind == 'suffix'
-            if not is_suffix:
+            if self.blank_kind == 'random':
                 may_be_blank &= tokens != tok.eos
-            blank = self.draw_blanks(may_be_blank, rng, is_suffix)
+            blank = self.draw_blanks(may_be_blank, rng, self.blank_kind == 'suffix')
         else:
             blank = self.blank[row]
         if self.causal:
