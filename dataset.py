@@ -310,12 +310,12 @@ class Dataset:
         self.blank = torch.tensor(rows_shown) == self.tok.blank_id
         self.examples = [example for *_, example in encoded]
 
-    def typed_prompt(self, prompt, k, seed, columns=None):
+    def typed_prompt(self, prompt, k, seed, columns):
         """Return the Prompts of one prompt: causal, it is continued; else it has marked blanks.
         columns {name: value}: of its record, such as the secret of a game."""
         data = copy.copy(self)
         data.blank_kind = 'answer' if self.causal else 'marked'
-        data.make_rows([data.encode(as_record({'prompt': prompt, **(columns or {})}))])
+        data.make_rows([data.encode(as_record({'prompt': prompt, **columns}))])
         data.rows_of = {'train': [0]}
         del data.examples[0]['answer']          # a reward that asks for it gets none
         return data.prompts('train', 1, k, seed)
@@ -393,11 +393,9 @@ class Dataset:
         prompts = self.prompts('train', n, 1, 0)
         cases = self.cases(prompts, prompts.tokens, range(n))
         for case in cases:
-            if self.causal and 'answer' in case:        # which rows may lack, see max_new_tokens
-                case['completion'] = case['answer']
-                case['text'] = case['prompt'] + case['answer']
-            sampled = written_by_policy(replay(self.reply, case))
-            case |= {'ended': True, 'sampled': sampled}
+            if self.causal and case.get('answer'):      # which rows may lack, see max_new_tokens
+                case |= {'completion': case['answer'], 'text': case['prompt'] + case['answer']}
+            case |= {'ended': True, 'sampled': written_by_policy(replay(self.reply, case))}
         return cases
 
 

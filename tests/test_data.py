@@ -229,7 +229,7 @@ def test_a_typed_prompt_has_blanks_and_in_causal_mode_underscores():
                                          ('a_', True, 2, '..__')):
         data = toy_data('a' * 9, causal=causal, tok=Tokenizer('char', 'ab_'), block_size=6)
         data.max_new_tokens = longest
-        prompts = data.typed_prompt(text, 3, 0)
+        prompts = data.typed_prompt(text, 3, 0, {})
         assert prompts.k == 3
         shown = ''.join('._'[is_blank] for is_blank in prompts.blank[0].tolist())
         assert shown.startswith(blank) and shown.count('_') == blank.count('_')

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import train_grpo
-from dataset import Tokenizer
+from dataset import Dataset, Tokenizer
 from judge import Scorer
 from processes import (EQUATIONS, assert_same, command, fails, read_log, refused, run, succeeds,
                        train, weights, write)
@@ -234,6 +234,12 @@ def test_a_config_file_can_bring_the_world_and_the_run_names_it():
     for line in open('run/samples.jsonl'):
         assert json.loads(line)['completion'][1:2] in ('7', '')
     assert load_checkpoint('run')['words']
+
+
+def test_a_world_goes_on_from_prompts_without_answers():
+    records = [{'prompt': 'a', 'answer': None}] * 3
+    data = Dataset(records, records, TOK, True, reply=lambda completion: 'b', max_new_tokens=3)
+    assert data.own_cases(2)[0]['completion'] == '' and data.world_ids == []
 
 
 def test_a_generator_that_fills_blanks_has_no_turns():
