@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rollout import Prompts
-from run.checkers import checker, is_answer
+from run.checkers import is_answer, known_words, words_of
 from run.command import by_name, fail, fail_unknown, reading, said_by
 from run.machine import print0
 
@@ -147,7 +147,7 @@ def read_texts(dataset):
         "true and false, which chooses them")
     texts = train + held_out
     if not verify and type(texts[0]) is str:
-        verify = checker(texts)
+        verify = functools.partial(known_words, words_of(texts))
     elif not verify and any(record['answer'] for record in texts):
         verify = is_answer
     return train, held_out, verify, reply
@@ -370,12 +370,14 @@ class Dataset:
         @functools.cache
         def prompt_of(b):                       # its case, and where its completions start
             shown = prompts.shown[b]
-            if not self.causal:
-                return {'prompt': tok.text_of(shown)} | self.examples[rows[b]], 0
-            start = shown.index(tok.blank_id)
-            # (An eos in a prompt separates paragraphs. The prompt of a record, if it has one, is
-            # the text itself, without a chat template.)
-            return {'prompt': tok.decode(shown[:start])} | self.examples[rows[b]], start
+            if self.causal:
+                start = shown.index(tok.blank_id)
+                text = tok.decode(shown[:start])        # an eos in it separates paragraphs
+            else:
+                start = 0
+                text = tok.text_of(shown)
+            # (The prompt of a record, if it has one, is the text itself, without a chat template.)
+            return {'prompt': text} | self.examples[rows[b]], start
 
         cases = []
         for number, ids in zip(numbers, sequences.tolist()):

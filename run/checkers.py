@@ -1,6 +1,5 @@
 """Checkers of completions: is it the answer, or made of known words? A dataset with answers, or of
 running text, has one by itself. (For numbers there is extras/numbers.py.)"""
-import functools
 import re
 import unicodedata
 
@@ -17,11 +16,6 @@ def is_answer(completion, answer):
 
 
 # ---- running text: are its words known? ----------------------------------------------------------
-
-
-def checker(texts):
-    """Return verify(prompt, text, ended): known_words() with the words of these texts."""
-    return functools.partial(known_words, words_of(texts))
 
 
 def words_of(texts):

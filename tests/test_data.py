@@ -12,7 +12,7 @@ from dataset import (Dataset, Prompts, Tokenizer, as_record, hold_out, make_toke
                      random_blanks, read_records, read_texts, rng_for)
 from extras.studies import sums
 from processes import refused, write
-from run.checkers import checker, is_answer
+from run.checkers import is_answer, known_words, words_of
 
 TOK = Tokenizer('char', 'ab=')
 
@@ -350,8 +350,8 @@ def test_held_out_word_problems_have_names_and_pairs_of_numbers_of_their_own():
     ('the snake_case', 'the snake_case sat', False, 1),
     ('the snake_case', 'the snake_cases sat', False, 1 / 2)])
 def test_words_that_a_completion_touches_are_looked_up(prompt, text, ended, share):
-    verify = checker(['the cat sat in case', '\u0434\u0430'])
-    assert verify(prompt, text, ended) == pytest.approx(share)
+    words = words_of(['the cat sat in case', '\u0434\u0430'])
+    assert known_words(words, prompt, text, ended) == pytest.approx(share)
 
 
 def test_thoughts_are_right_and_held_out_ones_all_blank():
