@@ -4,7 +4,7 @@ A judge is a network. A causal one scores a text by its likelihood: the mean
 log-probability of its tokens, in nats. A classifier gives P(label = 1)."""
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -152,10 +152,10 @@ class Scorer:
         lists = {column: [case[column] for case in cases()] for column in cases()[0]}
         lists |= {plural: lists.pop(column) for column, plural in PLURAL.items()}
         values = by_name(self.functions[name])(lists)
-        assert isinstance(values, Iterable) and not isinstance(values, (Mapping, Set)), (
+        if hasattr(values, 'tolist'):           # a tensor, or an array of numpy
+            values = values.tolist()
+        assert type(values) in (list, tuple), (
             f"expected a list of numbers, not {values!r:.80}; has it a `return`?")
-        # a tensor, or an array of numpy
-        values = values.tolist() if hasattr(values, 'tolist') else list(values)
         assert len(values) == len(cases()), (
             f"expected {len(cases())} numbers, one for each completion, not {len(values)}")
         return values
