@@ -88,7 +88,7 @@ class PretrainedTokenizer(Tokenizer):
         # Runs of ordinary ids are decoded together, because a character can need several of them.
         for is_ours, run in itertools.groupby(ids, ours.__contains__):
             if is_ours:
-                text += ''.join(ours[i] for i in run)
+                text += ''.join(map(ours.get, run))
             else:
                 text += self.tokenizer.decode(list(run), clean_up_tokenization_spaces=False)
         return text
@@ -107,7 +107,6 @@ class Pretrained(Network):
         self.causal = not name.endswith('MaskedLM')
         self.network, loading_info = getattr(transformers, name).from_pretrained(
             folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
-        self.network.eval()
         missing = loading_info['missing_keys']
         assert not missing, f"{folder} lacks weights of a {name}: {missing}"    # they are random
         # older versions of transformers have another name for it

@@ -157,7 +157,7 @@ class Network(nn.Module):
         if not hasattr(self, 'order'):
             self.order = nn.Linear(self.head.in_features, 1, device=self.device, dtype=self.dtype)
             nn.init.zeros_(self.order.weight)
-            wait = 0.03 ** (1 / max(1, n_passes - 1))       # probability to wait in one pass
+            wait = 0.03 ** (1 / (n_passes - 1))         # probability to wait in one pass
             nn.init.constant_(self.order.bias, math.log((1 - wait) / wait) / 16)
 
     def order_scores(self, x):
@@ -185,7 +185,7 @@ class GPT(Network):
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
                      'n_head': n_head, 'n_embd': n_embd, 'causal': causal,
                      'positions': positions, 'is_classifier': is_classifier}
-        assert n_embd > 0 and n_embd % (2 * n_head) == 0, (
+        assert n_embd % (2 * n_head) == 0, (
             f"n_embd = {n_embd}, n_head = {n_head}: expected a multiple of 2 * n_head")
         self.block_size = block_size
         self.causal = causal
@@ -217,7 +217,7 @@ class GPT(Network):
             mask = -1e9 * (inputs == self.pad_id)[:, None, None]
         x = self.embed(inputs)                                              # (N, L, C)
         rotary = self.rotary[:, start:stop]                                 # (2, L, D)
-        if self.args['positions'] == 'learned':
+        if hasattr(self, 'position'):           # learned ones
             rotary = None
             x = x + self.position.weight[start:stop]
         x = norm(x)                             # size 1, as what every layer reads

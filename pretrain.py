@@ -162,7 +162,7 @@ def load_network(path, device='cpu'):
         # alone brings its weights itself.
         if 'model' in checkpoint:
             if 'order.weight' in checkpoint['model']:
-                network.decide_order(1)         # its bias is loaded, too
+                network.decide_order(2)         # its bias is loaded, too
             network.load_state_dict(checkpoint['model'])
     return network.to(device), tok
 
