@@ -201,7 +201,7 @@ class GPT(Network):
         # head, by an angle that is proportional to the position.
         D = n_embd // n_head
         frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
-        angles = torch.outer(torch.arange(block_size), torch.cat((frequencies, frequencies)))
+        angles = torch.outer(torch.arange(block_size), frequencies.repeat(2))
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         # a token of a causal network sees itself and the tokens to its left
         mask = torch.full((block_size, block_size), -math.inf).triu(1)

@@ -186,7 +186,7 @@ def loss_of(network, data, filler, split, n, step):
             tokens = torch.cat((prompts.tokens, complete(filler, prompts).sequences))
             labels = [1.0] * len(prompts) + [0.0] * len(prompts)
         else:
-            labels = [float(data.examples[i]['label']) for i in prompts.row.tolist()]
+            labels = [data.examples[i]['label'] for i in prompts.row.tolist()]
         logits = classify(network, tokens)                                      # (n,)
         return F.binary_cross_entropy_with_logits(logits, logits.new_tensor(labels))
     where = tokens != data.tok.pad                                              # (n, T)
