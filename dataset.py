@@ -463,13 +463,12 @@ def read_records(path):
         try:
             if line.strip():
                 record = json.loads(line)
-                assert type(record) is dict, f"found a {type(record).__name__}: one object a line"
                 assert 'line' not in record, "the column `line` is ours: this name"
                 assert type(record.get('held_out', True)) is bool, "held_out: true or false?"
                 records.append(as_record({'line': name} | record))
         except Exception as e:
-            fail(f'{name}: expected {{"prompt": "12+35=", "answer": "047"}}, both in quotes, or a '
-                 f'prompt alone ({e!r:.300})')
+            fail(f'{name}: expected one object a line, {{"prompt": "12+35=", "answer": "047"}}, '
+                 f'both in quotes, or a prompt alone ({e!r:.300})')
     return records
 
 

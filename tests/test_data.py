@@ -146,7 +146,9 @@ def test_texts_that_are_no_two_lists_of_texts_are_named(returned):
 @pytest.mark.parametrize('line, words', [
     ('{"question": "a", "answer": "b"}',
      "found {'answer': 'b', 'line': 'mine.jsonl, line 2', 'question'"),
-    ('["a"]', 'a list: one object a line'), ('{"prompt": "", "held_out": "no"}', 'held_out'), ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
+    ('["a"]', "'list' object"), ('3', 'one object a line'),
+    ('{"prompt": "", "held_out": "no"}', 'held_out'),
+    ('{"prompt": 3, "answer": 4}', 'the prompt is no text'),
     ('{"prompt": [{"role": "user", "content": "a"}]}', '--chat_template=True'),
     ('nonsense', 'JSONDecodeError')])
 def test_a_line_that_is_no_record_is_named(line, words):
