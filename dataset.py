@@ -402,19 +402,19 @@ class Dataset:
 
 
 def replay(reply, case):
-    """Return the completion of a case as a game, a list of (character, is it the policy's):
-    what a world says to a prefix stands behind it. Without a world all is the policy's."""
-    game = []
+    """Return the completion of a case as a game, a list of (character, is it the policy's): behind
+    a prefix stands what a world says to it. Without a world all is the policy's."""
     whole = case['completion']
-    while len(game) < len(whole):
-        game.append((whole[len(game)], True))
+    is_mine = []                                # of each character so far
+    while len(is_mine) < len(whole):
+        is_mine.append(True)
         if reply:
-            now = whole[:len(game)]
+            now = whole[:len(is_mine)]
             said, done = said_by(reply, case | {'completion': now, 'text': case['prompt'] + now})
-            game += [(char, False) for char in said]
+            is_mine += [False] * len(said)
             if done:
                 break
-    return game[:len(whole)]
+    return list(zip(whole, is_mine))
 
 
 def written_by_policy(game):
