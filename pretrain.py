@@ -90,8 +90,7 @@ def read_recipe(recipe, config):
     words = [f"--dataset={config['dataset']}", recipe]
     if config['blank_kind'] == 'marked':
         words.insert(1, '--blank_kind=marked')
-    script = {'CHOICES': CHOICES, '__file__': __file__}
-    knobs, functions = configure(DEFAULTS | script, words)
+    knobs, functions = configure(DEFAULTS | {'CHOICES': CHOICES}, words)
     assert not functions, f"{recipe} has functions: expected a recipe, see config/networks/"
     depends_on = [knobs, read_texts(knobs['dataset'])[:2]]
     if knobs['against'].endswith('.py'):        # a classifier depends on the recipe of its filler

@@ -146,9 +146,8 @@ def configure(namespace, words):
             if name in THEIRS:
                 fail(f"{word}: {name} is {THEIRS[name]} here (all: docs/other-engines.md)")
             if name not in defaults:
-                script = Path(namespace.get('__file__', 'this script')).name
-                fail_unknown(f'{word}: expected a knob of {script} (see --help; config/networks/ '
-                             'is for pretrain.py) or _name, not', name, defaults)
+                fail_unknown(f'{word}: expected a knob (see --help; config/networks/ is for '
+                             'pretrain.py) or _name, not', name, defaults)
             # The type of the default is the type of the knob. A flag is text: read it as Python.
             # The values of a file stay: literal_eval() refuses them. float() takes the 0 of
             # kl_beta = 0, too.
