@@ -19,13 +19,14 @@ def check_knobs(*, gradient_accumulation_steps, mini_batches, temperature, top_p
 
 def check_generator(causal, data, *, n_fill_steps, blank_kind, max_new_tokens, **others):
     """Refuse knobs that could not work with this kind of generator and this Dataset."""
-    assert causal or not data.reply, (
-        "reply() answers a causal generator; one that fills blanks has no turns")
-    fills = n_fill_steps > 1 or blank_kind == 'marked'
-    assert not (causal and fills), (
+    if not causal:
+        assert not data.reply, (
+            "reply() answers a causal generator; one that fills blanks has no turns")
+        assert max_new_tokens == 0, "max_new_tokens is for causal generators"
+        return
+    assert n_fill_steps == 1 and blank_kind != 'marked', (
         "a causal generator has no passes (n_fill_steps = 1), and no marked blanks")
-    assert causal or max_new_tokens == 0, "max_new_tokens is for causal generators"
     # without a limit the longest answer is the limit, so there must be one
     has_answers = any(example.get('answer', True) for example in data.examples)
-    assert not causal or has_answers or max_new_tokens > 0, (
+    assert has_answers or max_new_tokens > 0, (
         "no prompt has an answer: expected --max_new_tokens=N, the length of completions")
