@@ -112,9 +112,9 @@ class Rollout:
         """Whether each sequence ended (N,), bool: the policy wrote eos, or a world ended it, which
         leaves padding."""
         tok = self.prompts.data.tok
-        is_given = self.prompts.blank.repeat_interleave(self.prompts.k, 0) & ~self.is_sampled
+        blank = self.prompts.blank.repeat_interleave(self.prompts.k, 0)         # (N, T)
         has_eos = self.is_sampled & (self.sequences == tok.eos)
-        return (has_eos | is_given & (self.sequences == tok.pad)).any(1)
+        return (has_eos | blank & (self.sequences == tok.pad)).any(1)
 
     def only(self, chosen):
         """Return this Rollout as if no token but those of the chosen sequences (N,) bool had been
