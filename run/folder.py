@@ -159,9 +159,8 @@ class RunFolder:
         if rank() > 0:
             return
         # The clocks come last, so that without them two logs can be compared as text.
-        line = {'step': step} | numbers
-        line['seconds'] = round(time.time() - self.began, 3)
-        line['cpu_seconds'] = round(time.process_time() - self.cpu_began, 3)
+        line = {'step': step, **numbers, 'seconds': round(time.time() - self.began, 3),
+                'cpu_seconds': round(time.process_time() - self.cpu_began, 3)}
         print(json.dumps(line), file=self.files[0], flush=True)
         if self.wandb:
             self.wandb.log(line)
