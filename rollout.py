@@ -350,8 +350,8 @@ def decision_stats(r, policy, x, reference=None, x_ref=None):
     """Return the numbers of TokenStats (N, T, 6) of the decisions of a learned order: of each blank
     the sum over the passes in which it was open. x, x_ref (S * T, C): features of the policy and of
     the reference in the states that sampled."""
-    passes = torch.arange(len(r.state_of), device=x.device)[:, None, None]      # (I, 1, 1)
-    is_open = (r.pass_of >= passes) & (passes < r.n_decisions)              # (I, N, T)
+    passes = torch.arange(r.n_decisions, device=x.device)[:, None, None]
+    is_open = r.pass_of >= passes                                   # (n_decisions, N, T)
     i, n, t = is_open.nonzero(as_tuple=True)                                # (D,) each
     place = r.state_of[i, n] * r.sequences.size(1) + t                      # (D,) as rows of x
     is_now = (r.pass_of[n, t] == i).long()
