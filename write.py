@@ -90,4 +90,4 @@ def replies(prompts, sequences, first, is_asked, column):
         # It is cut where the row ends. What ends a completion is followed by padding.
         ids += [data.tok.pad if done else -1] * room
         rows[s] = ids[:room]
-    return torch.tensor(rows, dtype=torch.long, device=sequences.device)
+    return sequences.new_tensor(rows)
