@@ -44,7 +44,7 @@ def load_checkpoint(path):
     if os.path.exists(f'{path}/ckpt.pt'):
         path = f'{path}/ckpt.pt'
     if os.path.isdir(path):
-        return {'model_args': {'folder': path}, 'vocabulary': path, 'config': {}}
+        return {'model_args': {'folder': path}, 'config': {}}
     with reading(path):
         # weights_only: a checkpoint is somebody's file, and a pickle can run any code
         return torch.load(path, map_location='cpu', weights_only=True)
@@ -53,9 +53,9 @@ def load_checkpoint(path):
 def check_exists(path):
     """Exit if there is nothing, and suggest what is near."""
     if not os.path.exists(path):
-        near = [str(other) for other in Path(path).parent.glob('*')]
+        near = map(str, Path(path).parent.glob('*'))
         fail_unknown('there is no run or checkpoint (a model of the hub: download its folder '
-                     'first, `hf download NAME --local-dir FOLDER`)', str(path), near)
+                     'first, `hf download NAME --local-dir FOLDER`)', path, near)
 
 
 def checksums(paths):
