@@ -3,7 +3,7 @@ token is sampled, and what networks say of it later, when they learn.
 
 fill.py and write.py make Rollouts: they fill blanks in passes, or write from left to right."""
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -95,7 +95,7 @@ class Rollout:
     epoch: int = 0              # an estimate of the likelihood draws other masks in each epoch
     # what a step computes once, and then uses again
     stats_old: 'TokenStats | None' = None       # of the policy before the first update of a step
-    x_ref: tuple | None = None          # a reference, and its features (S * T, C) in all states
+    x_ref: dict = field(default_factory=dict)   # {reference: its features (S * T, C) in all states}
 
     @functools.cached_property
     def is_sampled(self):
@@ -131,11 +131,11 @@ class Rollout:
         used, state_of = state_of.unique(return_inverse=True)
         return replace(self, pass_of=self.pass_of.masked_fill(others, -1), kept=kept,
                        logp_sampled=self.logp_sampled.masked_fill(others, 0), stats_old=stats_old,
-                       states=self.states[used], state_of=state_of, x_ref=None)
+                       states=self.states[used], state_of=state_of, x_ref={})
 
     def of_epoch(self, epoch):
         """Return this Rollout as an epoch learns from it, if the likelihood is an estimate."""
-        return replace(self, epoch=epoch, stats_old=None, x_ref=None)
+        return replace(self, epoch=epoch, stats_old=None, x_ref={})
 
     def mask_uniforms(self):
         """Return the random numbers of an estimate, in [0, 1): one for each token (N, T), and one
@@ -312,7 +312,7 @@ def stats_with_blanks(is_blank, r, policy, reference=None):
     sequences = r.sequences.masked_fill(is_blank, policy.blank_id)
     first, state_of = distinct_rows(sequences, r.is_sampled.any(1))
     return stats_in(sequences[first], state_of[:, None].expand(is_blank.shape),
-                    replace(r, x_ref=None), policy, reference)
+                    replace(r, x_ref={}), policy, reference)
 
 
 def stats_in(states, seen_in, r, policy, reference=None):
@@ -320,12 +320,10 @@ def stats_in(states, seen_in, r, policy, reference=None):
     says in which of them each token is. The features of a reference never change, so they are kept
     in r.x_ref."""
     x = policy(states, r.start).flatten(0, 1)                               # (S * T, C)
-    x_ref = None
-    if reference:
-        if r.x_ref is None or r.x_ref[0] is not reference:
-            with torch.no_grad():
-                r.x_ref = reference, reference(states, r.start).flatten(0, 1)
-        x_ref = r.x_ref[1]
+    if reference and reference not in r.x_ref:
+        with torch.no_grad():
+            r.x_ref[reference] = reference(states, r.start).flatten(0, 1)
+    x_ref = r.x_ref.get(reference)
 
     def part(place, ids, kept):
         # Tokens at one place of one state share a row of logits. (A row for each token would make

@@ -20,7 +20,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
     """Return the gradient of the policy loss, one vector. likelihood: a function."""
     policy = copy.deepcopy(policy)
     for index, r in micro_steps:
-        r = replace(r, stats_old=None, x_ref=None)
+        r = replace(r, stats_old=None, x_ref={})
         stats = likelihood(r, policy)
         terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
         terms['pg_loss'].backward()
