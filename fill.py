@@ -50,9 +50,11 @@ def fill(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, **sa
         else:
             if fill_order == 'confident':
                 key = -confidence(model, x)[state_of]                           # (N, T)
-            # Those with the lowest keys come now. Of 5 blanks 3 stay open, then 1, then 0.
+            # argsort twice ranks the open blanks: 0 for the lowest key, 1 for the next
+            rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+            # The last ones stay open: of 5 blanks in 3 passes 3, then 1, then 0.
             n_left = (n_shares - 1 - i) * n_blanks // n_shares                  # (N, 1)
-            now = lowest(key, is_open, is_open.sum(1, keepdim=True) - n_left)
+            now = is_open & (rank < is_open.sum(1, keepdim=True) - n_left)
         n, t = now.nonzero(as_tuple=True)       # none, if all have decided to wait
         draft.sample(i, n, t, x[state_of[n], t])
         is_open = is_open & ~now
@@ -65,14 +67,6 @@ def fill(model, prompts, n_fill_steps=1, fill_order='random', greedy=False, **sa
         first, kind = distinct_rows(states)
         states, state_of = states[first], kind[state_of]
     return draft.rollout(states, state_of, n_decisions=n_decisions)
-
-
-def lowest(key, is_open, n_now):
-    """Return which of the open blanks (N, T) are filled now, bool: the n_now (N, 1) with the lowest
-    keys (N, T)."""
-    # argsort twice ranks the open blanks: 0 for the lowest key, 1 for the next
-    rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-    return is_open & (rank < n_now)
 
 
 def confidence(model, x):
