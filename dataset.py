@@ -142,9 +142,9 @@ def read_texts(dataset):
         print0(f"{dataset}: {n_all - len(train)} of {n_all} texts to learn from are left out, "
                "because they are held out, too")
     assert train and held_out, (
-        f"{dataset}: expected texts to learn from, and others that are held out: more lines, more "
-        "paragraphs (with empty lines between them), or a column `held_out` of true and false, "
-        "which chooses them")
+        f"{dataset}: {len(train)} training texts, {len(held_out)} held out: expected some of each; "
+        "more lines, more paragraphs (with empty lines between them), or a column `held_out` of "
+        "true and false, which chooses them")
     texts = train + held_out
     if not verify and type(texts[0]) is str:
         verify = functools.partial(known_words, words_of(texts))
