@@ -22,7 +22,8 @@ class Progress:
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
-            self.line = max(self.now, greedy, key=np.nanmean)
+            is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
+            self.line = greedy if is_greedy_better else self.now
 
     def is_best(self):
         """Return whether no evaluation was better than the last one. The best one is chosen on the
