@@ -41,13 +41,6 @@ def attention(q, k, v, mask):
 class KVCache(dict):
     """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen."""
 
-    def append(self, kv, layer):
-        """Append keys and values (2, N, H, L, D) of the next tokens; return those of all so far."""
-        if layer in self:
-            kv = torch.cat((self[layer], kv), -2)
-        self[layer] = kv
-        return kv
-
     def batch_select_indices(self, rows):
         """Keep the sequences `rows` (n,), in this order. A sequence may come several times. (The
         caches of transformers have this method, too.)"""
@@ -84,9 +77,11 @@ class Block(nn.Module):
             a, b = qkv[:2].chunk(2, -1)
             qk = qkv[:2] * cos + torch.cat((-b, a), -1) * sin
             qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
-        kv = qkv[1:]
-        if cache is not None:
-            kv = cache.append(kv, self.layer)
+        kv = qkv[1:]                                                # (2, N, H, L, D)
+        if cache is not None:                   # these go behind those of all tokens so far
+            if self.layer in cache:
+                kv = torch.cat((cache[self.layer], kv), -2)
+            cache[self.layer] = kv
         y = attention(qkv[0], *kv, mask)                            # (N, H, L, D)
         x = x + self.proj(y.transpose(1, 2).flatten(2))             # (N, L, C) heads side by side
         return x + self.down(self.up(norm(x)).relu_())
