@@ -50,9 +50,8 @@ def open_run(path='out-grpo', *words):
     knobs = {name: value for name, value in knobs.items()
              if name in grpo.DEFAULTS and not str(value).endswith('.py')}
     # The words of the run come first: a file can change what a knob is so far, and has done so.
-    old = [word for word in words if word in of_run]
     new = [word for word in words if word not in of_run]
-    run = grpo.set_up([*old, knobs, *new])
+    run = grpo.set_up([*of_run, knobs, *new])
     networks = {'before': run.policy}
     if 'progress' in checkpoint:                # of a run
         networks['after'], _ = load_network(path, run.policy.device)
