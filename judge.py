@@ -121,7 +121,6 @@ class Scorer:
         """
         # Text is made when the first reward asks for it: built-in ones read ids.
         cases = functools.cache(r.cases)
-        there_are = "there are prompts, completions, texts, answer, ended, sampled, and columns"
         scores = {}
         for name in names:
             numbers = None                      # of the completions so far; the next one can fail
@@ -129,17 +128,17 @@ class Scorer:
                 values = self.score_one(name, r, cases)
                 numbers = []
                 for value in values:
-                    # (float(): numpy compares in the precision of the number)
-                    assert value is None or float(abs(value)) <= LARGEST, (
-                        f"expected None or a finite number, not {value}")
+                    # (a text is no number, though float() takes it)
+                    is_number = hasattr(value, '__float__') and abs(float(value)) <= LARGEST
+                    assert value is None or is_number, (
+                        f"expected None or a finite number, not {value!r:.60}")
                     numbers.append(math.nan if value is None else float(value))
             except (Exception, SystemExit) as e:        # a function of yours can raise anything
                 of = ''
                 if numbers is not None:
                     case = cases()[len(numbers)]
                     of = f" of {case['completion']!r:.60}, prompt {case['prompt']!r:.60}"
-                hint = f" ({there_are})" if 'required' in str(e) else ''
-                raise AssertionError(f"reward '{name}'{of}: {e!r:.300}{hint}") from e
+                raise AssertionError(f"reward '{name}'{of}: {e!r:.300}") from e
             scores[name] = torch.tensor(numbers, device=r.sequences.device).view(-1, r.prompts.k)
         return scores
 

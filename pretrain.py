@@ -267,7 +267,8 @@ if __name__ == "__main__":
                 r = complete(network, data.prompts('val', 2 * batch_size, 1, 0).to(torch_device))
                 scores = Scorer(verify=verify).score(['verify'], r)
                 numbers['held-out verify'] = scores['verify'].mean()
-            numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
+            if step > 1:                        # the first one takes longest
+                numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             numbers = as_numbers(numbers)
             print_line(f'{out} step {step}', numbers.items())
             held_out_losses[step] = numbers['held-out loss']

@@ -1,4 +1,5 @@
-// The data: runs, a list of {name, config, evals, steps, groups, held_out}.
+// The data: runs, a list of {name, config, says, evals, steps, groups, held_out}.
+//   says: the last lines of the console, the verdict first
 //   evals, steps: {name of a number: [its values]}, of the lines of the log
 //   groups: [{step, prompt, rows}], of training steps
 //   held_out: of each evaluation the same prompts, [{step, prompt, rows}]
@@ -338,20 +339,16 @@ function choose(step) {
 // ---- the page -----------------------------------------------------------------------------------
 
 function drawHead() {
-    for (const {name, config, evals} of RUNS) {
+    for (const {name, config, evals, says} of RUNS) {
         const last = key => evals[key]?.at(-1);
         const values = evals[`eval/${config.goal}`];
-        const [above, error] = [last('above it'), 2 * last('standard error')];
-        const verdict = above === undefined ? '' : `${above > error ? 'Above' : 'Not above'} the ` +
-            `line to beat, ${say(last('line to beat'), config.goal)}: by ${say(above, config.goal)} ` +
-            `± ${say(error, config.goal)}, two ` +
-            'standard errors.';
         const facts = `${name} · ${config.dataset} · rewards ${JSON.stringify(config.rewards)} · ` +
             `${last('step')} of ${config.max_iters} steps, ${say(Math.round(last('seconds')))} s`;
         const b = make(`b.run${RUNS.findIndex(run => run.name === name) % 5}`, {},
                        `${say(values[0], config.goal)} → ${say(values.at(-1), config.goal)}`);
         $('header').append(make('div', {}, make('small', {}, facts),
-            make('h1', {}, `${config.goal}, held out: `, b), make('p', {}, verdict),
+            make('h1', {}, `${config.goal}, held out: `, b),
+            ...says.map(line => make('p', {}, line)),
             make('code.dim', {}, `python train_grpo.py ${(config.words || []).join(' ')}`)));
     }
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from extras.words import words_of
 import train_grpo as grpo
+from run import advice
 from run.command import fail_unknown
 from run.samples import rows_of
 
@@ -75,9 +76,15 @@ def read_run(folder, most):
     for samples in thin([*held_out.values()], max(2, most // 5)):
         starts = range(0, len(samples), 4)
         evaluations.append([group_of(samples[n:n + 4]) for n in starts])
+    config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
+    entropies = [line['entropy'] for line in steps if line['entropy']] or [0.0]
+    says = []                                   # the last lines of the console, the verdict first
+    if 'above it' in evals[-1]:                 # else the run is of an older version
+        says = [*advice.of_the_end(config, evals, (entropies[0], entropies[-1]))][::-1]
     return {
         'name': folder,
-        'config': json.loads(Path(folder, 'config.json').read_text('utf-8')),
+        'config': config,
+        'says': says,
         'evals': columns_of(evals),
         'steps': columns_of(thin(steps, 1000)),
         'groups': [group_of(samples) for samples in thin([*groups.values()], most)],
@@ -115,6 +122,7 @@ def thin(items, most):
 def last_group_of(run):
     """Return the last group of a run as HTML, for browsers without JavaScript."""
     lines = [f"<h2>{escape(run['name'])}</h2>"]
+    lines += [f"<p>{escape(line)}</p>" for line in run['says']]
     for group in run['groups'][-1:]:
         lines.append(f"<p>step {group['step']}</p>")
         lines.append(f"<pre>{escape(group['prompt'])}</pre>")

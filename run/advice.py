@@ -1,6 +1,5 @@
 """What the numbers of a run mean, in words, and what helps. It says only what was measured."""
 import contextlib
-import inspect
 
 import numpy as np
 
@@ -35,15 +34,15 @@ def of_texts(run):
     return right
 
 
-def of_first_step(numbers, scores, run, progress, right=0):
-    """Print what can be expected, if it is not much. numbers, scores: of the first step. right: the
-    share of the texts that are."""
-    start = progress.means[0]
+def of_first_step(numbers, scores, run, start, right=0):
+    """Print what can be expected, if it is not much. numbers, scores: of the first step. start: of
+    the evaluation before it. right: the share of the texts that are."""
     reward = scores['reward']
     has_weight = any(run.config['rewards'].values())        # else a teacher says what is right
+    is_constant = reward.min() == reward.max()
     if reward.isnan().all():
         print0("all rewards are None: nothing is learned from them")
-    elif has_weight and reward.min() == reward.max():
+    elif has_weight and is_constant and (reward.max() > 0 or run.goal == 'reward'):
         print0(f"all rewards are {reward.max():.3f}: a constant teaches nothing")
     elif has_weight and numbers['dead_groups'] > 0.9:
         print0("nine of ten groups teach nothing, because their rewards are equal:",
@@ -53,22 +52,21 @@ def of_first_step(numbers, scores, run, progress, right=0):
     if gap > 0.25 and run.data.blank_kind != 'marked':
         print0(f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
                "right for training prompts; more texts are needed")
-    if progress.goal == 'verify' and np.nanmean(progress.line) > 0.95:
+    if run.goal == 'verify' and start['line to beat'] > 0.95:
         print0("little is left to learn: the line to beat is above 95 %")
     if 'mean_turns' in numbers and start.get('eval/verify', 1) < right - 0.2:
         print0(f"the texts win {right:.0%} of their games, the generator "
                f"{start['eval/verify']:.0%}: it has not understood the world; pretrain longer, or "
                "on more careful games")
-    say_forged(numbers.get('mean_forged', 0), run)
+    for line in forged(numbers.get('mean_forged', 0)):
+        print0(line)
 
 
-def say_forged(share, run):
-    """Print that the policy writes what only the world writes in the texts."""
-    verify = run.scorer.verify
-    looks = verify and 'sampled' in inspect.signature(verify).parameters
-    if share > 0 and not looks:
-        print0(f"{share:.1%} of the completions have characters that only the world writes in the "
-               "texts; a verify() that takes `sampled`, without them, is not fooled")
+def forged(share):
+    """Yield what it means that the policy writes what only the world writes in the texts."""
+    if share > 0.02:
+        yield (f"{share:.0%} of the completions have characters that only the world writes in the "
+               "texts: verify() must not take them for the world's, see `sampled`")
 
 
 def why_equal(numbers, run):
@@ -81,36 +79,46 @@ def why_equal(numbers, run):
         "pretrain more, on texts of which some pass (or less, if the held-out loss rose)")
 
 
-def of_the_end(run, progress, entropies):
-    """Print whether the run worked, and what its numbers point at. entropies: of the first step and
-    of the last. Less than two standard errors are noise."""
-    steps = list(progress.means)
-    first, last = progress.means[steps[0]], progress.means[steps[-1]]
-    goal = f'eval/{progress.goal}'
-    _, above, error = progress.above().values()
-    is_above = above > 2 * error
-    if 'eval/pass@4' in last and run.scorer.verify is not is_answer:
-        print0(f"pass@4: {first['eval/pass@4']:.3f} -> {last['eval/pass@4']:.3f}")
-    before, after = entropies
-    if after > 1.2 * before > 0 and not is_above:
-        helps = 'a smaller entropy_coef, or temperature'
-        if run.config['entropy_coef'] == 0:
-            helps = 'a lower temperature'
-        print0(f"the entropy rose, {before:.2f} -> {after:.2f}: {helps}")
-    middle = progress.means[steps[len(steps) * 2 // 3]]
-    if after < 0.05 * before and last[goal] < 0.95 and last[goal] - middle.get(goal, 0) < 0.01:
-        print0(f"the entropy fell to {after:.3f}, and the score stands still: a larger "
-               "entropy_coef, with entropy_floor=1")
+def of_the_end(config, evals, entropies):
+    """Yield lines: what the numbers of a run point at, and whether it worked. config: its knobs.
+    evals: its evaluations, as in the log. entropies: of the first step and of the last. Less than
+    two standard errors are noise."""
+    goal = config['goal']
+    first, last = evals[0], evals[-1]
+
+    def course(name):
+        return f"{first[name]:.3f} -> {last[name]:.3f}"
+
+    above = last['above it']
+    noise = 2 * last['standard error']
+    if goal == 'reward' and 'eval/verify' in last:
+        yield f"verify: {course('eval/verify')}"
+    if 'eval/pass@4' in last:
+        never = 1 - last['eval/pass@4']
+        yield (f"pass@4: {course('eval/pass@4')}; of {never:.0%} of the prompts none of four "
+               "samples is right")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:
-        print0(f"completions became shorter: {first['eval/tokens']:.1f} -> "
-               f"{last['eval/tokens']:.1f} tokens")
+        yield f"completions became shorter: {course('eval/tokens')} tokens"
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
-        print0(f"completions run into the limit: {last['eval/ended']:.0%} ended by themselves")
-    say_forged(last.get('eval/forged', 0), run)
-    if is_above and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
-        print0(f"exploited? The reward rose, and verify fell: {first['eval/verify']:.3f} -> "
-               f"{last['eval/verify']:.3f}; read the samples")
+        yield f"completions run into the limit: {last['eval/ended']:.0%} ended by themselves"
+    yield from forged(last.get('eval/forged', 0))
+    before, after = entropies
+    if after > 1.2 * before > 0 and above <= noise:
+        yield (f"the entropy rose, {before:.2f} -> {after:.2f}: a smaller entropy_coef, or "
+               "temperature")
+    if after < 0.05 * before and last[f'eval/{goal}'] < 0.95:
+        helps = "another --seed, or a smaller learning_rate"
+        if config['entropy_floor'] == 0:
+            helps = "a larger entropy_coef, with entropy_floor=1"
+        yield f"the entropy fell to {after:.3f}, so little more is tried: {helps}"
+    if above < -noise:
+        yield "the score fell: a third of the learning_rate, or twice the batch_size"
+    if len(evals) > 2 and last[f'eval/{goal}'] - evals[-2][f'eval/{goal}'] > noise / 2:
+        yield "the score still rises: more steps, --max_iters"
+    if above > noise and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
+        yield (f"exploited? The reward rose, and verify fell: {course('eval/verify')}; read the "
+               "samples")
     else:
-        words = 'above' if is_above else 'not above'
-        print0(f"{progress.goal} {np.nanmean(progress.now):.3f} is {words} the line to beat: "
-               f"{above:+.3f} +- {2 * error:.3f}")
+        words = 'above' if above > noise else 'not above'
+        yield (f"{goal} {last[f'eval/{goal}']:.3f} is {words} the line to beat: {above:+.3f} +- "
+               f"{noise:.3f}")

@@ -58,10 +58,18 @@ def by_name(function):
     with reading(f"the list of parameters of {function!r:.80}"):
         parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    # A function may change what it gets: each completion has a copy of its own.
-    return lambda columns: function(**{
-        name: [*map(copy.deepcopy, value)] if type(value) is list else copy.deepcopy(value)
-        for name, value in columns.items() if takes_all or name in parameters})
+    required = {p.name for p in parameters.values()
+                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+    def call(columns):
+        unknown = required.difference(columns)
+        assert not unknown, f"it asks for {unknown}: there are {[*columns]}"
+        # A function may change what it gets: each completion has a copy of its own.
+        return function(**{
+            name: [*map(copy.deepcopy, value)] if type(value) is list else copy.deepcopy(value)
+            for name, value in columns.items() if takes_all or name in parameters})
+
+    return call
 
 
 def said_by(reply, case, encode=list):
@@ -176,7 +184,10 @@ def check_choice(knob, value, choices, functions, ours):
     """Exit if the value of a knob is none of its choices, and names no function that can take the
     place of ours; or if it is both."""
     if not ours:
-        assert value in choices, f"{knob} = {value!r}: expected one of {choices}"
+        expected = f"one of {choices}"
+        if type(choices) is range:
+            expected = f"{choices.start} or more, below {choices.stop}"
+        assert value in choices, f"{knob} = {value!r}: expected {expected}"
         return
     arguments = inspect.signature(ours).parameters
     expected = (f"{knob} = {value!r}: expected one of {choices}, or a function {knob}"

@@ -211,7 +211,7 @@ class Ending:
     signal = 0                  # that has come
 
     def __init__(self, save, device):
-        """save(name): save a checkpoint of the present step."""
+        """save(name): save a checkpoint of the present step; return False if there is none yet."""
         self.save = save
         self.device = device
         on_signal(self.wait)
@@ -236,5 +236,5 @@ class Ending:
             self.keep()
 
     def keep(self):
-        self.save('ckpt.pt')
-        print0("stopped between two steps; the same command with --resume=True goes on")
+        if self.save('ckpt.pt'):
+            print0("stopped between two steps; the same command with --resume=True goes on")

@@ -10,7 +10,7 @@ class Progress:
     random numbers, so they are compared prompt by prompt: what is a lucky prompt for one is lucky
     for the other, too, and their differences have smaller errors."""
     goal: str                   # the number to watch: 'verify' or 'reward'
-    means: dict = field(default_factory=dict)       # {step: {name: number}}, as in the log
+    means: dict = field(default_factory=dict)       # {step: {name: number}}, as the log has them
     line: list | None = None    # (P,) the line to beat: the goal of each prompt at the start, of
                                 # greedy decoding or of samples, whichever is better
     now: list | None = None     # (P,) the goal of each prompt in the last evaluation
@@ -18,12 +18,13 @@ class Progress:
 
     def add(self, step, evaluation):
         """Add what evaluate() says after so many steps."""
-        self.means[step], self.now, greedy, self.prompts, *_ = evaluation
+        means, self.now, greedy, self.prompts, *_ = evaluation
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
             is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
             self.line = greedy if is_greedy_better else self.now
+        self.means[step] = means | self.above()
 
     def is_best(self):
         """Return whether no evaluation was better than the last one. The best one is chosen on the
@@ -34,10 +35,11 @@ class Progress:
     def numbers(self, rewards):
         """Return pairs (name, number) of the last evaluation, for the console."""
         *_, means = self.means.values()
-        numbers = [(self.goal, np.nanmean(self.now)),
+        numbers = [(self.goal, means[f'eval/{self.goal}']),
                    ('greedy', means.get(f'greedy/{self.goal}', np.nan)),
-                   ('start', self.means[0][f'eval/{self.goal}']),
-                   *self.above().items()]
+                   ('start', self.means[0][f'eval/{self.goal}'])]
+        for name in ('line to beat', 'above it', 'standard error'):
+            numbers.append((name, means[name]))
         if self.goal == 'reward':               # a sum, which hides its parts
             parts = dict.fromkeys(['verify', *rewards])         # `verify` once
             numbers += [(name, means[f'eval/{name}']) for name in parts if f'eval/{name}' in means]
@@ -59,5 +61,6 @@ class Progress:
         # before they are squared. (If all prompts differ, this is std / sqrt(P).)
         sums = np.bincount(index, gaps - gaps.mean())                               # (n,)
         error = (np.square(sums).sum() * n / (n - 1)) ** 0.5 / len(gaps)
-        return {'line to beat': np.nanmean(self.line), 'above it': gaps.mean(),
-                'standard error': error}
+        line = np.nanmean(self.line)
+        return {'line to beat': float(line), 'above it': float(gaps.mean()),
+                'standard error': float(error)}
