@@ -9,6 +9,7 @@ The toy run has the dataset, the blanks and the world of the words, tiny random 
 rewards by chance. The first mistake ends it: mend it, and call again."""
 import functools
 import io
+import sys
 import traceback
 import zlib
 from dataclasses import replace
@@ -202,7 +203,11 @@ def toy_run(*words):
 
 if __name__ == "__main__":
     words = words_of(__doc__, 1)
-    for is_well, sentence in check_task(words):
-        print({True: 'ok ', False: 'NOT', None: '   '}[is_well], sentence)
+    is_wrong = False
+    for mark, sentence in check_task(words):
+        print(f'{mark:3} {sentence}', flush=True)
+        is_wrong |= mark == 'NOT'
     for name, wrong in check(*[word for word in words if not is_task(word)]).items():
         print(f'NOT {name}: {wrong}' if wrong else f'ok  {name}')
+        is_wrong |= bool(wrong)
+    sys.exit(is_wrong)

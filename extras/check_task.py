@@ -4,6 +4,7 @@ extras/check.py calls it. All is asked as if tokens were characters, written fro
 Whatever completes a text is a game, a list of (character, whether the policy wrote it). Without a
 world all is the policy's."""
 import difflib
+import inspect
 import itertools
 import os
 import random
@@ -15,7 +16,7 @@ import torch
 
 import train_grpo as grpo
 from dataset import BLANK, path_of, read_texts, replay, written_by_policy
-from judge import Scorer
+from judge import PLURAL, Scorer
 from run.command import configure, said_by
 
 N = 1000                    # so many texts, at most, and games
@@ -30,7 +31,8 @@ def is_task(word):
 
 def check_task(words):
     """Yield lines about the task, the world and the rewards in words of a command line, each as
-    (whether it is well, a sentence); None: only to read. Without any of these there are none."""
+    (mark, sentence): 'ok', 'NOT', '??' if only you know, '' to read. Without any of these there are
+    none."""
     tasks = [word for word in words if is_task(word)]
     others = [word for word in words if word not in tasks]
     config, functions = configure(dict(vars(grpo)), others)
@@ -41,12 +43,12 @@ def check_task(words):
     if tasks:
         dataset = tasks[-1]
     train, held_out, verify, reply = read_texts(dataset)
-    yield None, f"{dataset}: {len(train)} texts to learn from, {len(held_out)} held out"
+    yield '', f"{dataset}: {len(train)} texts to learn from, {len(held_out)} held out"
     source = Path(path_of(dataset)).read_text('utf-8-sig')
     for name in re.findall(r'^def (\w+)', source, re.MULTILINE):
-        meant = difflib.get_close_matches(name, ('verify', 'reply'))
-        if meant and name not in meant:
-            yield False, f"{name}() is called by nobody; meant {meant[0]}()?"
+        meant = difflib.get_close_matches(name, ('verify', 'reply', 'texts'), cutoff=0.75)
+        if meant and source.count(name) == 1 and f'def {meant[0]}(' not in source:
+            yield 'NOT', f"{name}() is called by nobody; meant {meant[0]}()?"
     reply = functions.get('reply', reply)
     if verify:
         names.insert(0, 'verify')
@@ -56,10 +58,26 @@ def check_task(words):
     texts = some_of(train, rng) + some_of(held_out, rng)
     games = [replay(reply, text | {'completion': text['answer'] or ''}) for text in texts]
     cases = cases_of_texts(texts, games, rng)
+    columns = set().union(*cases['nothing'])
     if reply:
+        yield from unknown_names('reply', reply, columns - {'ended', 'sampled'})
         yield from check_world(reply, scorer, names[0], texts, games, cases, rng)
     for name in names:
+        known = columns
+        if name in functions:
+            known = {PLURAL.get(column, column) for column in columns}
+        yield from unknown_names(name, functions.get(name, verify), known)
         yield means_of(name, scorer, cases)
+
+
+def unknown_names(name, function, known):
+    """Yield lines about parameters of a function for which there is never anything but their
+    default: there are only known names."""
+    for parameter in inspect.signature(function).parameters.values():
+        is_one = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_one and parameter.name not in known:
+            yield '??', (f"{name}() asks for `{parameter.name}`, and always gets its default; there "
+                         f"are {sorted(known)}")
 
 
 def some_of(texts, rng):
@@ -88,8 +106,12 @@ def means_of(name, scorer, cases):
     assert not all(map(torch.isnan, means.values())), (
         f"{name} returns None for all: has it a `return`?")
     shown = ', '.join(f'{mean:.3g} for {kind}' for kind, mean in means.items())
-    is_nothing_right = name == 'verify' and means['nothing'] > 0
-    return not is_nothing_right, f"{name}, mean: {shown}"
+    answers, nothing = means['their own answers'], means['nothing']
+    if name == 'verify' and nothing > 0:
+        return 'NOT', f"{name}, mean: {shown}; is nothing an answer?"
+    if nothing >= answers:
+        return '??', f"{name}, mean: {shown}; it likes nothing as much as their answers"
+    return 'ok', f"{name}, mean: {shown}"
 
 
 def case_of(text, game, ended=True):
@@ -152,26 +174,33 @@ def check_world(reply, scorer, name, texts, games, cases, rng):
             letters[is_mine].add(char)
     mine, worlds = letters[True], letters[False]
     only = worlds - mine
-    yield None, f"the policy writes {show(mine)}, only the world {show(only)}"
+    yield '', f"the policy writes {show(mine)}, only the world {show(only)}"
 
     starts = [(text, []) for text in rng.choices(texts, k=N)]
     random_games, won = play_all('random play', starts, mine)
     lengths = list(map(len, random_games))
     share = 100 * won.float().mean()
-    yield None, (f"random play: {share:.1f} % won, {min(lengths)} to {max(lengths)} characters, "
+    yield '', (f"random play: {share:.1f} % won, {min(lengths)} to {max(lengths)} characters, "
                  f"mean {sum(lengths) / N:.1f}")
     winners = [case['completion'] for case, is_won in zip(cases['random play'], won) if is_won]
-    yield None, f"won by chance, to see whether they keep your rules: {winners[:3]}"
+    yield '', f"won by chance, to see whether they keep your rules: {winners[:3]}"
 
     play_all('nonsense', starts, mine | worlds)
     known = set()
     for text in texts:
         known.update(text['prompt'], text['answer'] or '')
     unknown = set().union(*(said for _, said, _ in replies)) - known
-    yield not unknown, f"it answers nonsense; in no text stands what it says of {show(unknown)}"
+    if unknown:
+        yield 'NOT', (f"to nonsense it says {show(unknown)}, which is in no text, so a run would "
+                      "end there: use letters of the texts, or return ('', True)")
+    else:
+        yield 'ok', "it answers nonsense in letters of the texts"
     is_same = all(said_by(reply, case, str) == (said, is_over)
                   for case, said, is_over in replies[::-9])
-    yield is_same, "it says the same twice: it has no state, and no chance of its own"
+    if is_same:
+        yield 'ok', "it says the same twice: it has no state, and no chance of its own"
+    else:
+        yield 'NOT', "asked twice it says something else: it has a state, or chance of its own"
 
     # What is lost so far goes on with what only the world says.
     starts = [(text, game[:rng.randrange(len(game))])
@@ -180,10 +209,12 @@ def check_world(reply, scorer, name, texts, games, cases, rng):
     starts = list(itertools.compress(starts, is_lost))
     words = {said for _, said, _ in replies if only.issuperset(said)}
     _, is_forged = play_all('words of the world', starts, only | words | {''})
-    verdict = ": FORGED, let verify() look at `sampled`" if is_forged.any() else ""
-    yield not is_forged.any(), (
-        f"{is_forged.sum()} of {len(starts)} lost games are won if the policy writes {show(only)} "
-        f"itself{verdict}")
+    sentence = (f"{is_forged.sum()} of {len(starts)} lost games are won if the policy writes "
+                f"{show(only)} itself")
+    if is_forged.any():
+        yield 'NOT', sentence + ": FORGED; `sampled` is without the words of the world"
+    else:
+        yield 'ok', sentence
 
 
 def show(letters):

@@ -187,7 +187,7 @@ GAME = """
 import random
 DIGITS = '0123456789'
 
-def reply(completion, secret='7'):
+def reply(completion, secret='7', depth=0):
     return ('=', True) if completion[-1] == secret else '!'
 
 def verify({asks}, secret):
@@ -213,8 +213,9 @@ def texts():
 def test_the_check_of_a_world_finds_games_that_are_won_by_the_worlds_own_words(
         asks, right, is_forged):
     path = write('digits.py', GAME.format(asks=asks, right=right))
-    text = succeeds('extras/check.py', path)
-    assert ('FORGED' in text) == is_forged
+    code, text = run('extras/check.py', path)
+    assert ('FORGED' in text) == is_forged == (code == 1)
+    assert "reply() asks for `depth`, and always gets its default" in text
     assert "the policy writes '0123456789', only the world '!='" in text
     train, held_out, *_ = read_texts(path)
     wins = [game['answer'].endswith('=') for game in train + held_out]
@@ -226,6 +227,7 @@ def test_the_check_of_a_world_finds_games_that_are_won_by_the_worlds_own_words(
     ('verfy', 'return 1.0', 'verfy() is called by nobody; meant verify()?'),
     ('verify', 'completion == answer', 'verify returns None for all: has it a `return`?'),
     ('verify', 'return "yes"', "reward 'verify' of '"),
+    ('verify', 'return 0.0', '??  verify, mean: 0 for their own answers'),
     ('verify', 'return completion == answer', 'verify, mean: 1 for their own answers')])
 def test_the_check_of_a_task_names_what_its_checker_returns(name, line, words):
     path = write('pairs.py', "def texts():\n    pairs = [(f'{i}=', f'{i}') for i in range(99)]\n"

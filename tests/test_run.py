@@ -217,8 +217,8 @@ def after(*evaluations, goal='verify', greedy=None, prompts=None):
     progress = Progress(goal)
     for step, values in enumerate(evaluations):
         line = greedy if step == 0 and greedy else [0.0] * len(values)
-        means = {f'eval/{goal}': torch.tensor(values).nanmean().item(), f'greedy/{goal}': np.mean(line),
-                 'eval/judge': -step, 'eval/tokens': 5.0}
+        means = {f'eval/{goal}': torch.tensor(values).nanmean().item(),
+                 f'greedy/{goal}': np.mean(line), 'eval/judge': -step, 'eval/tokens': 5.0}
         names = prompts or list(map(str, range(len(values))))
         progress.add(10 * step, (means, values, line, names))
     return progress
