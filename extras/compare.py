@@ -15,7 +15,6 @@ script take another folder.
 Tables and picture show the share of right answers to held-out prompts, or another number of
 log.jsonl: --goal=greedy/verify, --goal=eval/pass@4, --goal=kl. For other numbers, and for
 differences to another variant (name it first), call it again: it takes seconds."""
-import json
 import os
 import subprocess
 import sys
@@ -28,9 +27,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import train_grpo as grpo
-from extras.page import points_of
+from extras.page import points_of, thin
 from judge import BUILT_IN
-from run.command import configure, values_in
+from run.command import configure, fail_unknown, values_in
 from run.folder import begin, checksums
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -65,13 +64,25 @@ def train(run):
     done.write_text(key)
 
 
-def check_meaning(folders):
-    """Refuse a goal that is not the same number in all runs: sums of other rewards, or rewards of
-    one name in other files."""
-    name = goal.split('/')[-1].removeprefix('mean_')
+def check_meaning(configs):
+    """Refuse variants {name: knobs} that cannot be compared: the same one twice, other held-out
+    prompts, or a goal that is not the same number in all: sums of other rewards, or rewards of one
+    name in other files."""
+    kind, _, name = goal.removeprefix('mean_').rpartition('/')
+    known = set(BUILT_IN).union(*(config['rewards'] for config in configs.values()))
+    known |= {'verify', 'reward', 'pass@4'}
+    if kind in ('eval', 'greedy') and name not in known:
+        fail_unknown('--goal: expected a number of log.jsonl, not', goal,
+                     [f'{kind}/{name}' for name in known])
+    (first, one), *others = configs.items()
+    for other, config in others:
+        for knob in ('dataset', 'eval_prompts'):
+            assert config[knob] == one[knob], (
+                f"{first} and {other} have other held-out prompts, because their {knob} differs")
+        if config['max_iters'] != one['max_iters']:
+            print(f"{first} and {other} differ in max_iters: the table ends with the shorter one")
     meanings = set()
-    for folder in folders:
-        config = json.loads(Path(folder, 'config.json').read_text())
+    for config in configs.values():
         files = [file for file in config['files'].items() if not file[0].startswith('config/')]
         is_yours = config['rewards'].keys() - BUILT_IN - {'verify'}
         if name == 'reward':
@@ -81,15 +92,21 @@ def check_meaning(folders):
     assert len(meanings) < 2, (
         f"{goal} is another number in each of {sorted(meanings)}: expected --goal=eval/verify, or "
         "another number that all of them have")
+    assert len({*map(str, configs.values())}) == len(configs), (
+        f"two of {[*configs]} are the same run")
 
 
 def curves_by(clock, groups):
-    """Return 101 times, from 0 to the end of the run that ends first, and {variant: (seeds, 101)}:
-    the goal at these times, interpolated between the lines of the logs."""
+    """Return times, and {variant: (seeds, times)}: the goal at these times. The times are the steps
+    that all runs have logged; or, of another clock, 101 to the end of the run that ends first, and
+    between the lines of the logs the goal is interpolated."""
     points = {name: [points_of(folder, clock, goal) for folder in folders]
               for name, folders in groups.items()}
-    ends = [x[-1] for runs in points.values() for x, _ in runs]
-    times = np.linspace(0, min(ends), 101)
+    logged = [x for runs in points.values() for x, _ in runs]
+    if clock == 'step':
+        times = np.array(sorted(set.intersection(*map(set, logged))))
+    else:
+        times = np.linspace(0, min(x[-1] for x in logged), 101)
     curves = {name: np.array([np.interp(times, *run) for run in runs])
               for name, runs in points.items()}
     return times, curves
@@ -101,12 +118,13 @@ def mean_and_error(curves):
 
 
 def print_row(name, curves, is_difference=False):
-    """Print every 25th column of curves, and how many of its standard errors a difference is."""
+    """Print columns of curves (seeds, columns), and how many of its standard errors a difference
+    is."""
     cells = []
-    for mean, error in zip(*mean_and_error(curves[:, ::25])):
+    for mean, error in zip(*mean_and_error(curves)):
         cell = f'{mean:.4f} +- {error:.4f}'
-        if is_difference:
-            cell += f' ({abs(mean) / max(error, 1e-9):.1f})'
+        if is_difference and error > 1e-6:      # else all seeds agree
+            cell += f' ({abs(mean) / error:.1f})'
         cells.append(f'{cell:>23}')
     print(f'{name:16}', *cells)
 
@@ -115,22 +133,22 @@ def report(groups, path):
     """Print tables of the goal, and draw it, by step and by the seconds of the processor. groups
     {variant: folders of its runs, a seed each}. All errors are standard errors over seeds. Rows of
     differences to the first variant are of pairs of runs with one seed."""
-    check_meaning(sum(groups.values(), []))
     figure = Figure(figsize=(11, 4))
     axes = figure.subplots(1, 2, sharey=True)
     first, *others = groups
     for ax, clock in zip(axes, ('step', 'cpu_seconds')):
         times, curves = curves_by(clock, groups)
-        print(f'\n{clock:16}', *[f'{time:>23.1f}' for time in times[::25]])
+        columns = thin(range(len(times)), 5)
+        print(f'\n{clock:16}', *[f'{time:>23.1f}' for time in times[columns]])
         for name in groups:
-            print_row(name, curves[name])
+            print_row(name, curves[name][:, columns])
             means, errors = mean_and_error(curves[name])
             ax.plot(times, means, label=name)
             ax.fill_between(times, means - errors, means + errors, alpha=0.2)
         noise = STUDENT.get(len(curves[first]), 2.3)
         print(f'minus {first} (in standard errors: noise exceeds {noise} in 1 of 20 cases)')
         for name in others:
-            print_row(name, curves[name] - curves[first], is_difference=True)
+            print_row(name, (curves[name] - curves[first])[:, columns], is_difference=True)
         ax.set_xlabel(clock)
     ax.legend(loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'{goal}: mean and standard error over seeds')
@@ -156,8 +174,13 @@ if __name__ == "__main__":
         "expected FOLDER, words for all runs, two or more different --seeds, and variants "
         "NAME=WORDS")
     folder = shared.pop(0)
-    for own in variants.values():               # finds mistakes, and makes networks
-        grpo.set_up([*shared, *own, '--out_dir='])
+    assert not folder.startswith('-') and not folder.endswith('.py'), (
+        f"the first word is {folder}: expected the folder of the comparison")
+    assert not any(word.startswith('--seed=') for word in sum(variants.values(), shared)), (
+        "each run gets its seed from --seeds=1,2,3: expected no --seed")
+    # this finds mistakes, and makes networks
+    check_meaning({name: grpo.set_up([*shared, *own, '--out_dir=']).config
+                   for name, own in variants.items()})
     os.makedirs(folder, exist_ok=True)
     n_processes = int(os.environ.get('OMP_NUM_THREADS', os.cpu_count()))
     os.environ['OMP_NUM_THREADS'] = '1'
@@ -170,6 +193,8 @@ if __name__ == "__main__":
     with ThreadPoolExecutor(n_processes) as pool:
         for n, _ in enumerate(pool.map(train, runs), 1):
             minutes = (time.time() - began) / 60
-            print(f"{n} of {len(runs)} runs after {minutes:.0f} minutes", flush=True)
+            print(f"{n} of {len(runs)} runs after {minutes:.0f} minutes, about "
+                  f"{minutes / n * (len(runs) - n):.0f} more", flush=True)
     report(groups, f"{folder}/{goal.removeprefix('eval/').replace('/', '-')}.png")
-    print("Values between evaluations are interpolated.")
+    print("+- is one standard error over seeds. By seconds, values between evaluations are "
+          "interpolated.")

@@ -117,7 +117,6 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
         write(f'{path}/log.jsonl', '\n'.join(json.dumps(
             {'step': step, 'cpu_seconds': step / 2, 'eval/verify': ends.get(name, 0) * step / 100,
              'greedy/verify': 1.0, 'eval/reward': 1.0}) for step in (0, 100)))
-        write(f'{path}/config.json', json.dumps({'rewards': {'verify': 1.0}, 'files': {}}))
         return types.SimpleNamespace(returncode=int('--group_size=13' in words))    # it fails
 
     def compare(*words):
@@ -143,9 +142,13 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
     # what is there, other words, more variants and seeds
     assert compare(x, 'a=--group_size=2', 'b=')[1] == []
     assert compare(x, 'a=--group_size=4', 'b=')[1] == ['a-1', 'a-2']
-    assert compare(x, 'b=', 'c=', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
-    with pytest.raises(AssertionError, match='two or more'):
-        compare('--seeds=1,1', 'b=')
+    assert compare(x, 'b=', 'c=--group_size=3', '--seeds=1,2,3')[1] == ['b-3', 'c-1', 'c-2', 'c-3']
+    for words, error in ((('--seeds=1,1', 'b='), 'two or more'), ((x, 'b=', 'c='), 'the same run'),
+                         ((x, 'b=', 'c=--eval_prompts=9'), 'other held-out prompts'),
+                         ((x, 'b=', 'c=--seed=2'), 'no --seed'),
+                         ((x, 'b=', f'c={x}', '--goal=eval/verfy'), 'eval/verify')):
+        with pytest.raises((AssertionError, SystemExit), match=error):
+            compare(*words)
 
 
 def test_the_tasks_are_right_and_hold_out_the_same_200_prompts_whatever_their_size():
