@@ -94,9 +94,11 @@ def of_the_end(config, evals, entropies):
     if goal == 'reward' and 'eval/verify' in last:
         yield f"verify: {course('eval/verify')}"
     if 'eval/pass@4' in last:
+        yield f"pass@4: {course('eval/pass@4')}"
         never = 1 - last['eval/pass@4']
-        yield (f"pass@4: {course('eval/pass@4')}; of {never:.0%} of the prompts none of four "
-               "samples is right")
+        if never > 0.1:
+            yield (f"of {never:.0%} of the prompts none of four samples is right: pretrain more, on "
+                   "texts that show the like")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:
         yield f"completions became shorter: {course('eval/tokens')} tokens"
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
@@ -111,6 +113,8 @@ def of_the_end(config, evals, entropies):
         if config['entropy_floor'] == 0:
             helps = "a larger entropy_coef, with entropy_floor=1"
         yield f"the entropy fell to {after:.3f}, so little more is tried: {helps}"
+    if above <= noise:
+        yield "what helps: docs/data.md, If it does not learn"
     if above < -noise:
         yield "the score fell: a third of the learning_rate, or twice the batch_size"
     if len(evals) > 2 and last[f'eval/{goal}'] - evals[-2][f'eval/{goal}'] > noise / 2:
