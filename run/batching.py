@@ -21,22 +21,17 @@ def distinct(numbers, is_used=None):
 
 
 @torch.compiler.disable
-def distinct_rows(x, is_used=None):
-    """Return first (S,) and index (...) as distinct() does, of the rows of x (..., C); first are
-    places in x.flatten(0, -2)."""
-    rows = x.flatten(0, -2)                                                     # (n, C)
-    if is_used is not None:
-        is_used = is_used.flatten()
+def distinct_rows(rows, is_used=None):
+    """Return first (S,) and index (n,) as distinct() does, of rows (n, C)."""
     # Equal rows have equal sums of their columns, weighted by random integers; others have them in
     # 1 of 2 ** 64 cases. torch.unique is 16 to 20 times as fast with numbers as with rows.
-    sums = (rows * weights_of(rows.size(1), x.device)).sum(1)                   # (n,)
+    sums = (rows * weights_of(rows.size(1), rows.device)).sum(1)                # (n,)
     first, index = distinct(sums, is_used)
-    copies = rows[first[index]]                                                 # (n, C)
-    is_equal = (copies == rows).all(1)
+    is_equal = (rows[first[index]] == rows).all(1)
     if is_used is not None:
         is_equal |= ~is_used
     assert is_equal.all(), "two different rows have one sum"
-    return first, index.view(x.shape[:-1])
+    return first, index
 
 
 @functools.cache
@@ -50,7 +45,7 @@ def in_parts(function, width, *tensors):
     """Return the tensors that function(*tensors) returns, computed from a part of their M rows at a
     time; None stays None. M x width numbers, and all that is made of them, would be most of the
     memory of a step; the backward pass makes each part again."""
-    size = max(1, NUMBERS_AT_ONCE // width)
+    size = NUMBERS_AT_ONCE // width             # no layer has so many outputs
     if len(tensors[0]) <= size:
         return function(*tensors)
     results = []
