@@ -13,18 +13,15 @@ class Progress:
     means: dict = field(default_factory=dict)       # {step: {name: number}}, as the log has them
     line: list | None = None    # (P,) the line to beat: the goal of each prompt at the start, of
                                 # greedy decoding or of samples, whichever is better
-    now: list | None = None     # (P,) the goal of each prompt in the last evaluation
-    prompts: list | None = None     # (P,) texts, equal if prompts and their columns are
 
     def add(self, step, evaluation):
-        """Add what evaluate() says after so many steps."""
-        means, self.now, greedy, self.prompts, *_ = evaluation
+        """Add an Evaluation after so many steps, see train_grpo.py."""
         # A policy that only grows more certain of what it samples ends about at its greedy score.
         # So it has learned something new only above this line.
         if self.line is None:
-            is_greedy_better = np.nansum(np.subtract(greedy, self.now)) > 0
-            self.line = greedy if is_greedy_better else self.now
-        self.means[step] = means | self.above()
+            is_greedy_better = np.nansum(np.subtract(evaluation.greedy, evaluation.now)) > 0
+            self.line = evaluation.greedy if is_greedy_better else evaluation.now
+        self.means[step] = evaluation.means | self.above(evaluation)
 
     def is_best(self):
         """Return whether no evaluation was better than the last one. The best one is chosen on the
@@ -45,13 +42,13 @@ class Progress:
             numbers += [(name, means[f'eval/{name}']) for name in parts if f'eval/{name}' in means]
         return numbers
 
-    def above(self):
-        """Return the line to beat, by how much the last evaluation is above it, and the standard
-        error of that, by their names."""
-        gaps = np.subtract(self.now, self.line)                                     # (P,)
+    def above(self, evaluation):
+        """Return the line to beat, by how much an Evaluation is above it, and the standard error of
+        that, by their names."""
+        gaps = np.subtract(evaluation.now, self.line)                               # (P,)
         is_known = ~np.isnan(gaps)              # of a prompt without a value NaN
         gaps = gaps[is_known]
-        names, index = np.unique(np.array(self.prompts)[is_known], return_inverse=True)
+        names, index = np.unique(np.array(evaluation.prompts)[is_known], return_inverse=True)
         n = len(names)
         assert n > 1, (
             f"expected a {self.goal} for two or more different held-out prompts, because one has "

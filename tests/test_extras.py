@@ -15,7 +15,7 @@ import pytest
 
 from extras import tasks
 from dataset import read_texts
-from processes import KINDS, ROOT, TOY, fails, make_for_run, run, succeeds, train, write
+from processes import KINDS, ROOT, TOY, make_for_run, run, succeeds, train, write
 
 
 def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives():

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import train_grpo
-from run.checkers import is_answer
 from dataset import Dataset
 from processes import ROOT, refused, succeeds, write
 from run import advice
@@ -220,7 +219,7 @@ def after(*evaluations, goal='verify', greedy=None, prompts=None):
         means = {f'eval/{goal}': torch.tensor(values).nanmean().item(),
                  f'greedy/{goal}': np.mean(line), 'eval/judge': -step, 'eval/tokens': 5.0}
         names = prompts or list(map(str, range(len(values))))
-        progress.add(10 * step, (means, values, line, names))
+        progress.add(10 * step, train_grpo.Evaluation(means, values, line, names, []))
     return progress
 
 
@@ -325,14 +324,20 @@ def test_equal_rewards_are_explained_by_their_cause(words, reward, ended, knobs,
     assert words in line
 
 
+def above(progress):
+    """Return the line to beat, how much the last evaluation is above it, and the error of that."""
+    *_, means = progress.means.values()
+    return [means[name] for name in ('line to beat', 'above it', 'standard error')]
+
+
 def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors():
     """Of equal prompts with equal gaps there is one observation; and the average of what they have
     by themselves is one."""
     then, now = [0.0, 0.3, 0.9], [0.2, 0.4, 1.0]
-    once = after(then, now).above()
-    thrice = after(3 * then, 3 * now, prompts=3 * ['a', 'b', 'c']).above()
+    once = above(after(then, now))
+    thrice = above(after(3 * then, 3 * now, prompts=3 * ['a', 'b', 'c']))
     assert thrice == pytest.approx(once)
-    spread = after(2 * then, [0.1, 0.3, 0.9, 0.3, 0.5, 1.1], prompts=2 * ['a', 'b', 'c']).above()
+    spread = above(after(2 * then, [0.1, 0.3, 0.9, 0.3, 0.5, 1.1], prompts=2 * ['a', 'b', 'c']))
     assert spread == pytest.approx(once)
     refused('two or more', after, then, prompts=['a'] * 3)
 
@@ -340,7 +345,7 @@ def test_a_prompt_that_is_held_out_several_times_counts_once_in_standard_errors(
 def test_prompts_without_a_value_in_one_of_two_evaluations_are_left_out():
     """None of their completions has a reward."""
     progress = after([0.0, math.nan, 0.3, 0.9, 0.1], [0.2, 0.5, 0.4, 1.0, math.nan])
-    known = after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]).above()
-    assert progress.above() == pytest.approx(known | {'line to beat': 1.3 / 4})
+    known = above(after([0.0, 0.3, 0.9], [0.2, 0.4, 1.0]))
+    assert above(progress) == pytest.approx([1.3 / 4, *known[1:]])
     assert progress.numbers({})[0] == ('verify', pytest.approx(2.1 / 4))
     refused('None is no value', after, [math.nan] * 3, [0.5] * 3, greedy=[0.5] * 3)
