@@ -96,7 +96,7 @@ def of_the_end(config, evals, entropies):
     if 'eval/pass@4' in last:
         yield f"pass@4: {course('eval/pass@4')}"
         never = 1 - last['eval/pass@4']
-        if never > 0.1:
+        if never > 0.1 and last['eval/pass@4'] >= first['eval/pass@4']:      # not of a fall
             yield (f"of {never:.0%} of the prompts none of four samples is right: pretrain more, on "
                    "texts that show the like")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:

@@ -251,6 +251,7 @@ def at_the_end(progress, entropies=(1.0, 0.5), floor=0.0):
     ({'verify': 0.191}, {'verify': 0.3}, 'verify: 0.191 -> 0.300'),
     ({'pass@4': 0.2}, {'pass@4': 0.55}, 'of 45% of the prompts'),
     ({'verify': 0.191}, {'verify': 0.3}, 'reward 9.000 is above'),
+    ({'pass@4': 0.6}, {'pass@4': 0.5}, 'pass@4: 0.600 -> 0.500'),
     ({'tokens': 9.0}, {'tokens': 4.0}, 'shorter: 9.000 -> 4.000'),
     ({'ended': 0.9}, {'ended': 0.1}, 'limit: 10%'),
     ({}, {'forged': 0.25}, '25% of the completions'),
