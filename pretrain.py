@@ -92,7 +92,11 @@ def read_recipe(recipe, config):
         words.insert(1, '--blank_kind=marked')
     knobs, functions = configure(DEFAULTS | {'CHOICES': CHOICES}, words)
     assert not functions, f"{recipe} has functions: expected a recipe, see config/networks/"
-    depends_on = [knobs, read_texts(knobs['dataset'])[:2]]
+    *texts, _, reply = read_texts(knobs['dataset'])
+    assert not reply or knobs['kind'] != 'fill', (
+        f"{knobs['dataset']} is a world, which answers a causal generator, and {recipe} makes one "
+        "that fills blanks: see config/grpo_world.py")
+    depends_on = [knobs, tuple(texts)]
     if knobs['against'].endswith('.py'):        # a classifier depends on the recipe of its filler
         depends_on.append(read_recipe(knobs['against'], knobs))
     path = f'out/{Path(recipe).stem}-{zlib.crc32(repr(depends_on).encode()):08x}.pt'
@@ -266,7 +270,7 @@ if __name__ == "__main__":
             if verify:                          # the share of right samples, GRPO's `start`
                 r = complete(network, data.prompts('val', 2 * batch_size, 1, 0).to(torch_device))
                 scores = Scorer(verify=verify).score(['verify'], r)
-                numbers['held-out verify'] = scores['verify'].mean()
+                numbers['held-out verify'] = scores['verify'].nan_to_num().mean()
             if step > 1:                        # the first one takes longest
                 numbers['seconds left'] = (time.time() - began) / step * (max_iters - step)
             numbers = as_numbers(numbers)

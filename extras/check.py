@@ -204,10 +204,14 @@ def toy_run(*words):
 if __name__ == "__main__":
     words = words_of(__doc__, 1)
     is_wrong = False
+    mark = None
     for mark, sentence in check_task(words):
         print(f'{mark:3} {sentence}', flush=True)
         is_wrong |= mark == 'NOT'
-    for name, wrong in check(*[word for word in words if not is_task(word)]).items():
+    functions = check(*[word for word in words if not is_task(word)])
+    for name, wrong in functions.items():
         print(f'NOT {name}: {wrong}' if wrong else f'ok  {name}')
         is_wrong |= bool(wrong)
+    if mark is None and not functions:
+        print("there is no task of yours, and no function: nothing to check")
     sys.exit(is_wrong)

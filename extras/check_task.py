@@ -25,7 +25,8 @@ N = 1000                    # so many texts, at most, and games
 def is_task(word):
     """Return whether a word of the command line is a file of texts, and no config file."""
     if word.endswith('.py') and os.path.isfile(word):
-        return 'def texts(' in Path(word).read_text('utf-8')
+        source = Path(word).read_text('utf-8')
+        return re.search(r'^(def texts\(|texts = |from .* import .*\btexts\b)', source, re.M)
     return word.endswith(('.jsonl', '.txt'))
 
 
@@ -37,11 +38,11 @@ def check_task(words):
     others = [word for word in words if word not in tasks]
     config, functions = configure(dict(vars(grpo)), others)
     names = [name for name in config['rewards'] if name in functions]
-    if not tasks and not names and 'reply' not in functions:
-        return
     dataset = config['dataset']
     if tasks:
         dataset = tasks[-1]
+    if dataset == grpo.DEFAULTS['dataset'] and not names and 'reply' not in functions:
+        return
     train, held_out, verify, reply = read_texts(dataset)
     yield '', f"{dataset}: {len(train)} texts to learn from, {len(held_out)} held out"
     source = Path(path_of(dataset)).read_text('utf-8-sig')
@@ -61,7 +62,7 @@ def check_task(words):
     columns = set().union(*cases['nothing'])
     if reply:
         yield from unknown_names('reply', reply, columns - {'ended', 'sampled'})
-        yield from check_world(reply, scorer, names[0], texts, games, cases, rng)
+        yield from check_world(reply, scorer, names, texts, games, cases, rng)
     for name in names:
         known = columns
         if name in functions:
@@ -76,8 +77,8 @@ def unknown_names(name, function, known):
     for parameter in inspect.signature(function).parameters.values():
         is_one = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if is_one and parameter.name not in known:
-            yield '??', (f"{name}() asks for `{parameter.name}`, and always gets its default; there "
-                         f"are {sorted(known)}")
+            yield '??', (f"{name}() asks for `{parameter.name}`, and always gets its default: "
+                         f"there are {sorted(known)}")
 
 
 def some_of(texts, rng):
@@ -102,16 +103,23 @@ def cases_of_texts(texts, games, rng):
 
 def means_of(name, scorer, cases):
     """Return the line about a reward: its means over cases {kind: cases}."""
-    means = {kind: score(scorer, name, values).nanmean() for kind, values in cases.items()}
+    scores = {kind: score(scorer, name, values) for kind, values in cases.items() if values}
+    means = {kind: values.nanmean() for kind, values in scores.items()}
     assert not all(map(torch.isnan, means.values())), (
         f"{name} returns None for all: has it a `return`?")
     shown = ', '.join(f'{mean:.3g} for {kind}' for kind, mean in means.items())
+    line = f"{name}, mean: {shown}"
     answers, nothing = means['their own answers'], means['nothing']
+    missing = sum(int(values.isnan().sum()) for values in scores.values())
+    if missing:
+        return '??', f"{line}; it returns None {missing} times: has it a `return` everywhere?"
     if name == 'verify' and nothing > 0:
-        return 'NOT', f"{name}, mean: {shown}; is nothing an answer?"
+        return 'NOT', f"{line}; is nothing an answer?"
+    if name == 'verify' and answers == 0:
+        return '??', f"{line}; no text is right, so none shows what is: is that meant?"
     if nothing >= answers:
-        return '??', f"{name}, mean: {shown}; it likes nothing as much as their answers"
-    return 'ok', f"{name}, mean: {shown}"
+        return '??', f"{line}; nothing is worth as much as their answers"
+    return 'ok', line
 
 
 def case_of(text, game, ended=True):
@@ -125,6 +133,8 @@ def case_of(text, game, ended=True):
 
 def score(scorer, name, cases):
     """Return what a reward says of cases, a tensor (N,). NaN is None."""
+    if not cases:
+        return torch.empty(0)
     r = SimpleNamespace(cases=lambda: cases, sequences=torch.empty(0),
                         prompts=SimpleNamespace(k=len(cases)))
     return scorer.score([name], r)[name][0]
@@ -133,10 +143,11 @@ def score(scorer, name, cases):
 # ---- a world -------------------------------------------------------------------------------------
 
 
-def check_world(reply, scorer, name, texts, games, cases, rng):
+def check_world(reply, scorer, names, texts, games, cases, rng):
     """Yield lines about a world: who writes what, random play, nonsense, chance, forging; and add
-    the cases of these games. games: those of the texts. name: verify, or a reward; 1 is a game that
-    is won."""
+    the cases of these games. games: those of the texts. names: verify, or a reward, of which 1 is a
+    game that is won; and other rewards."""
+    name = names[0]
     room = 1 + max(map(len, games))             # the end is a token, too
     replies = []                                # (a case, what the world said, whether it ended)
 
@@ -207,6 +218,7 @@ def check_world(reply, scorer, name, texts, games, cases, rng):
               for (text, _), game in zip(starts, random_games)]
     is_lost = score(scorer, name, [case_of(*start) for start in starts]) != 1
     starts = list(itertools.compress(starts, is_lost))
+    before = [case_of(*start) for start in starts]
     words = {said for _, said, _ in replies if only.issuperset(said)}
     _, is_forged = play_all('words of the world', starts, only | words | {''})
     sentence = (f"{is_forged.sum()} of {len(starts)} lost games are won if the policy writes "
@@ -215,6 +227,11 @@ def check_world(reply, scorer, name, texts, games, cases, rng):
         yield 'NOT', sentence + ": FORGED; `sampled` is without the words of the world"
     else:
         yield 'ok', sentence
+    for other in names[1:]:
+        gains = score(scorer, other, cases['words of the world']) - score(scorer, other, before)
+        if (gains > 0).any():
+            yield '??', (f"{other} rises in {(gains > 0).sum()} of them: can the policy write what "
+                         "it pays for itself?")
 
 
 def show(letters):

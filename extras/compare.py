@@ -80,7 +80,8 @@ def check_meaning(configs):
             assert config[knob] == one[knob], (
                 f"{first} and {other} have other held-out prompts, because their {knob} differs")
         if config['max_iters'] != one['max_iters']:
-            print(f"{first} and {other} differ in max_iters: the table ends with the shorter one")
+            print(f"{first} and {other} differ in max_iters, and so in all that is planned over a "
+                  "run (rates, entropy_floor); the table ends with the shorter one")
     meanings = set()
     for config in configs.values():
         files = [file for file in config['files'].items() if not file[0].startswith('config/')]
@@ -125,7 +126,7 @@ def print_row(name, curves, is_difference=False):
         cell = f'{mean:.4f} +- {error:.4f}'
         if is_difference and error > 1e-6:      # else all seeds agree
             cell += f' ({abs(mean) / error:.1f})'
-        cells.append(f'{cell:>23}')
+        cells.append(f'{cell:>25}')
     print(f'{name:16}', *cells)
 
 
@@ -139,7 +140,7 @@ def report(groups, path):
     for ax, clock in zip(axes, ('step', 'cpu_seconds')):
         times, curves = curves_by(clock, groups)
         columns = thin(range(len(times)), 5)
-        print(f'\n{clock:16}', *[f'{time:>23.1f}' for time in times[columns]])
+        print(f'\n{clock:16}', *[f'{time:>25.1f}' for time in times[columns]])
         for name in groups:
             print_row(name, curves[name][:, columns])
             means, errors = mean_and_error(curves[name])

@@ -21,7 +21,7 @@ def gradient(policy, micro_steps, advantages, likelihood):
     policy = copy.deepcopy(policy)
     for index, r in micro_steps:
         r = replace(r, stats_old=None, x_ref={})
-        stats = likelihood(r, policy)
+        stats = likelihood(r, policy, None)
         terms, _ = grpo.grpo_loss(stats, r, advantages[index], 0.0)
         terms['pg_loss'].backward()
     return nn.utils.parameters_to_vector([p.grad for p in policy.parameters()

@@ -77,7 +77,7 @@ def read_run(folder, most):
         starts = range(0, len(samples), 4)
         evaluations.append([group_of(samples[n:n + 4]) for n in starts])
     config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
-    entropies = [line['entropy'] for line in steps if line['entropy']] or [0.0]
+    entropies = [line['entropy'] for line in steps if line.get('entropy')] or [0.0]
     says = []                                   # the last lines of the console, the verdict first
     if 'above it' in evals[-1]:                 # else the run is of an older version
         says = [*advice.of_the_end(config, evals, (entropies[0], entropies[-1]))][::-1]

@@ -1,8 +1,6 @@
 """What the numbers of a run mean, in words, and what helps. It says only what was measured."""
 import contextlib
 
-import numpy as np
-
 from run.checkers import is_answer
 from run.command import by_name
 from run.machine import print0
@@ -24,13 +22,15 @@ def of_texts(run):
     values = []
     if verify not in is_right and data.examples[0]:
         with contextlib.suppress(Exception, SystemExit):    # the evaluation names what fails
-            values = list(map(by_name(verify), data.own_cases(200)))
+            values = list(map(by_name(verify), data.own_cases(500)))
     if not values:
         return 0
-    right = np.mean([value == 1 for value in values])
+    right = values.count(1) / 500
     meanings = {0: "; is it right? Else nothing that is right is ever shown",
                 1: "; they are solutions: compare with plain training on them"}
-    print0(f"verify() is 1 for {right:.0%} of them{meanings.get(right, '')}")
+    print0(f"verify() is 1 for {right:.1%} of 500 texts to learn from{meanings.get(right, '')}")
+    if None in values:
+        print0(f"verify() is None for {values.count(None)} of them: has it a `return` everywhere?")
     return right
 
 
@@ -54,10 +54,10 @@ def of_first_step(numbers, scores, run, start, right=0):
                "right for training prompts; more texts are needed")
     if run.goal == 'verify' and start['line to beat'] > 0.95:
         print0("little is left to learn: the line to beat is above 95 %")
-    if 'mean_turns' in numbers and start.get('eval/verify', 1) < right - 0.2:
-        print0(f"the texts win {right:.0%} of their games, the generator "
-               f"{start['eval/verify']:.0%}: it has not understood the world; pretrain longer, or "
-               "on more careful games")
+    if right < 1 and start.get('eval/verify', 1) < right - 0.2:         # 1: solutions
+        print0(f"{right:.0%} of the texts are right, and {start['eval/verify']:.0%} of samples: "
+               "the generator has not understood the task; pretrain longer, on more careful games, "
+               "on a smaller task, or on answers with steps")
     for line in forged(numbers.get('mean_forged', 0)):
         print0(line)
 
@@ -91,14 +91,16 @@ def of_the_end(config, evals, entropies):
 
     above = last['above it']
     noise = 2 * last['standard error']
+    has_fallen = last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0)
+    is_exploited = above > noise and has_fallen
     if goal == 'reward' and 'eval/verify' in last:
         yield f"verify: {course('eval/verify')}"
     if 'eval/pass@4' in last:
         yield f"pass@4: {course('eval/pass@4')}"
         never = 1 - last['eval/pass@4']
-        if never > 0.1 and last['eval/pass@4'] >= first['eval/pass@4']:      # not of a fall
-            yield (f"of {never:.0%} of the prompts none of four samples is right: pretrain more, on "
-                   "texts that show the like")
+        if never > 0.1 and not has_fallen:
+            yield (f"of {never:.0%} of the prompts none of four samples is right: do the texts "
+                   "show the like? Or does luck decide?")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:
         yield f"completions became shorter: {course('eval/tokens')} tokens"
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
@@ -113,13 +115,14 @@ def of_the_end(config, evals, entropies):
         if config['entropy_floor'] == 0:
             helps = "a larger entropy_coef, with entropy_floor=1"
         yield f"the entropy fell to {after:.3f}, so little more is tried: {helps}"
-    if above <= noise:
+    if above <= noise and last[f'eval/{goal}'] < 0.95:
         yield "what helps: docs/data.md, If it does not learn"
     if above < -noise:
         yield "the score fell: a third of the learning_rate, or twice the batch_size"
-    if len(evals) > 2 and last[f'eval/{goal}'] - evals[-2][f'eval/{goal}'] > noise / 2:
-        yield "the score still rises: more steps, --max_iters"
-    if above > noise and last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0):
+    if len(evals) > 2 and not is_exploited:
+        if last[f'eval/{goal}'] - evals[-2][f'eval/{goal}'] > noise / 2:
+            yield "the score still rises: more steps, --max_iters"
+    if is_exploited:
         yield (f"exploited? The reward rose, and verify fell: {course('eval/verify')}; read the "
                "samples")
     else:

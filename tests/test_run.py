@@ -1,5 +1,6 @@
 """What surrounds a run: overrides, devices, numbers, its folder and its checkpoints."""
 import inspect
+import itertools
 import math
 import os
 import re
@@ -271,6 +272,30 @@ def test_a_score_that_fell_or_still_rises_is_named(evaluations, words):
     if 'not above' in last:
         assert 'If it does not learn' in others.pop(0)
     assert words in others[0] if words else others == []
+
+
+def test_an_exploited_reward_gets_no_advice_to_go_on():
+    progress = after(HALF, [5.0, 4.0, 5.0, 4.0], 4 * [9.0], goal='reward')
+    for step, right in ((0, 0.6), (20, 0.0)):
+        progress.means[step] |= {'eval/verify': right, 'eval/pass@4': right}
+    assert at_the_end(progress) == [
+        'verify: 0.600 -> 0.000', 'pass@4: 0.600 -> 0.000',
+        'exploited? The reward rose, and verify fell: 0.600 -> 0.000; read the samples']
+
+
+@pytest.mark.parametrize('values, words', [
+    ([1, 0], ['verify() is 1 for 50.0% of 500']),
+    ([1, None], ['verify() is 1 for 50.0% of 500', 'is None for 250']), ([0], ['is it right?']),
+    ([1], ['they are solutions'])])
+def test_the_start_says_how_many_texts_are_right(values, words, capsys):
+    verdicts = itertools.cycle(values)
+    data = types.SimpleNamespace(rows_of={'train': [0], 'val': [1]}, block_size=9,
+                                 examples=[{1: 2}], own_cases=lambda n: n * [{}])
+    run = types.SimpleNamespace(data=data, policy=types.SimpleNamespace(args={}),
+                                scorer=types.SimpleNamespace(verify=lambda: next(verdicts)))
+    assert advice.of_texts(run) == values.count(1) / len(values)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
 @pytest.mark.parametrize('entropies, floor, words', [

@@ -195,7 +195,7 @@ _calls = []
 
 def reply(completion, answer='000'):
     _calls.append(1)
-    assert len(_calls) < 1525 or not os.path.exists('broken'), 'no more'
+    assert len(_calls) < 2125 or not os.path.exists('broken'), 'no more'
     return answer[1] if len(completion) == 1 else None
 """
 FLAGS = [f'--generator={EQUATIONS}', '--blank_kind=answer', '--rewards={"verify": 1.0}',
@@ -245,6 +245,7 @@ def test_a_world_goes_on_from_prompts_without_answers():
 def test_a_generator_that_fills_blanks_has_no_turns():
     write('mine.py', "def reply(completion):\n    return None")
     fails('no turns', *command('mine.py', '--rewards={"verify": 1.0}'))
+    fails('see config/grpo_world.py', 'train_grpo.py', '--dataset=guess')
 
 
 @pytest.mark.parametrize('name', ['distance', 'hotcold', 'lock', 'mastermind', 'vending'])
