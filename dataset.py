@@ -148,7 +148,7 @@ def read_texts(dataset):
     texts = train + held_out
     if not verify and type(texts[0]) is str:
         verify = functools.partial(known_words, words_of(texts))
-    elif not verify and any(record['answer'] for record in texts):
+    elif not verify and any(record['answer'] is not None for record in texts):
         verify = is_answer
     return train, held_out, verify, reply
 

@@ -133,7 +133,7 @@ class Scorer:
                     assert value is None or is_number, (
                         f"expected None or a finite number, not {value!r:.60}")
                     numbers.append(math.nan if value is None else float(value))
-            except (Exception, SystemExit) as e:        # a function of yours can raise anything
+            except BaseException as e:          # a function of yours can raise anything
                 of = ''
                 if numbers is not None:
                     case = cases()[len(numbers)]

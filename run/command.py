@@ -38,9 +38,10 @@ def reading(path):
     """Turn whatever goes wrong in this block, which reads a file or runs one, into one line."""
     try:
         yield
-    except (Exception, SystemExit) as e:        # json, torch and safetensors raise a dozen kinds
-        # A sentence already, or a signal, goes on. A bare assert and exit() say nothing.
-        if isinstance(e, (AssertionError, SystemExit)) and any(e.args) and e.args != (0,):
+    except BaseException as e:                  # json, torch and safetensors raise a dozen kinds
+        # A sentence, or the number of a signal (from 128), goes on. A bare assert, exit() and
+        # exit(1) say nothing.
+        if isinstance(e, (AssertionError, SystemExit)) and any(e.args) and len(str(e)) > 2:
             raise
         raise AssertionError(f"{path} cannot be read: {e!r:.300}") from e
 
@@ -81,7 +82,7 @@ def said_by(reply, case, encode=list):
         text, done = said if type(said) is tuple else (said or '', False)
         assert type(text) is str, f"expected a text, not {text!r:.60}"
         return encode(text), bool(done)
-    except (Exception, SystemExit) as e:        # a function of yours can raise anything
+    except BaseException as e:                  # a function of yours can raise anything
         raise AssertionError(f"reply to {case['completion']!r:.60}: {e!r:.300}") from e
 
 
@@ -218,7 +219,7 @@ def values_of(word, knobs, files):
         exec(compile(Path(word).read_bytes(), word, 'exec'), values)
     files.append(values)
     return {name: value for name, value in values.items()
-            if name[0].islower() and not is_imported(value, values)}
+            if name in knobs or name[0].islower() and not is_imported(value, values)}
 
 
 def globals_of(function):

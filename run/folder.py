@@ -29,12 +29,15 @@ def save_checkpoint(path, model, vocabulary, config, **more):
     assert all(weight.isfinite().all() for weight in model.state_dict().values()), (
         f"the weights are not finite, so {path} was not overwritten; try a lower learning_rate")
     temporary = Path(f'{path}.tmp')
-    with open(temporary, 'wb') as file:         # which says so if the disk is full
-        torch.save({'model_args': model.args, 'model': model.state_dict(), 'config': config,
-                    'vocabulary': vocabulary, **more}, file)
-    with reading('STATE of a config file, which may have plain values and tensors,'):
-        torch.load(temporary, map_location='cpu', mmap=True, weights_only=True)
-    temporary.replace(path)
+    try:
+        with reading(f'{path} (is the disk full? STATE may have plain values and tensors)'):
+            with open(temporary, 'wb') as file:
+                torch.save({'model_args': model.args, 'model': model.state_dict(),
+                            'config': config, 'vocabulary': vocabulary, **more}, file)
+            torch.load(temporary, map_location='cpu', mmap=True, weights_only=True)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path):
@@ -107,8 +110,9 @@ class RunFolder:
         Path(self.path, 'config.json').write_text(text)
         if config['wandb_project']:
             import wandb
-            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
-                                    config=config)
+            with reading('wandb_project'):
+                self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+                                        config=config)
             # A reward may log there, too, so the steps that wandb counts are not ours.
             self.wandb.define_metric('*', step_metric='step')
         self.began = time.time()
@@ -195,7 +199,9 @@ def begin():
 
 
 def stop(number, frame):
-    """End the process at once, without a traceback."""
+    """End the process at once, without a traceback. (A terminal sends Ctrl-C to all processes, and
+    a run ends the pretraining that it has begun, so a signal can come twice.)"""
+    on_signal(signal.SIG_IGN)
     sys.exit(128 + number)                      # as a shell would say it
 
 

@@ -1,6 +1,7 @@
 """What a file can change beyond a loss: credit for a token, experience, a teacher, and STATE, which
 is what a file keeps."""
 import copy
+import os
 import signal
 from types import SimpleNamespace
 
@@ -197,6 +198,16 @@ def test_a_run_with_state_that_is_killed_and_resumed_ends_like_an_uninterrupted_
     assert len(state['old']) == 2
 
 
+def test_a_state_that_a_file_binds_anew_goes_on_after_a_signal():
+    path = write('mine.py', "rewards = {'mine': 1.0}\nSTATE = [0]\ndef mine(completions):\n"
+                 "    global STATE\n    STATE = [STATE[0] + 1]\n"
+                 "    return [STATE[0] * text.count('1') for text in completions]\n")
+    train(path, out='whole')
+    run(*command(path, out='parts'), before=at_step(1, signal.SIGTERM))
+    train(path, '--resume=True', out='parts')
+    assert_same('whole', 'parts')
+
+
 def test_each_of_two_ranks_replays_its_own_groups():
     train('config/papers/replay.py', '--rewards={"verify": 1.0}', '--epochs=2', ranks=2)
     assert len(read_log('run')) == 7 and read_log('run')[-2]['objective/ratio_off'] > 0
@@ -204,9 +215,11 @@ def test_each_of_two_ranks_replays_its_own_groups():
 
 def test_a_state_that_could_not_be_loaded_again_ends_the_run_before_it_is_saved():
     """A class or a function would be code, which no checkpoint holds."""
-    path = write('mine.py', "STATE = {'f': print}\nadv_norm = 'mine'\n"
-                 "def mine(reward, scores):\n    return group_advantages(reward)\n")
-    fails('STATE of a config file', *command(path))
+    for value in ('print', 'lambda: 0'):
+        path = write('mine.py', f"STATE = {{'f': {value}}}\nadv_norm = 'mine'\n"
+                     "def mine(reward, scores):\n    return group_advantages(reward)\n")
+        fails('STATE may have plain values', *command(path))
+        assert not any(name.endswith('.tmp') for name in os.listdir('run'))
 
 
 # ---- a teacher -----------------------------------------------------------------------------------

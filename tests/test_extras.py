@@ -151,6 +151,12 @@ def test_compare_makes_what_is_missing_and_pairs_the_seeds(monkeypatch, capsys):
             compare(*words)
 
 
+def test_an_estimate_is_compared_with_the_exact_gradient():
+    train('--n_fill_steps=2', '--max_iters=1')
+    text = succeeds('extras/cosine.py', 'run', 'config/papers/d1.py')
+    assert re.search(r'before +\| one_pass \d\.\d+\nafter +\| one_pass \d\.\d+', text)
+
+
 def test_the_tasks_are_right_and_hold_out_the_same_200_prompts_whatever_their_size():
     """Each answer is compared with another way to it."""
     value = dict(zip('IVXLCDM', (1, 5, 10, 50, 100, 500, 1000)))

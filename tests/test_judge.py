@@ -134,12 +134,17 @@ def test_reward_functions_written_for_trl_get_the_columns_that_they_name(rollout
                           len(case['prompt'])]
 
 
+def interrupt(prompts):
+    raise KeyboardInterrupt
+
+
 FAILURES = {                # of a function of a whole list, that can name no completion
     "asks for {'colour'}: there are .*'completions'": lambda completions, colour: [],
     'has it a `return`': lambda prompts: None,
     'expected 6 numbers, one for each completion, not 5': lambda prompts: [1.0] * 5,
     'ZeroDivisionError': lambda prompts: 1 / 0,
     'SystemExit': lambda prompts: sys.exit(),
+    'KeyboardInterrupt': interrupt,
 }
 
 
