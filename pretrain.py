@@ -278,12 +278,12 @@ if __name__ == "__main__":
             held_out_losses[step] = numbers['held-out loss']
             if 0 < stop_at <= numbers.get('held-out verify', 0):
                 break
-    if numbers.get('held-out verify', 1) < stop_at:
-        print(f"it ends short of stop_at = {stop_at}: more --max_iters, or more texts")
     best = min(held_out_losses, key=held_out_losses.get)
-    # since then it learns its texts by heart
     if best < 0.8 * step and held_out_losses[best] < 0.95 * numbers['held-out loss']:
-        print(f"the held-out loss was lowest after step {best}: pretrain.py --max_iters={best} "
-              "ends there")
+        print(f"the held-out loss was lowest after step {best}; since then it learns its texts by "
+              f"heart: pretrain.py --max_iters={best} ends there; more texts help, or answers with "
+              "steps")
+    elif numbers.get('held-out verify', 1) < stop_at:
+        print(f"it ends short of stop_at = {stop_at}: more --max_iters, or more texts")
     words = [f'--dataset={dataset}'] if dataset.endswith('.py') else []     # for sample.py
     save_checkpoint(out, network, tok.vocabulary, config, words=words)

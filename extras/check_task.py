@@ -27,7 +27,7 @@ def is_task(word):
     if word.endswith('.py') and os.path.isfile(word):
         source = Path(word).read_text('utf-8')
         return re.search(r'^(def texts\(|texts = |from .* import .*\btexts\b)', source, re.M)
-    return word.endswith(('.jsonl', '.txt'))
+    return word.endswith(('.jsonl', '.txt')) and not word.startswith('-')
 
 
 def check_task(words):
@@ -117,8 +117,8 @@ def means_of(name, scorer, cases):
         return 'NOT', f"{line}; is nothing an answer?"
     if name == 'verify' and answers == 0:
         return '??', f"{line}; no text is right, so none shows what is: is that meant?"
-    if nothing >= answers:
-        return '??', f"{line}; nothing is worth as much as their answers"
+    if max(nothing, means['answers cut short']) >= answers:
+        return '??', f"{line}; nothing, or a part, is worth as much as their answers"
     return 'ok', line
 
 

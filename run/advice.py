@@ -42,7 +42,7 @@ def of_first_step(numbers, scores, run, start, right=0):
     is_constant = reward.min() == reward.max()
     if reward.isnan().all():
         print0("all rewards are None: nothing is learned from them")
-    elif has_weight and is_constant and (reward.max() > 0 or run.goal == 'reward'):
+    elif has_weight and is_constant and run.goal == 'reward':
         print0(f"all rewards are {reward.max():.3f}: a constant teaches nothing")
     elif has_weight and numbers['dead_groups'] > 0.9:
         print0("nine of ten groups teach nothing, because their rewards are equal:",
@@ -66,12 +66,14 @@ def forged(share):
     """Yield what it means that the policy writes what only the world writes in the texts."""
     if share > 0.02:
         yield (f"{share:.0%} of the completions have characters that only the world writes in the "
-               "texts: verify() must not take them for the world's, see `sampled`")
+               "texts; whether they can win by them says `python -m extras.check`")
 
 
 def why_equal(numbers, run):
     """Return why the completions of nearly all groups have equal rewards, and what helps."""
     limit = run.data.max_new_tokens
+    if numbers.get('mean_verify', 0) > 0.9:
+        return "nearly all samples are right"
     if limit and numbers['mean_ended'] < 0.1:
         return f"hardly a completion ended within max_new_tokens = {limit}; are answers longer?"
     return f"if nothing right is sampled (mean_reward {numbers['mean_reward']:.3f}), " + (
@@ -80,9 +82,9 @@ def why_equal(numbers, run):
 
 
 def of_the_end(config, evals, entropies):
-    """Yield lines: what the numbers of a run point at, and whether it worked. config: its knobs.
-    evals: its evaluations, as in the log. entropies: of the first step and of the last. Less than
-    two standard errors are noise."""
+    """Yield lines: what was measured, one cause if the run could have been better, and whether it
+    worked. config: its knobs. evals: its evaluations, as in the log. entropies: of the first step
+    and of the last. Less than two standard errors are noise."""
     goal = config['goal']
     first, last = evals[0], evals[-1]
 
@@ -91,41 +93,53 @@ def of_the_end(config, evals, entropies):
 
     above = last['above it']
     noise = 2 * last['standard error']
-    has_fallen = last.get('eval/verify', 1) < 0.9 * first.get('eval/verify', 0)
-    is_exploited = above > noise and has_fallen
     if goal == 'reward' and 'eval/verify' in last:
         yield f"verify: {course('eval/verify')}"
     if 'eval/pass@4' in last:
         yield f"pass@4: {course('eval/pass@4')}"
-        never = 1 - last['eval/pass@4']
-        if never > 0.1 and not has_fallen:
-            yield (f"of {never:.0%} of the prompts none of four samples is right: do the texts "
-                   "show the like? Or does luck decide?")
     if last['eval/tokens'] < 0.5 * first['eval/tokens']:
         yield f"completions became shorter: {course('eval/tokens')} tokens"
     if last.get('eval/ended', 1) < 0.5 < first.get('eval/ended', 0):
         yield f"completions run into the limit: {last['eval/ended']:.0%} ended by themselves"
     yield from forged(last.get('eval/forged', 0))
+    right = last.get('eval/verify', 1)
+    if above > noise and (right == 0 or right < 0.9 * first.get('eval/verify', 0)):
+        yield f"exploited? The reward rose; verify: {course('eval/verify')}; read the samples"
+    elif above > noise and last.get('eval/forged', 0) > 0.2:
+        yield (f"forged? {goal} {last[f'eval/{goal}']:.3f}, by completions with the world's words; "
+               "read the samples")
+    else:
+        yield from cause(config, evals, entropies)
+        words = 'above' if above > noise else 'below' if above < -noise else 'not above'
+        yield (f"{goal} {last[f'eval/{goal}']:.3f} is {words} the line to beat: {above:+.3f} +- "
+               f"{noise:.3f}")
+
+
+def cause(config, evals, entropies):
+    """Yield what could make such a run better, the first that fits, see of_the_end()."""
+    last = evals[-1]
+    noise = 2 * last['standard error']
+    scores = [line[f"eval/{config['goal']}"] for line in evals]
+    score = scores[-1]
+    gain = score - scores[0]
+    rise = score - scores[(len(scores) - 1) * 2 // 3]           # in the last third
     before, after = entropies
-    if after > 1.2 * before > 0 and above <= noise:
+    if after > 1.2 * before > 0 and last['above it'] <= noise:
         yield (f"the entropy rose, {before:.2f} -> {after:.2f}: a smaller entropy_coef, or "
                "temperature")
-    if after < 0.05 * before and last[f'eval/{goal}'] < 0.95:
+    elif gain < -noise / 2:
+        yield (f"the score fell by {-gain:.3f}: a third of the learning_rate, or twice the "
+               "batch_size")
+    elif len(scores) > 2 and gain > noise / 2 and rise > 0.05 * score:
+        yield f"the score still rises (the last third: {rise:.3f}): more steps, --max_iters"
+    elif after < 0.05 * before and score < 0.95:
         helps = "another --seed, or a smaller learning_rate"
         if config['entropy_floor'] == 0:
             helps = "a larger entropy_coef, with entropy_floor=1"
         yield f"the entropy fell to {after:.3f}, so little more is tried: {helps}"
-    if above <= noise and last[f'eval/{goal}'] < 0.95:
-        yield "what helps: docs/data.md, If it does not learn"
-    if above < -noise:
-        yield "the score fell: a third of the learning_rate, or twice the batch_size"
-    if len(evals) > 2 and not is_exploited:
-        if last[f'eval/{goal}'] - evals[-2][f'eval/{goal}'] > noise / 2:
-            yield "the score still rises: more steps, --max_iters"
-    if is_exploited:
-        yield (f"exploited? The reward rose, and verify fell: {course('eval/verify')}; read the "
-               "samples")
-    else:
-        words = 'above' if above > noise else 'not above'
-        yield (f"{goal} {last[f'eval/{goal}']:.3f} is {words} the line to beat: {above:+.3f} +- "
-               f"{noise:.3f}")
+    elif last['above it'] <= noise and score < 0.95:
+        yield ("it has learned little that it did not know: another generator, from more texts, or "
+               "answers with steps (docs/data.md, If it does not learn)")
+    elif last.get('eval/pass@4', 1) < 0.9:
+        yield (f"of {1 - last['eval/pass@4']:.0%} of the prompts none of four samples is right: do "
+               "the texts show the like?")

@@ -248,14 +248,16 @@ def at_the_end(progress, entropies=(1.0, 0.5), floor=0.0):
 
 
 @pytest.mark.parametrize('first, last, words', [
-    ({'verify': 0.191}, {'verify': 0.0}, 'verify fell: 0.191 -> 0.000'),
+    ({'verify': 0.191}, {'verify': 0.0}, 'exploited? The reward rose; verify: 0.191 -> 0.000'),
+    ({'verify': 0.0}, {'verify': 0.0}, 'exploited? The reward rose; verify: 0.000 -> 0.000'),
     ({'verify': 0.191}, {'verify': 0.3}, 'verify: 0.191 -> 0.300'),
     ({'pass@4': 0.2}, {'pass@4': 0.55}, 'of 45% of the prompts'),
     ({'verify': 0.191}, {'verify': 0.3}, 'reward 9.000 is above'),
     ({'pass@4': 0.6}, {'pass@4': 0.5}, 'pass@4: 0.600 -> 0.500'),
     ({'tokens': 9.0}, {'tokens': 4.0}, 'shorter: 9.000 -> 4.000'),
     ({'ended': 0.9}, {'ended': 0.1}, 'limit: 10%'),
-    ({}, {'forged': 0.25}, '25% of the completions'),
+    ({}, {'forged': 0.1}, '10% of the completions'),
+    ({}, {'forged': 0.25}, 'forged? reward 9.000'),
 ])
 def test_the_end_says_what_the_numbers_point_at(first, last, words):
     progress = after(HALF, 4 * [9.0], goal='reward')
@@ -265,13 +267,17 @@ def test_the_end_says_what_the_numbers_point_at(first, last, words):
 
 
 @pytest.mark.parametrize('evaluations, words', [
-    ((ALL, HALF, HALF), 'the score fell'), ((NONE, HALF, ALL), 'the score still rises'),
-    ((NONE, HALF), None), ((NONE, ALL, ALL), None), ((HALF, HALF, LOST), None)])
-def test_a_score_that_fell_or_still_rises_is_named(evaluations, words):
-    *others, last = at_the_end(after(*evaluations))
-    if 'not above' in last:
-        assert 'If it does not learn' in others.pop(0)
-    assert words in others[0] if words else others == []
+    ((ALL, HALF, HALF), 'the score fell by 0.500'), ((NONE, HALF, ALL), 'the score still rises'),
+    ((NONE, HALF), None), ((NONE, ALL, ALL), None), ((HALF, HALF, LOST), 'learned little')])
+def test_one_cause_is_named_by_the_course_of_the_score(evaluations, words):
+    lines = at_the_end(after(*evaluations))
+    assert len(lines) == 1 + bool(words) and (words or '') in lines[0]
+
+
+def test_a_score_below_the_line_that_has_risen_needs_more_steps():
+    """The line to beat is greedy decoding, the start is what is sampled."""
+    cause, verdict = at_the_end(after(NONE, HALF, [0.5, 0.6, 0.7, 0.6], greedy=ALL))
+    assert 'more steps' in cause and 'is below the line to beat: -0.400' in verdict
 
 
 def test_an_exploited_reward_gets_no_advice_to_go_on():
@@ -280,7 +286,7 @@ def test_an_exploited_reward_gets_no_advice_to_go_on():
         progress.means[step] |= {'eval/verify': right, 'eval/pass@4': right}
     assert at_the_end(progress) == [
         'verify: 0.600 -> 0.000', 'pass@4: 0.600 -> 0.000',
-        'exploited? The reward rose, and verify fell: 0.600 -> 0.000; read the samples']
+        'exploited? The reward rose; verify: 0.600 -> 0.000; read the samples']
 
 
 @pytest.mark.parametrize('values, words', [
@@ -328,26 +334,28 @@ def test_the_first_step_says_what_can_be_expected(start, trained, dead, blank_ki
     assert len(lines) == len(words) and all(map(str.__contains__, lines, words))
 
 
-def run_of(blank_kind='answer', limit=0, weight=1.0, **args):
+def run_of(blank_kind='answer', limit=0, weight=1.0, goal='verify', **args):
     """Return what advice looks at of a Run."""
     data = types.SimpleNamespace(max_new_tokens=limit, blank_kind=blank_kind)
     config = {'rewards': {'verify': weight}}
-    return types.SimpleNamespace(data=data, goal='verify', config=config,
+    return types.SimpleNamespace(data=data, goal=goal, config=config,
                                  policy=types.SimpleNamespace(args=args))
 
 
 @pytest.mark.parametrize('words, reward, ended, knobs', [
     ('all rewards are None', math.nan * torch.ones(2, 2), 1.0, {}),
-    ('all rewards are 1.000', torch.ones(2, 2), 1.0, {}),
+    ('all rewards are 1.000', torch.ones(2, 2), 1.0, {'goal': 'reward'}),
+    ('nearly all samples are right', torch.ones(2, 2), 1.0, {'right': 1.0}),
     ('max_new_tokens = 3', torch.eye(2), 0.05, {'limit': 3}),
     ('another model', torch.eye(2), 1.0, {'folder': 'x'}),
     ('pretrain more', torch.eye(2), 1.0, {}),
 ])
 def test_equal_rewards_are_explained_by_their_cause(words, reward, ended, knobs, capsys):
-    numbers = {'dead_groups': 1.0, 'mean_reward': 0, 'mean_ended': ended}
+    right = knobs.get('right', 0.0)
+    numbers = {'dead_groups': 1.0, 'mean_reward': right, 'mean_ended': ended, 'mean_verify': right}
     advice.of_first_step(numbers, {'reward': reward}, run_of(**knobs), after(HALF).means[0])
-    [line] = capsys.readouterr().out.splitlines()
-    assert words in line
+    line, *others = capsys.readouterr().out.splitlines()
+    assert words in line and len(others) == (right == 1)        # memorised, too
 
 
 def above(progress):

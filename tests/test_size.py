@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = ('train_grpo', 'rollout', 'fill', 'write', 'model', 'judge', 'dataset', 'sample',
            'pretrain', 'hf')
 CORE = [ROOT / f'{name}.py' for name in SCRIPTS] + sorted(ROOT.glob('run/*.py'))
-MOST_NODES = 16_167
+MOST_NODES = 16_268
 
 QUIET = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
 
