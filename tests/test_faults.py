@@ -160,3 +160,14 @@ def test_a_second_reference_has_features_of_its_own():
     r = fill(tiny(), toy_prompts())
     values = [token_stats(r, tiny(), tiny(seed=seed)).kl for seed in (1, 2, 1)]
     assert values[0].equal(values[2]) and not values[0].equal(values[1])
+
+
+def test_a_class_or_an_import_with_the_name_of_a_knob_is_no_value_of_it():
+    for text in ('class group_size: pass', 'from math import floor as group_size'):
+        refused('group_size = <', configure, {'group_size': 1}, [write('mine.py', text)])
+
+
+def test_answers_that_are_all_empty_are_answers():
+    lines = [json.dumps({'prompt': f'{i}=', 'answer': ''}) for i in range(40)]
+    *_, verify, reply = read_texts(write('empty.jsonl', '\n'.join(lines)))
+    assert verify('', '') == 1.0 and verify('a', '') == 0.0 and reply is None
