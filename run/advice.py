@@ -91,6 +91,7 @@ def of_the_end(config, evals, entropies):
     def course(name):
         return f"{first[name]:.3f} -> {last[name]:.3f}"
 
+    score = f"{goal} {last[f'eval/{goal}']:.3f}"
     above = last['above it']
     noise = 2 * last['standard error']
     if goal == 'reward' and 'eval/verify' in last:
@@ -106,13 +107,13 @@ def of_the_end(config, evals, entropies):
     if above > noise and (right == 0 or right < 0.9 * first.get('eval/verify', 0)):
         yield f"exploited? The reward rose; verify: {course('eval/verify')}; read the samples"
     elif above > noise and last.get('eval/forged', 0) > 0.2:
-        yield (f"forged? {goal} {last[f'eval/{goal}']:.3f}, by completions with the world's words; "
-               "read the samples")
+        yield f"forged? {score}, by completions with the world's words; read the samples"
     else:
         yield from cause(config, evals, entropies)
-        words = 'above' if above > noise else 'below' if above < -noise else 'not above'
-        yield (f"{goal} {last[f'eval/{goal}']:.3f} is {words} the line to beat: {above:+.3f} +- "
-               f"{noise:.3f}")
+        where = 'not above'
+        if abs(above) > noise:
+            where = 'above' if above > 0 else 'below'
+        yield f"{score} is {where} the line to beat: {above:+.3f} +- {noise:.3f}"
 
 
 def cause(config, evals, entropies):

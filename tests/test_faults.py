@@ -35,7 +35,8 @@ def test_a_function_that_changes_its_lists_changes_no_others():
     assert shared == [1, 2]
 
 
-@pytest.mark.parametrize('text', ['exit()', 'assert 0', 'exit(0)', 'exit(3)', 'raise KeyboardInterrupt'])
+@pytest.mark.parametrize('text', [
+    'exit()', 'assert 0', 'exit(0)', 'exit(3)', 'raise KeyboardInterrupt'])
 def test_a_file_that_ends_without_a_word_is_named(text):
     refused('mine.py cannot be read', configure, {'a': 1}, [write('mine.py', text)])
     refused('mine.py, whose texts() ', read_texts, './mine.py')
