@@ -1,51 +1,24 @@
-"""The GPT, in one file: the network and its optimizers.
-
-One class serves as generator and as judge. There is no dropout, because sampling and learning must
-see one and the same network."""
-import collections
+"""The GPT, in one file: the network, its checkpoint, the device, its optimizers. One class is
+generator and judge. It has no dropout: sampling and learning must see the same network."""
+import atexit
+import functools
 import math
+import os
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from run.batching import distinct_rows
+from muon import Muon
+from tasks import Tokenizer
 
-# letters: N sequences | T tokens in a sequence, L of them in one pass | V base ids | C channels
-# H heads | D = C / H
-
-
-# ---- the network ---------------------------------------------------------------------------------
+# letters: N sequences | T tokens, L of them in one pass | V ids | C channels | H heads | D = C / H
 
 
 def norm(x):
     """Normalize x over the channels, without weights."""
     return F.layer_norm(x, x.shape[-1:])
-
-
-def attention(q, k, v, mask):
-    """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask (L, keys) or
-    (N, 1, 1, keys): added to the scores, 0 or (nearly) -inf."""
-    # On a CPU torch's fused kernel makes a step of config/grpo_config.py 1.35 times as long as two
-    # plain products, and one of config/grpo_think.py 1.2 times: our heads are small.
-    # On a GPU the fused kernel never writes the scores to memory.
-    if q.device.type != 'cpu':
-        return F.scaled_dot_product_attention(q, k, v, mask)
-    if mask.dim() == 4:
-        mask = mask.expand(-1, q.size(1), 1, -1).flatten(0, 1)              # (N * H, 1, keys)
-    scale = q.size(-1) ** -0.5
-    scores = torch.baddbmm(mask.to(q.dtype), q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
-    return (scores.softmax(-1) @ v.flatten(0, 1)).view_as(q)
-
-
-class KVCache(dict):
-    """{layer: keys and values (2, N, H, length, D)} of tokens that a causal network has seen."""
-
-    def batch_select_indices(self, rows):
-        """Keep the sequences `rows` (n,), in this order. A sequence may come several times. (The
-        caches of transformers have this method, too.)"""
-        for layer in self:
-            self[layer] = self[layer].index_select(1, rows)
 
 
 def linear(n_in, n_out, std):
@@ -54,237 +27,207 @@ def linear(n_in, n_out, std):
     return layer
 
 
+def attention(q, k, v, mask):
+    """Return the attention of q (N, H, L, D) to k, v (N, H, keys, D). mask: added to the scores."""
+    if q.device.type != 'cpu':
+        return F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype))
+    # On a CPU the fused kernel is slower for heads as small as ours: a default step takes 1.35
+    # times as long. This is softmax(q k / sqrt(D) + mask) v, with the scores written once.
+    mask = mask.to(q.dtype).expand(len(q), q.size(1), -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=q.size(-1) ** -0.5)
+    return (scores.softmax(-1) @ v.flatten(0, 1)).view_as(q)
+
+
 class Block(nn.Module):
     """x + proj(attention(norm(x))), then x + down(relu(up(norm(x))))."""
 
-    def __init__(self, layer, n_layer, n_head, n_embd):
+    def __init__(self, n_layer, n_head, n_embd):
         super().__init__()
-        self.layer = layer                      # its key in a KVCache
         self.n_head = n_head
-        # proj and down start small, because the residual stream adds up 2 * n_layer of them.
-        small = 0.02 / math.sqrt(2 * n_layer)
+        small = 0.02 / math.sqrt(2 * n_layer)   # the residual stream adds up 2 * n_layer of them
         self.qkv = linear(n_embd, 3 * n_embd, n_embd ** -0.5)
         self.proj = linear(n_embd, n_embd, small)
         self.up = linear(n_embd, 4 * n_embd, n_embd ** -0.5)
         self.down = linear(4 * n_embd, n_embd, small)
 
-    def forward(self, x, rotary, mask, cache):
+    def forward(self, x, mask, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        qkv = qkv.contiguous()                                      # (3, N, H, L, D)
-        if rotary is not None:
-            # Halves a, b of a head of q and k become a cos - b sin, b cos + a sin.
-            cos, sin = rotary                                       # (L, D) each
-            a, b = qkv[:2].chunk(2, -1)
-            qk = qkv[:2] * cos + torch.cat((-b, a), -1) * sin
-            qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
-        kv = qkv[1:]                                                # (2, N, H, L, D)
-        if cache is not None:                   # these go behind those of all tokens so far
-            if self.layer in cache:
-                kv = torch.cat((cache[self.layer], kv), -2)
-            cache[self.layer] = kv
-        y = attention(qkv[0], *kv, mask)                            # (N, H, L, D)
-        x = x + self.proj(y.transpose(1, 2).flatten(2))             # (N, L, C) heads side by side
+        q, k, v = qkv.contiguous()                                          # (N, H, L, D) each
+        if cache is not None:                   # it has keys and values of the tokens to the left
+            if self in cache:
+                k, v = torch.cat((cache[self], torch.stack((k, v))), -2)
+            cache[self] = torch.stack((k, v))
+        y = attention(q, k, v, mask)
+        x = x + self.proj(y.transpose(1, 2).flatten(2))                     # heads side by side
         return x + self.down(self.up(norm(x)).relu_())
 
 
 class Network(nn.Module):
-    """What GRPO asks of a network. A GPT is one, and so is a Pretrained of hf.py. They have
-      trunk(inputs, cache)      features (N, L, C) of ids (N, L). A position of a causal network
-                                sees itself and what stands to its left; earlier tokens may be in
-                                the cache, to which new ones are added. bos is its first input
-      logits(features)          float32 logits (..., V)
-      head                      the linear layer that makes them
-      causal, is_classifier     what it is
-      blank_id, bos_id, pad_id  ids behind the V that it can produce
-      block_size                tokens of the longest sequence
-      args                      plain values, for checkpoints
-      blocks                    all its weights are matrices, for Muon; 'adamw' needs none"""
-    new_cache = KVCache
-    has_bos = True              # False: the first token of a sequence has no probability
+    """A network as GRPO sees it: trunk(inputs, cache) returns features, logits(features) logits."""
 
     @property
     def device(self):
         return next(self.parameters()).device
 
-    @property
-    def dtype(self):
-        return next(self.parameters()).dtype
-
-    def forward(self, tokens, start=0):
+    def forward(self, tokens):
         """Return features (N, T, C) of tokens (N, T); logits() of those at t predict token t. A
-        bidirectional network predicts what is blank; a causal one sees what is to the left of t.
-        So a causal network shifts its inputs:
+        bidirectional network predicts blanks. A causal one sees what is to the left of t:
 
             trunk   (bos a b)   predicts a b c
             forward (a b c)     gives trunk bos a b
 
-        start: the first columns of causal sequences hold prompts, see after_prompts(). Padding
-        behind the longest sequence is left out, and gets features 0."""
-        inputs = tokens
-        if self.causal:
-            inputs = F.pad(tokens[:, :-1], (1, 0), value=self.bos_id)   # bos, and all but the last
-        inputs = inputs[:, :longest(inputs, self.pad_id)]
-        if self.causal and start > 0:
-            x = self.after_prompts(inputs, start + 1)
-        else:
-            x = self.trunk(inputs)
-        return F.pad(x, (0, 0, 0, tokens.size(1) - x.size(1)))
-
-    def after_prompts(self, inputs, n_shared):
-        """Return features (N, L, C) of inputs (N, L), as trunk() does. Many sequences begin with
-        the same `n_shared` columns, which are computed only once, with the gradient of all of
-        them."""
-        # Prompts fill a cache. It is repeated, and each sequence goes on alone.
-        first, prompt_of = distinct_rows(inputs[:, :n_shared])
-        cache = self.new_cache()
-        x = self.trunk(inputs[first, :n_shared], cache).index_select(0, prompt_of)
-        if n_shared < inputs.size(1):
-            cache.batch_select_indices(prompt_of)
-            x = torch.cat((x, self.trunk(inputs[:, n_shared:], cache)), 1)
-        return x
-
-    def decide_order(self, n_passes):
-        """Add one more output, if there is none yet: a score for each position. In each of n_passes
-        but the last, which fills the rest, a blank is filled with probability sigmoid(score). At
-        first the scores are a constant, with which a blank is left for the last pass in 3 of 100
-        cases. They are 16 times what the linear layer gives, so they learn 16 times as fast as what
-        the network knows: at the same speed the order came too slowly, or knowledge was lost."""
-        if not hasattr(self, 'order'):
-            self.order = nn.Linear(self.head.in_features, 1, device=self.device, dtype=self.dtype)
-            nn.init.zeros_(self.order.weight)
-            wait = 0.03 ** (1 / (n_passes - 1))         # probability to wait in one pass
-            nn.init.constant_(self.order.bias, math.log((1 - wait) / wait) / 16)
-
-    def order_scores(self, x):
-        """Return scores (...) of features (..., C), in float32 even under autocast."""
-        with torch.autocast(x.device.type, enabled=False):
-            return 16 * self.order(x.to(self.order.weight.dtype))[..., 0]
-
-
-@torch.compiler.disable
-def longest(tokens, pad_id):
-    """Return the length of the longest of the sequences (N, T), without the padding behind it."""
-    return int((tokens != pad_id).any(0).sum())
+        Beginnings that causal texts have in common, their prompts, are computed once, with the
+        gradient of all texts; padding behind the longest text is not computed."""
+        if not self.causal:
+            return self.trunk(tokens)
+        n = max(2, int((tokens != self.pad_id).any(0).sum()))               # of the longest text
+        inputs = F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id)
+        # To share the first L columns saves L tokens of each text but those that differ there.
+        kinds = (inputs * random_numbers(n, inputs.device)).cumsum(1).sort(0).values
+        n_saved = (kinds[1:] == kinds[:-1]).sum(0).cpu() * torch.arange(1, n + 1)
+        L = 2 + int(n_saved[1:].argmax())
+        first, row = distinct(inputs[:, :L])
+        cache = {}
+        x = self.trunk(inputs[first, :L], cache)[row]
+        if L < n:
+            cache = {layer: kv[:, row] for layer, kv in cache.items()}
+            x = torch.cat((x, self.trunk(inputs[:, L:], cache)), 1)
+        return F.pad(x, (0, 0, 0, tokens.size(1) - n))
 
 
 class GPT(Network):
-    """Pre-norm transformer without biases, bidirectional or causal.
+    """Pre-norm transformer without biases, bidirectional or causal. It reads V base ids, and behind
+    them blank_id, bos_id and pad_id, which it never predicts."""
 
-    It reads V base ids, blank_id = V, bos = V + 1 and pad = V + 2. Its output is over the V base
-    ids only, so nothing has to forbid the others. positions: 'rotary', for running text |
-    'learned', for sequences with columns. A classifier has one output a position."""
-
-    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal, positions='rotary',
-                 is_classifier=False):
+    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
         super().__init__()
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
-                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal,
-                     'positions': positions, 'is_classifier': is_classifier}
-        assert n_embd % (2 * n_head) == 0, (
-            f"n_embd = {n_embd}, n_head = {n_head}: expected a multiple of 2 * n_head")
-        self.block_size = block_size
+                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal}
+        assert n_embd % n_head == 0, f"n_embd = {n_embd}: expected a multiple of n_head = {n_head}"
         self.causal = causal
-        self.is_classifier = is_classifier
         self.blank_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
-        self.blocks = nn.ModuleList(Block(i, n_layer, n_head, n_embd) for i in range(n_layer))
-        n_outputs = 1 if is_classifier else vocab_size
-        self.head = linear(n_embd, n_outputs, 0.0)      # the first guess is uniform
-        if positions == 'learned':
-            self.position = nn.Embedding(block_size, n_embd)
-        # Rotary positions (arXiv:2104.09864) rotate pairs of channels, one from each half of a
-        # head, by an angle that is proportional to the position.
-        D = n_embd // n_head
-        frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)               # (D / 2,)
-        angles = torch.outer(torch.arange(block_size), frequencies.repeat(2))
-        self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
-        # a token of a causal network sees itself and the tokens to its left
-        mask = torch.full((block_size, block_size), -math.inf).triu(1)
+        self.position = nn.Embedding(block_size, n_embd)
+        self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
+        self.head = linear(n_embd, vocab_size, 0.0)         # the first guess is uniform
+        # A token of a causal network sees itself and the tokens to its left.
+        mask = torch.full((block_size, block_size), -1e9).triu(1)
         self.mask = nn.Buffer(mask, persistent=False)
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of ids (N, L). cache: the tokens to their left, if causal."""
-        start = cache[0].size(3) if cache else 0        # an empty cache is False
+        """Return features (N, L, C) of inputs (N, L). cache: a dict, which has keys and values
+        (2, N, H, length, D) of the inputs to their left by layer, if causal, and gets theirs."""
+        start = next(iter(cache.values())).size(3) if cache else 0
         stop = start + inputs.size(1)
-        assert stop <= self.block_size, f"{stop} tokens: expected {self.block_size} or less"
-        mask = self.mask[start:stop, :stop]                                 # (L, stop)
-        if not self.causal:                     # a token sees everything but padding
+        assert stop <= len(self.position.weight), (
+            f"a text has {stop} tokens: the network can read {len(self.position.weight)}")
+        if self.causal:
+            mask = self.mask[start:stop, :stop]
+        else:                                   # all but padding is seen
             mask = -1e9 * (inputs == self.pad_id)[:, None, None]
-        x = self.embed(inputs)                                              # (N, L, C)
-        rotary = self.rotary[:, start:stop]                                 # (2, L, D)
-        if hasattr(self, 'position'):           # learned ones
-            rotary = None
-            x = x + self.position.weight[start:stop]
-        x = norm(x)                             # size 1, as what every layer reads
+        x = norm(self.embed(inputs) + self.position.weight[start:stop])
         for block in self.blocks:
-            x = block(x, rotary, mask, cache)
+            x = block(x, mask, cache)
         return norm(x)
 
     def logits(self, x):
-        """Return logits (..., V) of features (..., C), float32 like them, even under autocast."""
+        """Return logits (..., V) of features (..., C), in float32 also under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             return self.head(x)
+
+
+@functools.cache
+def random_numbers(n, device):
+    """Return n random integers, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-2 ** 62, 2 ** 62, (n,), generator=generator).to(device)
+
+
+def distinct(rows):
+    """Return a row of each kind, (S,), and the kind of each row, (n,), of integers rows (n, T):
+    rows[first][kind] is rows."""
+    # Equal rows have equal sums with random weights; others in 1 of 2 ** 64 cases. torch.unique is
+    # many times as fast with numbers as with rows.
+    sums = (rows * random_numbers(rows.size(1), rows.device)).sum(1)
+    kinds, kind = sums.unique(return_inverse=True)
+    numbers = torch.arange(len(rows), device=rows.device)
+    return kind.new_empty(len(kinds)).scatter_(0, kind, numbers), kind
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def save_network(path, network, tok, **more):
+    assert all(weight.isfinite().all() for weight in network.state_dict().values()), (
+        f"the weights are not finite, so {path} was not written: is learning_rate too large?")
+    torch.save({'args': network.args, 'model': network.state_dict(),
+                'vocabulary': tok.vocabulary, **more}, f'{path}.tmp')
+    os.replace(f'{path}.tmp', path)             # a checkpoint is whole or not there
+
+
+def load_network(path, device):
+    """Return a network, its tokenizer, and all that was saved with it."""
+    # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
+    saved = torch.load(path, map_location=device, weights_only=True)
+    network = GPT(**saved['args']).to(device)
+    network.load_state_dict(saved['model'], strict=False)       # plugins/passes.py saves more
+    return network, Tokenizer(**saved['vocabulary']), saved
+
+
+# ---- the device, and ranks -----------------------------------------------------------------------
+
+RANK = int(os.environ.get('RANK', 0))           # torchrun sets these
+N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
+
+
+def total(x):
+    """Return the sum of x over all ranks; of a tensor in place."""
+    if N_RANKS > 1:
+        x = torch.as_tensor(x, device='cuda' if dist.get_backend() == 'nccl' else 'cpu')
+        dist.all_reduce(x)
+    return x
+
+
+def means_of(scores, kind=''):
+    """Return {kind + name: mean} of tensors, over all ranks, which have as many numbers each."""
+    return {kind + name: (total(x.mean()) / N_RANKS).item() for name, x in scores.items()}
+
+
+def init_device(device, dtype):
+    """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
+    if device == 'auto':
+        device = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+    if device == 'cuda':                        # torchrun gives each rank a GPU
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        torch.cuda.set_device(device)
+    kind = torch.device(device).type
+    if dtype == 'auto':
+        # (A GPU waits for small networks to be launched, and casts to bfloat16 are more launches.)
+        has_bfloat16 = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported()
+        dtype = 'bfloat16' if has_bfloat16 else 'float32'
+    torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
+    # bfloat16 is for matrix products; softmax and sums stay float32. Casts of weights are not kept,
+    # because they would outlive the next update of the weights.
+    torch.set_autocast_enabled(kind, dtype == 'bfloat16')
+    torch.set_autocast_dtype(kind, torch.bfloat16)
+    torch.set_autocast_cache_enabled(False)
+    precision = 'medium' if dtype == 'bfloat16' else 'highest'
+    torch.set_float32_matmul_precision('high' if kind == 'cuda' else precision)         # high: TF32
+    if 'OMP_NUM_THREADS' not in os.environ:     # threads wait for each other at small products
+        torch.set_num_threads(1)
+    if N_RANKS > 1 and not dist.is_initialized():
+        dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
+        atexit.register(dist.destroy_process_group)
+    return torch.device(device)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-class Muon(torch.optim.Optimizer):
-    """Muon (K. Jordan, 2024): each update of a matrix is orthogonalized, and as large as those of
-    AdamW are. The numbers are those of torch.optim.Muon with match_rms_adamw, but that takes the
-    matrices one by one. This one takes all of the same shape at once: in half of the time with 64
-    channels, in the same time with 128, and with a quarter of the operations."""
-
-    def __init__(self, matrices, weight_decay):
-        super().__init__(matrices, {'lr': 0.0, 'weight_decay': weight_decay})
-
-    @torch.no_grad()
-    def step(self):
-        group, = self.param_groups
-        by_shape = collections.defaultdict(list)
-        for p in group['params']:
-            by_shape[tuple(sorted(p.shape))].append(p)
-        for shape, matrices in by_shape.items():
-            grads = torch.stack([wide(p.grad) for p in matrices])           # (matrices, *shape)
-            state = self.state[matrices[0]]
-            if not state:
-                state['moments'] = torch.zeros_like(grads)
-            moments = state['moments'].lerp_(grads, 0.05)
-            updates = orthogonalize(grads.lerp(moments, 0.95)).to(grads.dtype)
-            if group['weight_decay'] > 0:
-                torch._foreach_mul_(matrices, 1 - group['lr'] * group['weight_decay'])
-            torch._foreach_add_([wide(p) for p in matrices], updates.unbind(),
-                                alpha=-group['lr'] * 0.2 * math.sqrt(max(shape)))
-
-
-def wide(matrix):
-    """Return a view of a matrix that has at least as many columns as rows."""
-    return matrix if matrix.size(0) <= matrix.size(1) else matrix.T
-
-
-def orthogonalize(x):
-    """Return wide matrices (n, rows, columns) whose singular values have become about 1: five steps
-    of Newton and Schulz, in bfloat16."""
-    x = x.bfloat16()
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        a = x @ x.mT
-        b = torch.baddbmm(a, a, a, beta=-4.775, alpha=2.0315)
-        x = torch.baddbmm(x, b, x, beta=3.4445)
-    return x
-
-
-def make_optimizers(model, name, weight_decay):
-    """Return a list of optimizers. 'adamw': for all weights. 'muon': Muon for the hidden matrices,
-    AdamW for the rest. optimizer_step() sets their learning rate."""
-    # Embedding and output layer are matrices, too, but they get AdamW by convention, because their
-    # rows belong to single tokens. (qkv is one matrix here, so queries, keys and values are made
-    # orthogonal together.)
-    assert name != 'muon' or hasattr(model, 'blocks'), (
-        "optimizer = 'muon': a pretrained network needs 'adamw'")
-    matrices = list(model.blocks.parameters()) if name == 'muon' else []
-    is_matrix = set(matrices)
-    others = [p for p in model.parameters() if p not in is_matrix]
+def make_optimizers(network, name, weight_decay=0.0):
+    """Return optimizers. 'muon': for the hidden matrices, AdamW for the rest | 'adamw': for all."""
+    matrices = list(network.blocks.parameters()) if name == 'muon' else []
+    others = [p for p in network.parameters() if not any(p is matrix for matrix in matrices)]
     optimizers = [torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True,
                                     weight_decay=weight_decay)]
     if matrices:
@@ -293,7 +236,7 @@ def make_optimizers(model, name, weight_decay):
 
 
 def get_lr(step, peak, floor, warmup, total):
-    """Return the learning rate at a step: linear warm-up, then a cosine from peak to floor."""
+    """Return the learning rate of a step: linear warm-up, then a cosine from peak to floor."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     progress = (step - warmup) / (total - warmup)
@@ -301,17 +244,16 @@ def get_lr(step, peak, floor, warmup, total):
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 
 
-def optimizer_step(model, optimizers, lr, grad_clip):
-    """Take one step of all optimizers at rate lr. Return the gradient's norm before clipping."""
-    # With a limit of infinity nothing is clipped, but the norm is measured all the same.
-    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
-    # A gradient of 0 (all groups are dead, and no KL) must not move the policy. Muon would step in
-    # its old direction, again and again, at full length.
-    moves = bool(grad_norm > 0)
+def optimizer_step(network, optimizers, lr, grad_clip):
+    """Take a step. Return the norm of the gradient before clipping."""
+    grad_norm = nn.utils.clip_grad_norm_(network.parameters(), grad_clip or math.inf)
+    assert grad_norm.isfinite(), (
+        "the gradient is not finite: is learning_rate, or a reward, too large?")
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr
-        if moves:
+        # Without a gradient momentum must not move the policy. Muon would step at full length.
+        if grad_norm > 0:
             optimizer.step()
         optimizer.zero_grad()
     return grad_norm

@@ -1,92 +1,82 @@
-"""Look at a run: held-out prompts, or one of your own, before and after GRPO, with scores. Or look
-at a generator alone.
+"""Look at a run: held-out prompts, or one of yours, before and after GRPO. Or look at a network
+alone.
 
     python sample.py out-grpo
-    python sample.py out-grpo --prompt='1_+3_=__7' --group_size=16
-    python sample.py out-small small.py                     # with the rewards that small.py defines
-    python sample.py out/generator_think-*.pt               # a generator alone
+    python sample.py out-grpo --prompt='1_+3_=__7'
+    python sample.py out/generator_think-cups.pt
 
-The knobs are those of the run; other config files and flags change them. Functions are not in the
-checkpoint: name their file again. A typed prompt should look like those of the dataset. It has no
-answer, so of the rewards only built-in ones are shown. The last lines are of all held-out prompts,
-as on the console of the run. A generator alone is shown as `before`; it has no reward, so its
-reward is `distinct`."""
-import shlex
+The words of the run's command are in its config.json; more words change them, such as
+--temperature=0.5. The last lines are of all held-out prompts, as on the console of the run."""
+import json
 import sys
+from pathlib import Path
+
+import torch
 
 import train_grpo as grpo
-from judge import BUILT_IN
-from pretrain import load_network
-from run.command import configure
-from run.folder import begin, checksums, load_checkpoint
-from run.machine import print_line
-from run.progress import Progress
-from run.samples import samples_of, show_group
+from configurator import configure
+from run import samples_of, show_group
 
-# ---- knobs, changed by --name=value; others are those of train_grpo.py ---------------------------
-prompt = ''                 # your own prompt; fill: '_' is a blank; causal: it is continued
-columns = {}                # of its record, for a world, such as {'secret': 'h'}
+# ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
+prompt = ''                 # your own prompt; _ is a blank, a causal network goes on behind it
 num_samples = 10            # held-out prompts to show
 
-
-def open_run(path='out-grpo', *words):
-    """Return the Run of a run's folder or of a checkpoint, and its networks {label: network}: the
-    policy 'before' and 'after' the run; of a generator alone there is no 'after'. words: config
-    files and flags. Those of the run's own command only bring its functions; others change knobs.
-    Its texts and functions are those of the run, or it is refused.
-    """
-    checkpoint = load_checkpoint(path)
-    of_run = checkpoint.get('words', [])        # if its rewards or its texts are functions
-    programs = {word for word in of_run if word.endswith('.py')}
-    assert programs <= {*words}, (
-        "no program that a checkpoint names is run by itself; expected the words of its run, and "
-        f"others behind them: {shlex.join([str(path), *of_run])}")
-    files = checkpoint['config'].get('files', {})
-    assert checksums(files) == files, f"one of {[*files]} was edited since this run"
-    # a generator alone has no reward
-    knobs = {'generator': str(path), 'rewards': {'distinct': 1.0}} | checkpoint['config']
-    # it may have run on another machine; and nothing is made, neither a folder nor a network
-    knobs |= {'device': 'auto', 'compile': False, 'out_dir': '', 'resume': True}
-    knobs = {name: value for name, value in knobs.items()
-             if name in grpo.DEFAULTS and not str(value).endswith('.py')}
-    # The words of the run come first: a file can change what a knob is so far, and has done so.
-    new = [word for word in words if word not in of_run]
-    run = grpo.set_up([*of_run, knobs, *new])
-    networks = {'before': run.policy}
-    if 'progress' in checkpoint:                # of a run
-        networks['after'], _ = load_network(path, run.policy.device)
-        if grpo.fill_order == 'learned':        # the run may have had another order
-            networks['after'].decide_order(grpo.n_fill_steps)
-    return run, networks
+CHOICES = {}
 
 
-if __name__ == "__main__":
-    begin()
-    # Flags of ours, and words for open_run().
-    words = sys.argv[1:]
-    ours = [word for word in words
-            if word.startswith(('--prompt', '--columns', '--num_samples', '--help', '-h'))]
+def words_of(path):
+    """Return the words of the command of a run, a folder; or words that fit a network alone."""
+    if Path(path).is_dir():
+        words = json.loads(Path(path, 'config.json').read_text())['words']
+        # (the run may have had another machine, and is not to go on here)
+        others = ('--device', '--compile', '--resume')
+        return [word for word in words if not word.startswith(others)]
+    saved = torch.load(path, map_location='cpu', weights_only=True)
+    plugins = ['plugins/causal.py'] if saved['args']['causal'] else []
+    return plugins + [f'--{name}={saved[name]}' for name in ('dataset', 'blank_kind')] + [
+        f'--generator={path}', '--rewards={}', '--kl_beta=0']
+
+
+def open_run(path, more=()):
+    """Return the task of a run, and its networks {'before': ..., 'after': ...}, each with what
+    scores need; of a network alone there is no 'after'."""
+    words = [*words_of(path), *more]
+    files = [word.partition('=')[2] or word for word in words if word.endswith('.py')]
+    for file in files:                          # a folder that somebody sends brings no code
+        assert Path(path).resolve() not in Path(file).resolve().parents, (
+            f"{file} is in {path}, and nothing in a run's folder is run")
+    print('this runs', ', '.join(files) or 'no files')
+    _, networks, task = grpo.set_up(words)
+    both = {'before': networks}
+    if Path(path).is_dir():
+        policy, _, _ = grpo.load_network(f'{path}/ckpt.pt', networks.policy.device)
+        both['after'] = grpo.SimpleNamespace(**vars(networks) | {'policy': policy})
+    return task, both
+
+
+if __name__ == '__main__':
+    ours = [word for word in sys.argv[1:]
+            if word.startswith(('--prompt=', '--num_samples=', '--help'))]
     configure(globals(), ours)
-    run, networks = open_run(*[word for word in words if word not in ours])
-
-    # the same held-out prompts and random numbers as in the run, so the numbers agree with it
-    prompts = grpo.held_out_prompts(run.data)[:num_samples]
-    names = [*grpo.rewards]
-    if run.scorer.verify:
-        names = ['verify', *names]
-    if prompt:
-        prompts = run.data.typed_prompt(prompt, grpo.group_size, grpo.seed, columns)
-        names = [name for name in names if name in BUILT_IN]
-    for b in range(len(prompts)):
-        for label, network in networks.items():
-            # one prompt at a time, so that its completions before and after stand together
-            r = grpo.act(network, prompts[[b]])
-            if 'kl' in names:
-                r.stats_old = grpo.stats_now(r, network, run.scorer.reference)
-            show_group(label, samples_of(r, run.scorer.score(names, r)))
-        print()
-    if not prompt:
-        progress = Progress(run.goal)
-        for step, (label, network) in enumerate(networks.items()):
-            progress.add(step, grpo.evaluate(network, run))
-            print_line(label, progress.numbers(grpo.rewards))
+    path, *more = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
+    assert Path(path).exists(), f"there is no run or network {path}"
+    task, both = open_run(path, more)
+    line = None
+    samples, lines = {}, []
+    for label, networks in both.items():
+        names = []
+        if prompt:
+            prompts = task.typed(prompt).to(networks.policy.device)
+            torch.manual_seed(grpo.seed)
+            r, scores = grpo.complete(networks.policy, prompts, grpo.group_size), {}
+        else:
+            r, scores, greedy = grpo.evaluate(networks, task)
+            names = [name for name in scores if name not in ('tokens', 'reward')]
+            line, numbers = grpo.against_line(scores, greedy, line)
+            lines.append(f'{label:8}' + ' '.join([f'| {name} {x:.3f}' for name, x in numbers.items()
+                                                  if '/' not in name]))
+        for b in range(min(num_samples, len(r.prompts))):
+            samples[b, label] = samples_of(r, grpo.columns_of(r), scores, [b])
+    for b, label in sorted(samples, key=lambda key: key[0]):
+        show_group(label, samples[b, label], names)
+    print(*lines, sep='\n')

@@ -3,8 +3,9 @@
 # verify: start 18.0 %, line to beat 52.6 %, policy 89.5, 91.5, 91.5 %; seeds 1, 2, 3; 40 s of an
 # AMD EPYC, besides pretraining. From starts of 2, 10 and 25 %: docs/data.md
 
+include('plugins/causal.py')
+
 dataset = 'names'           # or a file of yours
-blank_kind = 'answer'
 rewards = {'verify': 1.0}   # alone first: a common reward beside it would hide a rare one
 
 generator = 'config/networks/generator_checker.py'

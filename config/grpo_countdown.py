@@ -5,8 +5,9 @@
 # EPYC, and 20 s for pretraining
 # without a world: extras/studies/countdown_alone.py
 
+include('plugins/causal.py')
+
 dataset = 'countdown'
-blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
 generator = 'config/networks/generator_game.py'

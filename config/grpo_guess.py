@@ -5,8 +5,9 @@
 # at most 100 %: binary search. 11 s of one core of an AMD EPYC, and 8 s for pretraining
 # 31 letters, and games that ignore the world: extras/studies/guess_31.py, guess_careless.py
 
+include('plugins/causal.py')
+
 dataset = 'guess'
-blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
 generator = 'config/networks/generator_game.py'

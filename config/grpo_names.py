@@ -3,9 +3,12 @@
 # verify: start 19 %, line to beat 53 %, policy 94.9, 92.8, 94.9 %; seeds 1, 2, 3; 87 s of an
 # idle Intel Xeon (87 s of CPU time), besides pretraining
 
+from collections import Counter
+
+include('plugins/causal.py')
+
 dataset = 'names'
-blank_kind = 'answer'
-rewards = {'verify': 1.0, 'distinct': 0.5}      # distinct: or all names of a prompt become one
+rewards = {'verify': 1.0, 'varied': 0.5}        # or all names of a prompt become one
 
 generator = 'config/networks/generator_pairs.py'
 
@@ -21,3 +24,9 @@ max_iters = 600
 out_dir = 'out-names'
 log_interval = 100
 eval_interval = 150
+
+
+def varied(prompts, completions):
+    """1 / how often the completion came among those of its prompt."""
+    count = Counter(zip(prompts, completions))
+    return [1 / count[pair] for pair in zip(prompts, completions)]

@@ -7,8 +7,10 @@
 # passes that cost something: extras/studies/grpo_order_cost.py
 # other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 
+include('plugins/passes.py')
+
 dataset = 'thoughts'
-blank_kind = 'marked'
+blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
 generator = 'config/networks/generator_thoughts.py'

@@ -4,8 +4,9 @@
 # 29.6 %, line to beat 49.5 %, policy 79.1, 80.5, 80.9 %; seeds 1, 2, 3; 27 s of an idle Intel Xeon
 # (27 s of CPU time), and 10 s for the generator
 
+include('plugins/causal.py')
+
 dataset = 'mine.jsonl'
-blank_kind = 'answer'
 rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_composite.py
 
 generator = 'config/networks/generator_pairs.py'

@@ -4,6 +4,8 @@
 # verify: start 89.4 %, line to beat 94.0 %, policy 96.7, 96.4, 96.5 %; seeds 1, 2, 3; 335 s of an
 # idle Intel Xeon (335 s of CPU time), besides pretraining
 
+include('plugins/passes.py')
+
 n_fill_steps = 5
 fill_order = 'left'
 

@@ -7,8 +7,9 @@
 # 25, 27 % of the completions for one swap and in 99 % for eight: verify 99.1, 98.9, 99.1 % with
 # --rewards="{'verify': 1.0, 'length': -1.0}" --adv_norm=none --max_iters=200
 
+include('plugins/causal.py')
+
 dataset = 'cups'
-blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
 generator = 'config/networks/generator_think.py'

@@ -1,8 +1,9 @@
 # a world of your own, see docs/ideas.md
 # python train_grpo.py config/grpo_world.py --dataset=examples/worlds/lock.py
 
+include('plugins/causal.py')
+
 dataset = 'examples/worlds/lock.py'
-blank_kind = 'answer'
 rewards = {'verify': 1.0}
 
 generator = 'config/networks/generator_world.py'
@@ -12,8 +13,7 @@ batch_size = 32
 
 adv_norm = 'batch'
 kl_beta = 0.0
-entropy_coef = 0.2          # while the entropy is below a line that falls to 0: nobody has to know
-entropy_floor = 1.0         # how much a world needs, and when
+entropy_coef = 0.2          # how much a world needs, and when, nobody has to know: see learn()
 learning_rate = 6e-3        # if the score falls in the first 50 steps: 4e-3
 max_iters = 200
 
@@ -21,3 +21,16 @@ out_dir = 'out-world'
 log_interval = 20
 eval_interval = 50
 eval_prompts = 512          # all that are held out
+
+
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    """The bonus acts only while the entropy is below a line, which falls from the entropy of the
+    first step to 0 at the end."""
+    global entropy_coef
+    coef = state.setdefault('entropy_coef', entropy_coef)
+    first, last, step = state.get('entropies', (0.0, 0.0, 0))
+    entropy_coef = coef if last < first * (1 - step / max_iters) else 0.0
+    numbers = inner(networks, optimizers, rollouts, lr)
+    entropy = numbers['entropy'] or last        # 0: all rewards were equal
+    state['entropies'] = (first or entropy, entropy, step + 1)
+    return numbers

@@ -1,8 +1,6 @@
 # k1: its mean is KL(policy || reference), and the mean of its gradient is 0. So in the loss it is
-# noise; as a reward (`kl`) it is right. J. Schulman, "Approximating KL divergence", 2020
-
-kl_type = 'k1'
+# noise; as a reward it is right. J. Schulman, "Approximating KL divergence", 2020
 
 
-def k1(stats, logp_old):
-    return stats.logp_full - stats.logp_ref
+def kl_penalty(stats, r):
+    return stats.logp - stats.logp_ref

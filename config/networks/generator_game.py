@@ -2,7 +2,6 @@
 
 kind = 'causal'
 blank_kind = 'answer'       # learn only the games; prompts are random
-positions = 'learned'       # a turn has its columns
 
 n_layer = 2
 

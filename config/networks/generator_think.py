@@ -3,10 +3,9 @@
 dataset = 'cups'
 kind = 'causal'
 blank_kind = 'answer'       # learn the answers; the prompts are random
-positions = 'learned'       # a swap has its column, and so has its step
 
 n_layer = 2                 # too few to follow eight swaps at once
 
 batch_size = 128
 learning_rate = 8e-3
-max_iters = 500
+max_iters = 700

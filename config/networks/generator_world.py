@@ -2,7 +2,6 @@
 
 kind = 'causal'
 blank_kind = 'answer'
-positions = 'learned'       # a turn has its columns
 
 n_layer = 2
 

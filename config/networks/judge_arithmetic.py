@@ -1,7 +1,6 @@
 # tells true equations from false ones, because it has read 9,023 true ones
 
 kind = 'causal'
-positions = 'learned'       # an equation has columns
 
 batch_size = 128
 learning_rate = 1e-2

@@ -1,0 +1,8 @@
+# k3: an estimate from the sampled ids (GRPO, arXiv:2402.03300, eq. 4; J. Schulman, "Approximating
+# KL divergence", 2020). Its mean is KL(policy || reference), that of its gradient KL(reference ||
+# policy)'s
+
+
+def kl_penalty(stats, r):
+    gap = (stats.logp_ref - stats.logp).clamp(max=20.0)     # finite where the policy gives up an id
+    return gap.expm1() - gap

@@ -1,0 +1,142 @@
+"""Poor man's configurator, as in nanoGPT: config files and --name=value flags change the globals of
+a script, from left to right. A file is executed in these globals. So it can set a knob, bring a
+reward, or put another function in the place of one of the script's. include('plugins/...') in a
+file executes another one, which may bring knobs of its own. A name that nobody knows is an
+error."""
+import ast
+import copy
+import difflib
+import functools
+import inspect
+import sys
+from pathlib import Path
+from types import CodeType, FunctionType
+
+# names of other trainers, and ours
+THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_size',
+          'max_completion_length': 'max_new_tokens', 'max_steps': 'max_iters'}
+
+
+def knobs_of(script):
+    """Return {name: value} of the knobs of a script: lower-case names of plain values."""
+    plain = (bool, int, float, str, dict)
+    return {name: value for name, value in script.items()
+            if name[0].islower() and type(value) in plain and name != 'state'}
+
+
+def functions_of(script):
+    return {name: f for name, f in script.items() if type(f) is FunctionType and name[0] != '_'}
+
+
+def near(name, known):
+    return ', '.join(difflib.get_close_matches(name, known, cutoff=0.5)) or 'none'
+
+
+def configure(script, words):
+    """Apply words of a command line to the globals of a script. Return its knobs. Exit with one
+    line if a knob is unknown, or has a wrong type or none of its CHOICES, or if a file is
+    missing."""
+    sys.excepthook = show_error
+    if '--help' in words:
+        sys.exit(Path(script['__file__']).read_text().split('CHOICES')[0])
+    # A second call begins with the original globals. (Files may change the values of a dict.)
+    original = script.setdefault('_original', dict(script))
+    script.clear()
+    script.update({name: copy.deepcopy(value) if type(value) is dict else value
+                   for name, value in original.items()}, _original=original)
+    known = knobs_of(original)
+    files = []
+    added = {}                                  # {new function: its file}
+
+    def check(word):
+        for name, value in knobs_of(script).items():
+            if name not in known:
+                ours = f'; it is {THEIRS[name]} here' if name in THEIRS else ''
+                sys.exit(f"{word}: there is no knob {name}{ours}; similar: {near(name, known)}")
+            if type(known[name]) is float and type(value) is int:
+                script[name] = float(value)
+            elif type(value) is not type(known[name]):
+                sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
+
+    def include(path):
+        if path in files:
+            return
+        check(path)
+        files.append(path)
+        if not Path(path).is_file():
+            nearby = map(str, Path().glob('**/*.py'))
+            sys.exit(f"there is no file {path}; similar: {near(path, nearby)}")
+        before = functions_of(script)
+        exec(compile(Path(path).read_text('utf-8'), path, 'exec'), script)
+        if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
+            known.update(knobs_of(script) | known)
+            return
+        own = {name: f for name, f in functions_of(script).items()
+               if inspect.unwrap(f).__code__.co_filename == path}
+        replaced = [name for name, f in own.items() if before.get(name, f) is not f]
+        if replaced:
+            print(f"{path} takes the place of {', '.join(replaced)}")
+        added.update({name: path for name in own.keys() - before.keys()})
+
+    script['include'] = include
+    for word in words:
+        if word.startswith('--') and '=' in word:
+            name, _, value = word[2:].partition('=')
+            if type(known.get(name, '')) is not str:
+                try:
+                    value = ast.literal_eval(value)
+                except (ValueError, SyntaxError):
+                    pass                        # a text, which check() refuses
+            script[name] = value
+        elif word.endswith('.py'):
+            include(word)
+        else:
+            sys.exit(f"expected a config file or --name=value, not {word}; similar: "
+                     f"{near(word, ['--' + name for name in known])}")
+        check(word)
+    for name, choices in script['CHOICES'].items():
+        if script[name] not in choices:
+            sys.exit(f"{name} = {script[name]!r}: expected one of {choices}")
+    named = {'reply', *script.get('rewards', ())}
+    named.update(*map(names_in, functions_of(script).values()))
+    for name in added.keys() - named:
+        similar = near(name, functions_of(original))
+        print(f"{added[name]}: nothing calls {name}(); similar: {similar}")
+    return knobs_of(script)
+
+
+def names_in(function):
+    """Return the names that the code of a function uses."""
+    codes = [inspect.unwrap(function).__code__]
+    for code in codes:
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+    return {name for code in codes for name in code.co_names}
+
+
+def show_error(kind, error, trace):
+    """The excepthook: a failed assert of ours, or a missing file, is one line. All else, and
+    whatever a function of the user raises (call() adds a note), has its traceback."""
+    if issubclass(kind, (AssertionError, OSError)) and not hasattr(error, '__notes__'):
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+# ---- functions of the user -----------------------------------------------------------------------
+
+
+@functools.cache
+def parameters_of(function):
+    """Return the names of the parameters of a function; None if it takes all, as **kwargs."""
+    parameters = inspect.signature(function).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else [*parameters]
+
+
+def call(function, columns):
+    """Call a function of the user with those of the columns that it names."""
+    names = parameters_of(function) or columns
+    try:
+        return function(**{name: columns[name] for name in names if name in columns})
+    except Exception as e:
+        e.add_note(f"in {function.__name__}(), which can ask for {', '.join(columns)}")
+        raise

@@ -1,0 +1,107 @@
+"""Write from left to right what follows prompts, up to and including eos. If the task has a
+reply(), it is a world, which says what stands behind a completion now. include() this in a
+config."""
+import torch.nn.functional as F
+from dataclasses import replace
+
+from model import distinct
+
+blank_kind = 'answer'
+max_new_tokens = 0          # write so many tokens at most; 0: as many as the longest answer has
+
+
+@torch.no_grad()
+def complete(policy, prompts, k, greedy=False):
+    """Continue each of B prompts k times. Prompts have different lengths:
+
+        1 2 + 3 = _ _ _ _       The first column that is written is the fifth, of the second text.
+        1 + 2 = _ _ _ _ _       The first text keeps its own `=` there.
+    """
+    assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
+    task = prompts.task
+    world = globals().get('reply', task.reply)  # of a config file, or of the dataset's
+    start = prompts.blank.int().argmax(1, keepdim=True)                         # (B, 1)
+    T = int(start.max()) + max_new_tokens if max_new_tokens else task.block_size
+    tokens = F.pad(prompts.tokens, (0, T - prompts.tokens.size(1)), value=policy.pad_id)
+    at = torch.arange(T, device=tokens.device)
+    blank = (at >= start) & (at < start + (max_new_tokens or T))                # (B, T)
+    prompts = replace(prompts, tokens=tokens, blank=blank)
+    is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
+    sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
+    # Texts of one record that are equal so far share a row of the cache.
+    n = torch.arange(len(sequences), device=tokens.device)      # the texts that go on
+    column = int(start.min())
+    records = prompts.row.repeat_interleave(k)[:, None]
+    first, row = distinct(torch.cat((records, sequences[:, :column]), 1))       # (rows,), (N,)
+    inputs = F.pad(sequences[first, :column], (1, 0), value=policy.bos_id)
+    cache, table, all_kept = {}, [], []
+    while True:
+        x = policy.trunk(inputs, cache)[:, -1]                                  # (rows, C)
+        writes = is_open[n, column]
+        now = n[writes]
+        ids, kept = sample(policy.logits(x)[row[writes]], 1, greedy)
+        sequences[now, column] = ids[:, 0]
+        table.append(torch.stack((now, torch.full_like(now, column), ids[:, 0])))
+        all_kept.append(kept)
+        ended = now[ids[:, 0] == task.tok.eos]
+        column += 1
+        is_open[ended, column:] = False
+        # A row and the next token make a new row, for those that go on.
+        goes_on = is_open[n, column:].any(1)
+        n, row, writes = n[goes_on], row[goes_on], writes[goes_on]
+        first, new_row = distinct(torch.stack((row, sequences[n, column - 1]), 1))
+        if world and len(n) > 0:
+            some = n[first]
+            words = replies(world, prompts, some // k, sequences[some], writes[first], column)
+            words = words[new_row]                                              # (n, L)
+            is_said = is_open[n, column:] & (words >= 0)
+            sequences[n, column:] = torch.where(is_said, words, sequences[n, column:])
+            is_open[n, column:] &= ~is_said
+        # Before the next column in which somebody writes stand words of the world, for all.
+        open_columns = is_open[n, column:].any(0).nonzero()
+        if len(open_columns) == 0:
+            break
+        stop = column + int(open_columns[0])
+        cache = {layer: kv[:, row[first]] for layer, kv in cache.items()}
+        inputs = sequences[n[first], column - 1:stop]
+        row, column = new_row, stop
+    n, t, id = torch.cat(table, 1)
+    first, view = distinct(sequences)
+    kept = None if kept is None else torch.cat(all_kept)
+    return Rollout(prompts, sequences, sequences[first], n, t, id, view[n], kept)
+
+
+def replies(world, prompts, b, sequences, is_asked, column):
+    """Return what the world says behind the first columns of sequences (n, T), completions of
+    prompts b (n,), as ids (n, T - column); -1: nothing. It has no state of its own, so it is asked
+    once for equal completions of equal records."""
+    task = prompts.task
+    room = sequences.size(1) - column
+    rows = []
+    starts = prompts.blank[b].int().argmax(1)
+    columns = sequences, prompts.row[b], starts, is_asked
+    for ids, record, start, asked in zip(*[column.tolist() for column in columns]):
+        row = []
+        if asked:
+            completion = task.tok.decode(ids[start:column])
+            said = call(world, task.records[record] | {'completion': completion})
+            text, is_end = said if type(said) is tuple else (said or '', False)
+            row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
+        rows.append((row + [-1] * room)[:room])
+    return sequences.new_tensor(rows)
+
+
+def columns_of(r, inner=columns_of):
+    """A completion is what follows its prompt; 'sampled' is what the policy wrote of it, and
+    'ended' says whether the policy ended it."""
+    tok = r.prompts.task.tok
+    k = len(r.sequences) // len(r.prompts)
+    starts = r.prompts.blank.int().argmax(1).repeat_interleave(k).tolist()
+    sampled = torch.full_like(r.sequences, tok.pad)
+    sampled[r.n, r.t] = r.id
+    records = [r.prompts.task.records[i] for i in r.prompts.row.tolist()]
+    completions = [tok.decode(ids[start:]) for ids, start in zip(r.sequences.tolist(), starts)]
+    return inner(r) | {'prompt': [record['prompt'] for record in records for _ in range(k)],
+                       'completion': completions,
+                       'sampled': list(map(tok.decode, sampled.tolist())),
+                       'ended': (sampled == tok.eos).any(1).tolist()}

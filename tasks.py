@@ -1,0 +1,244 @@
+"""Tasks: texts with blanks as rows of ids, and ids as text again.
+
+A task is a Python file with texts(), which returns two lists of records, to learn from and held
+out. It may have verify(), which says what is right, and reply(), a world (plugins/causal.py). A
+record is a pair (prompt, answer), or a dict with both and more columns. What it leaves open is its
+answer; or, if its prompt has some, each _, and then its answer is the whole text:
+
+    ('12+35=', '047')           ('1_+3_=__7', '12+35=047')"""
+import copy
+import difflib
+import functools
+import json
+import runpy
+import sys
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+BLANK = '_'
+
+# letters: B prompts, or n | T tokens of a text | V ids
+
+
+class Tokenizer:
+    """Characters, or the byte pairs of GPT-2. One of the V ids that a network can produce is eos,
+    which ends a text. Behind them come three ids that it only reads: blank, bos (the beginning),
+    pad."""
+
+    def __init__(self, kind, chars=''):
+        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
+        if kind == 'gpt2':
+            import tiktoken                     # its first use downloads the vocabulary
+            bpe = tiktoken.get_encoding('gpt2')
+            self.eos = bpe.eot_token            # the last id
+            self.encode = bpe.encode_ordinary
+            pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
+        else:
+            self.eos = 0                        # people see it as a line feed
+            self.ids = {char: i for i, char in enumerate('\n' + chars)}
+            pieces = [char.encode() for char in self.ids]
+        self.vocab_size = len(pieces)
+        self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
+        self.pieces = pieces + [BLANK.encode(), b'', b'']
+
+    def encode(self, text):
+        unknown = set(text) - self.ids.keys()
+        assert not unknown, f"the vocabulary of the network lacks {sorted(unknown)} of {text!r:.80}"
+        return [self.ids[char] for char in text]
+
+    def decode(self, ids):
+        """Return the text of a list of ids, without padding and the eos that ends it."""
+        ids = [i for i in ids if i != self.pad]
+        if ids[-1:] == [self.eos]:
+            ids.pop()
+        return b''.join([self.pieces[i] for i in ids]).decode(errors='replace')
+
+
+def make_tokenizer(kind, dataset):
+    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
+    whose characters are taken, so that two networks fit each other."""
+    if kind == 'gpt2':
+        return Tokenizer('gpt2')
+    train, held_out, *_ = load(dataset if kind == 'char' else kind)
+    chars = set()
+    for record in train + held_out:
+        chars.update(record['prompt'] + record['answer'])
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK, '\n'})))
+
+
+@dataclass
+class Prompts:
+    """B texts in which something is blank."""
+    task: 'Task'
+    tokens: Tensor      # (B, T) ids; in the blanks those of the original
+    blank: Tensor       # (B, T) bool
+    row: Tensor         # (B,) the numbers of their records
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def to(self, device):
+        return replace(self, tokens=self.tokens.to(device), blank=self.blank.to(device),
+                       row=self.row.to(device))
+
+
+class Task:
+    """The records of a dataset as rows of ids.
+
+    blank_kind: 'random', a share in [low, high] of a text | 'answer', what its record leaves open
+    """
+
+    def __init__(self, dataset, tok, blank_kind='random', low=0.2, high=0.6):
+        train, held_out, self.verify, self.reply = load(dataset)
+        self.tok = tok
+        self.blank_kind, self.low, self.high = blank_kind, low, high
+        self.records = train + held_out
+        self.columns = dict.fromkeys(name for record in self.records for name in record)
+        self.rows = {'train': range(len(train)), 'val': range(len(train), len(self.records))}
+        encoded = [self.encode(record) for record in self.records]
+        # After any prompt there is room for the longest answer.
+        longest_answer = max(len(whole) - n for whole, _, n in encoded)
+        self.block_size = max(n for _, _, n in encoded) + longest_answer        # T
+
+        self.tokens = self.rectangle([whole for whole, _, _ in encoded])        # (n, T)
+        self.blank = self.rectangle([shown for _, shown, _ in encoded]) == tok.blank    # (n, T)
+
+    def rectangle(self, rows):
+        return torch.tensor([row + [self.tok.pad] * (self.block_size - len(row)) for row in rows])
+
+    def encode(self, record):
+        """Return the ids of the whole text, those that are shown, and the length of the prompt."""
+        tok = self.tok
+        if BLANK in record['prompt']:
+            shown = []
+            for part in record['prompt'].split(BLANK):
+                shown += tok.encode(part) + [tok.blank]
+            shown.pop()                         # no blank follows the last part
+            whole = tok.encode(record['answer']) or shown
+            fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
+            assert len(whole) == len(shown) and all(fits), (
+                f"{record}: expected as the answer the prompt with its blanks filled")
+            return whole + [tok.eos], shown + [tok.eos], len(shown)
+        prompt, answer = tok.encode(record['prompt']), tok.encode(record['answer'])
+        return prompt + answer + [tok.eos], prompt + [tok.blank] * (len(answer) + 1), len(prompt)
+
+    def prompts(self, split, n):
+        """Return n random Prompts of the split 'train', or of 'val', where none comes twice."""
+        rows = self.rows[split]
+        row = torch.randperm(len(rows))[:n]
+        if split == 'train':
+            row = torch.randint(len(rows), (n,))
+        row += rows.start
+        tokens, blank = self.tokens[row], self.blank[row]                       # (n, T)
+        if self.blank_kind == 'random':
+            is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
+            blank = random_blanks(is_text, self.low, self.high)
+        return Prompts(self, tokens, blank, row)
+
+    def typed(self, prompt):
+        """Return Prompts of a text that somebody has typed."""
+        task = copy.copy(self)
+        task.records = [{'prompt': prompt, 'answer': ''}]
+        whole, shown, _ = self.encode(task.records[0])
+        blank = self.rectangle([shown]) == self.tok.blank
+        return Prompts(task, self.rectangle([whole]), blank, torch.tensor([0]))
+
+
+def random_blanks(is_text, low, high):
+    """Return blanks (n, T): a share in [low, high] of the places that are text, but at least
+    one."""
+    # argsort twice gives each place its rank among random numbers.
+    rank = torch.rand(is_text.shape).masked_fill(~is_text, 2).argsort(1).argsort(1)
+    share = low + (high - low) * torch.rand(len(is_text), 1)
+    return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)
+
+
+# ---- text again ----------------------------------------------------------------------------------
+
+
+def columns_of(r):
+    """Return what rewards can ask for of a Rollout (train_grpo.py), {name: list of N}: the columns
+    of the records; 'prompt', what was shown; 'original', the text of the record; and 'completion',
+    here the whole 'text'."""
+    task = r.prompts.task
+    decode = task.tok.decode
+    k = len(r.sequences) // len(r.prompts)
+    shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
+    records = [task.records[i] for i in r.prompts.row.tolist()]
+    columns = {name: [record.get(name) for record in records] for name in task.columns}
+    columns['prompt'] = list(map(decode, shown.tolist()))
+    columns['original'] = list(map(decode, r.prompts.tokens.tolist()))
+    columns = {name: [x for x in values for _ in range(k)] for name, values in columns.items()}
+    texts = list(map(decode, r.sequences.tolist()))
+    return columns | {'completion': texts, 'text': texts}
+
+
+def as_numbers(name, values, like):
+    """Return what a reward has returned as a tensor like another one, a finite number for each
+    text."""
+    try:
+        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = None
+    assert numbers is not None and numbers.shape == like.shape and numbers.isfinite().all(), (
+        f"reward {name}: expected {len(like)} finite numbers, one for each completion, not "
+        f"{values!r:.200}")
+    return numbers
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def path_of(dataset):
+    return Path(dataset if '.' in dataset else f'data/{dataset}.py')
+
+
+@functools.cache
+def load(dataset):
+    """Return (records to learn from, held-out records, verify() or None, reply() or None) of a
+    dataset: a module of data/, FILE.py, or FILE.jsonl with one JSON object a line, {"prompt": ...,
+    "answer": ...}, of which a tenth is held out; or those with "held_out": true."""
+    path = path_of(dataset)
+    if not path.exists():
+        near = difflib.get_close_matches(str(path), map(str, path.parent.glob('*')))
+        sys.exit(f"dataset: there is no {path}; similar: {near}")
+    functions = {}
+    if path.suffix == '.py':
+        functions = runpy.run_path(str(path))
+        parts = [[as_record(text, path) for text in part] for part in functions['texts']()]
+    else:
+        parts = [[], []]
+        for number, line in enumerate(path.read_text('utf-8').splitlines(), 1):
+            record = as_record(line, f'{path}, line {number}')
+            # A hash of the prompt, so that equal prompts stay together.
+            is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
+            parts[record.pop('held_out', is_tenth)].append(record)
+    train, held_out = parts
+    assert train and len(held_out) > 1, (
+        f"{path}: expected records to learn from, and two or more that are held out; found "
+        f"{len(train)} and {len(held_out)}")
+    has_answers = all(record['answer'] for record in train + held_out)
+    verify = functions.get('verify', is_answer if has_answers else None)
+    return train, held_out, verify, functions.get('reply')
+
+
+def as_record(text, place):
+    """Return the record of a pair, of a dict, or of a line of JSON."""
+    try:
+        record = json.loads(text) if type(text) is str else text
+        if type(record) is not dict:
+            record = dict(zip(('prompt', 'answer'), record, strict=True))
+        record = {'answer': ''} | record
+        assert type(record['prompt']) is type(record['answer']) is str
+        return record
+    except (AssertionError, KeyError, TypeError, ValueError) as e:
+        sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '
+                 f'{text!r:.80} ({e!r})')
+
+
+def is_answer(text, original):
+    return float(text == original)
