@@ -8,6 +8,7 @@ import copy
 import difflib
 import functools
 import inspect
+import math
 import sys
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -57,11 +58,14 @@ def configure(script, words):
                 script[name] = float(value)
             elif type(value) is not type(known[name]):
                 sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
+            if type(value) in (int, float) and not 0 <= value < math.inf:
+                sys.exit(f"{word}: {name} = {value!r}: expected a number, not below 0")
 
     def include(path):
+        nonlocal known
         if path in files:
             return
-        check(path)
+        check(files[-1] if files else path)
         files.append(path)
         if not Path(path).is_file():
             nearby = map(str, Path().glob('**/*.py'))
@@ -69,7 +73,7 @@ def configure(script, words):
         before = functions_of(script)
         exec(compile(Path(path).read_text('utf-8'), path, 'exec'), script)
         if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
-            known.update(knobs_of(script) | known)
+            known = knobs_of(script) | known
             return
         own = {name: f for name, f in functions_of(script).items()
                if inspect.unwrap(f).__code__.co_filename == path}

@@ -82,10 +82,7 @@ class Network(nn.Module):
             return self.trunk(tokens)
         n = max(2, int((tokens != self.pad_id).any(0).sum()))               # of the longest text
         inputs = F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id)
-        # To share the first L columns saves L tokens of each text but those that differ there.
-        kinds = (inputs * random_numbers(n, inputs.device)).cumsum(1).sort(0).values
-        n_saved = (kinds[1:] == kinds[:-1]).sum(0).cpu() * torch.arange(1, n + 1)
-        L = 2 + int(n_saved[1:].argmax())
+        L = shared_length(inputs)
         first, row = distinct(inputs[:, :L])
         cache = {}
         x = self.trunk(inputs[first, :L], cache)[row]
@@ -143,9 +140,18 @@ def random_numbers(n, device):
     return torch.randint(-2 ** 62, 2 ** 62, (n,), generator=generator).to(device)
 
 
+def shared_length(inputs):
+    """Return how many columns L >= 2 of inputs (N, n) are best computed once for texts that are
+    equal there. This saves L tokens of each copy: of a b c d, a b c e, a b f g 2 * 2, or 3 * 1."""
+    # Equal beginnings have equal sums with random weights, and stand side by side when sorted.
+    sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1).sort(0).values
+    n_copies = (sums[1:] == sums[:-1]).sum(0).cpu()                         # (n,)
+    return 2 + int((n_copies * torch.arange(1, inputs.size(1) + 1))[1:].argmax())
+
+
 def distinct(rows):
-    """Return a row of each kind, (S,), and the kind of each row, (n,), of integers rows (n, T):
-    rows[first][kind] is rows."""
+    """Return the number of some row of each kind, (S,), and the kind of each row, (n,), of integers
+    rows (n, T): rows[numbers][kind] is rows."""
     # Equal rows have equal sums with random weights; others in 1 of 2 ** 64 cases. torch.unique is
     # many times as fast with numbers as with rows.
     sums = (rows * random_numbers(rows.size(1), rows.device)).sum(1)

@@ -16,6 +16,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
+from configurator import near
 from model import RANK, save_network
 from tasks import path_of
 
@@ -32,11 +33,14 @@ def open_networks(names, dataset, device, load_network):
     paths = {}
     processes = {}
     for name, path in names.items():
-        assert os.path.exists(path), f"{name}: there is no {path}"
+        if not os.path.exists(path):
+            similar = near(path, map(str, Path(path).parent.glob('*')))
+            sys.exit(f"there is no network {path}; similar: {similar}")
         if Path(path, 'ckpt.pt').exists():
             path = f'{path}/ckpt.pt'
         if path.endswith('.py'):
-            recipe, path = path, f'out/{Path(path).stem}-{Path(dataset).stem}.pt'
+            recipe = path
+            path = f"out/{Path(recipe).stem}-{dataset.replace('/', '_')}.pt"
             edited = max(os.path.getmtime(recipe), os.path.getmtime(path_of(dataset)))
             is_there = os.path.exists(path) and os.path.getmtime(path) > edited
             if not is_there and path not in processes and RANK == 0:
@@ -80,8 +84,10 @@ class RunFolder:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
             sys.exit(f"another run is writing to {path}: choose another --out_dir")
-        if self.path.exists() and not resume and any(self.path.iterdir()):
-            assert (self.path / 'log.jsonl').exists(), f"out_dir = {path} is no folder of a run"
+        is_used = self.path.exists() and any(self.path.iterdir())
+        assert not is_used or list(self.path.glob('log.jsonl')) + list(self.path.glob('ckpt.pt')), (
+            f"out_dir = {path} is no folder of a run, and holds something else")
+        if is_used and not resume:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
@@ -99,28 +105,28 @@ class RunFolder:
         if self.resume:
             checkpoint = torch.load(self.path / 'ckpt.pt', map_location=policy.device,
                                     weights_only=True)
+            for name, value in self.config.items():
+                before = checkpoint['config'].get(name)
+                if before != value and name != 'resume' and self.is_first:
+                    print(f"resumed with another {name}: {value!r}, not {before!r}")
             policy.load_state_dict(checkpoint['model'])
             for optimizer, moments in zip(optimizers, checkpoint['optimizers']):
                 optimizer.load_state_dict(moments)
         if self.is_first:
-            before = checkpoint.get('config', self.config)
-            for name, value in self.config.items():
-                if before.get(name) != value and name != 'resume':
-                    print(f"resumed with another {name}: {value!r}, not {before.get(name)!r}")
-            words = {'words': sys.argv[1:]}
-            (self.path / 'config.json').write_text(json.dumps(self.config | words, indent=1))
             self.log_file = self.open('log.jsonl', checkpoint)
             self.samples_file = self.open('samples.jsonl', checkpoint)
+            words = {'words': sys.argv[1:]}
+            (self.path / 'config.json').write_text(json.dumps(self.config | words, indent=1))
         return checkpoint
 
     def open(self, name, checkpoint):
-        path = self.path / name
-        lines = path.read_text().splitlines(True) if checkpoint else []
+        """Return a log to write to, without the lines that will come again."""
+        file = open(self.path / name, 'a')
+        lines = (self.path / name).read_text().splitlines(True) if checkpoint else []
         # (a kill can have cut the last line)
-        kept = [line for line in lines
-                if line.endswith('\n') and json.loads(line)['step'] < checkpoint['step']]
-        path.write_text(''.join(kept))
-        return open(path, 'a')
+        file.truncate(sum(len(line) for line in lines if line.endswith('\n')
+                          and json.loads(line)['step'] < checkpoint['step']))
+        return file
 
     def save(self, policy, tok, optimizers, **more):
         if self.is_first:
@@ -136,9 +142,11 @@ class RunFolder:
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
         if shown:
-            parts = self.config['rewards'] if len(self.config['rewards']) > 1 else []
-            names = [name for name in numbers if '/' not in name and name not in QUIET]
-            names += [f'eval/{name}' for name in parts if f'eval/{name}' in numbers]
+            # The sum of several rewards hides its parts; that of one is the reward itself.
+            parts = [*self.config['rewards']]
+            quiet = QUIET if len(parts) > 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
+            names = [name for name in numbers if name not in quiet and (
+                '/' not in name or name[:5] == 'eval/' and name[5:] in parts)]
             print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in names],
                   flush=True)
 
@@ -214,8 +222,8 @@ def show_group(label, samples, names):
     for sample in samples:
         letters = ''
         for text, *numbers in sample['pieces']:
-            sign = '.123456789abcdefghijklmnopqrstuvwxyz'[numbers[0]] if numbers else ' '
-            letters += sign * len(text)
+            i = min(numbers[0], 35) + 1 if numbers else 0
+            letters += ' .123456789abcdefghijklmnopqrstuvwxyz'[i] * len(text)
         scores = tuple(sample['scores'][name] for name in names)
         count[scores, sample['completion'], letters.rstrip()] += 1
     print(f"{label:12}{''.join(f'{name:>11.10}' for name in names)}   {samples[0]['prompt']!r}")
@@ -254,19 +262,19 @@ def advice(lines, config, is_over):
     rise = score[-1] - score[(len(score) - 1) * 2 // 3]         # in the last third
     entropy = [line['entropy'] for line in steps if line['entropy'] > 0]        # 0: nothing learned
     right = [line.get('eval/verify', 1) for line in evals]
-    help = None
+    remedy = None
     if above > noise and right[-1] < 0.9 * right[0]:
-        help = (f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: "
+        remedy = (f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: "
                 "read the samples; a larger kl_beta, a second reward")
     elif score[-1] < score[0] - noise / 2:
-        help = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
+        remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
     elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
-        help = f"the score still rises ({rise:.3f} in the last third): more max_iters"
+        remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
     elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
-        help = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
+        remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
     elif above <= noise:
-        help = ("it has learned little that it did not know: another generator, from more texts, "
+        remedy = ("it has learned little that it did not know: another generator, from more texts, "
                 "or answers with steps")
     where = 'not above' if abs(above) <= noise else 'above' if above > 0 else 'below'
     result = f"{goal} {score[-1]:.3f} is {where} the line to beat: {above:+.3f} +- {noise:.3f}"
-    return [help, result] if help else [result]
+    return [remedy, result] if remedy else [result]

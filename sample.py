@@ -41,7 +41,8 @@ def open_run(path, more=()):
     """Return the task of a run, and its networks {'before': ..., 'after': ...}, each with what
     scores need; of a network alone there is no 'after'."""
     words = [*words_of(path), *more]
-    files = [word.partition('=')[2] or word for word in words if word.endswith('.py')]
+    files = [word.partition('=')[2] if word.startswith('--') else word
+             for word in words if word.endswith('.py')]
     for file in files:                          # a folder that somebody sends brings no code
         assert Path(path).resolve() not in Path(file).resolve().parents, (
             f"{file} is in {path}, and nothing in a run's folder is run")

@@ -129,10 +129,10 @@ class Task:
     def prompts(self, split, n):
         """Return n random Prompts of the split 'train', or of 'val', where none comes twice."""
         rows = self.rows[split]
-        row = torch.randperm(len(rows))[:n]
         if split == 'train':
-            row = torch.randint(len(rows), (n,))
-        row += rows.start
+            row = rows.start + torch.randint(len(rows), (n,))
+        else:
+            row = rows.start + torch.randperm(len(rows))[:n]
         tokens, blank = self.tokens[row], self.blank[row]                       # (n, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
@@ -212,7 +212,9 @@ def load(dataset):
         parts = [[as_record(text, path) for text in part] for part in functions['texts']()]
     else:
         parts = [[], []]
-        for number, line in enumerate(path.read_text('utf-8').splitlines(), 1):
+        for number, line in enumerate(path.read_text('utf-8').split('\n'), 1):
+            if not line.strip():
+                continue
             record = as_record(line, f'{path}, line {number}')
             # A hash of the prompt, so that equal prompts stay together.
             is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
@@ -234,6 +236,7 @@ def as_record(text, place):
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
         assert type(record['prompt']) is type(record['answer']) is str
+        assert type(record.get('held_out', True)) is bool
         return record
     except (AssertionError, KeyError, TypeError, ValueError) as e:
         sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '

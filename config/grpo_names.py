@@ -1,7 +1,7 @@
 # three letters become a new name: a checker, and no answers
 # python train_grpo.py config/grpo_names.py
-# verify: start 19 %, line to beat 53 %, policy 94.9, 92.8, 94.9 %; seeds 1, 2, 3; 87 s of an
-# idle Intel Xeon (87 s of CPU time), besides pretraining
+# verify: start 17.4 %, greedy 54.4 %, policy 97.0, 96.6, 96.3 %; reward: line to beat 0.674, policy
+# 1.445, 1.432, 1.446; seeds 1, 2, 3; 65 s of one core, besides pretraining
 
 from collections import Counter
 

@@ -1,10 +1,9 @@
 # it learns in which order to think: a masked GPT, which knows where the ball is after a swap if it
 # sees where it was before, decides itself which thoughts it fills now
 # python train_grpo.py config/grpo_order.py
-# verify: start 22.3 %, line to beat 23.0 %, policy 98.8, 99.5, 99.1 %; seeds 1, 2, 3. Generators of
-# seeds 2 and 3: 22.9 -> 95.2, 21.5 -> 97.5. From nothing to the end 85 s of an AMD EPYC, 145 s of
-# an idle Intel Xeon
-# passes that cost something: extras/studies/grpo_order_cost.py
+# verify: start 27.6 %, line to beat 29.3 %, policy 99.2, 98.9, 99.2 %; seeds 1, 2, 3; 45 s of one
+# core, besides pretraining. With the generators of pretrain.py --seed=2 and 3: 95.0, 97.7 %, from
+# 28.8 and 29.6 %
 # other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 
 include('plugins/passes.py')
@@ -24,7 +23,7 @@ adv_norm = 'batch'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
-learning_rate = 7e-4        # the order learns 16 times as fast, see decide_order() in model.py
+learning_rate = 7e-4        # the order learns 16 times as fast, see load_network()
 warmup_iters = 2
 max_iters = 50
 

@@ -1,8 +1,8 @@
 # your own prompts and answers: --dataset=mine.jsonl
+# python -m extras.tasks 1000 > mine.jsonl            (a file to try)
 # python train_grpo.py config/grpo_pairs.py --dataset=mine.jsonl
-# python -m extras.tasks times 1000 > mine.jsonl      gives such a file, and with it verify: start
-# 29.6 %, line to beat 49.5 %, policy 79.1, 80.5, 80.9 %; seeds 1, 2, 3; 27 s of an idle Intel Xeon
-# (27 s of CPU time), and 10 s for the generator
+# verify: start 32.1 %, line to beat 59.5 %, policy 92.8, 91.5, 87.9 %; seeds 1, 2, 3; 20 s of one
+# core, besides pretraining
 
 include('plugins/causal.py')
 

@@ -1,5 +1,12 @@
-# a world of your own, see docs/ideas.md
+# a world of your own
 # python train_grpo.py config/grpo_world.py --dataset=examples/worlds/lock.py
+# verify: start, line to beat, policy with seeds 1, 2, 3 (10 to 110 s of one core, besides
+# pretraining)
+#     lock        42.6  42.6  100.0 100.0 100.0
+#     distance    17.5  30.0  100.0 100.0 100.0
+#     hotcold     21.6  29.2  100.0 100.0 100.0
+#     mastermind  52.5  62.5   98.4  99.2  97.9
+#     vending      4.9   4.9  100.0 100.0 100.0
 
 include('plugins/causal.py')
 

@@ -1,6 +1,8 @@
 """Write from left to right what follows prompts, up to and including eos. If the task has a
 reply(), it is a world, which says what stands behind a completion now. include() this in a
-config."""
+config.
+
+(What is not imported here is of train_grpo.py; inner is the function that is replaced.)"""
 import torch.nn.functional as F
 from dataclasses import replace
 
@@ -67,7 +69,7 @@ def complete(policy, prompts, k, greedy=False):
         row, column = new_row, stop
     n, t, id = torch.cat(table, 1)
     first, view = distinct(sequences)
-    kept = None if kept is None else torch.cat(all_kept)
+    kept = None if all_kept[0] is None else torch.cat(all_kept)
     return Rollout(prompts, sequences, sequences[first], n, t, id, view[n], kept)
 
 

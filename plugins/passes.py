@@ -1,6 +1,6 @@
 """Fill blanks in several passes: a blank sees what the passes before filled. The order is fixed, or
 learned: then the policy decides in each pass which blanks it fills now. include() this in a
-config."""
+config. (What is not imported here is of train_grpo.py; inner is the function that is replaced.)"""
 import math
 
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ class Passes(Rollout):
     decided_t: Tensor | None = None
     decided_view: Tensor | None = None
     is_now: Tensor | None = None
-    tables = *Rollout.tables, ('decided_n', 'decided_view', 'decided_t', 'is_now')
+    tables = Rollout.tables + [('decided_n', 'decided_view', 'decided_t', 'is_now')]
 
 
 @torch.no_grad()
@@ -100,7 +100,7 @@ def complete(policy, prompts, k, greedy=False):
     views = torch.cat(views)
     first, same = distinct(views)               # who waits sees the same view again
     n, t, id, view = torch.cat(table, 1)
-    kept = None if kept is None else torch.cat(all_kept)
+    kept = None if all_kept[0] is None else torch.cat(all_kept)
     r = Rollout(prompts, sequences, views[first], n, t, id, same[view], kept)
     if not decisions:
         return r
@@ -123,7 +123,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
         return torch.stack((F.logsigmoid(-scores), F.logsigmoid(scores)), 1)
 
     logp = log_p(policy, x)
-    logp_ref = log_p(reference, x_ref).detach() if reference else logp.detach()
+    logp_ref = log_p(reference, x_ref) if reference else logp.detach()
     index = r.is_now.long()[:, None]
     more = (logp.gather(1, index)[:, 0], logp_ref.gather(1, index)[:, 0],
             divergence(logp, logp_ref), -(logp.exp() * logp).sum(1))

@@ -6,4 +6,4 @@ n_layer = 2                 # too few to follow eight swaps at once
 
 batch_size = 128
 learning_rate = 8e-3
-max_iters = 1200
+max_iters = 1600

@@ -1,0 +1,173 @@
+"""What the tests share. run() starts a script as a fork of this process, which has imported torch
+already, so a run of toy networks takes a third of a second. All that is written is in folders of
+pytest."""
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# A fork inherits neither threads nor a GPU.
+os.environ |= {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import pytest
+import torch
+import torch._dynamo        # optimizers import it, which takes a second: once, not in every run
+
+from configurator import configure
+
+torch.set_num_threads(1)
+FORK = multiprocessing.get_context('fork')
+EQUATIONS = """
+from data.arithmetic import texts as all_texts, verify
+
+def texts():
+    return [pairs[::20] for pairs in all_texts()]
+"""
+CPU = ['--device=cpu', '--dtype=float32']
+TOY = ['train_grpo.py', 'config/grpo_smoke.py', '--group_size=4', '--batch_size=4', '--max_iters=6',
+       '--log_interval=2', '--eval_interval=2', '--eval_prompts=8', *CPU]
+
+
+class Process:
+    """A script that runs in the background, as one process or as several ranks."""
+
+    def __init__(self, *words, ranks=1, cwd=ROOT):
+        self.files = [tempfile.TemporaryFile('w+') for _ in ('stdout', 'stderr')]
+        with socket.socket() as probe:
+            probe.bind(('127.0.0.1', 0))
+            port = probe.getsockname()[1]
+        self.ranks = []
+        for rank in range(ranks):
+            env = {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'MASTER_ADDR': '127.0.0.1',
+                   'MASTER_PORT': str(port)}        # as torchrun sets them
+            self.ranks.append(FORK.Process(target=become, args=(words, self.files, env, cwd)))
+            self.ranks[-1].start()
+
+    def wait_for(self, words):
+        """Wait until the script has printed these words."""
+        while True:
+            printed = os.pread(self.files[0].fileno(), 100_000, 0).decode()
+            if words in printed:
+                return
+            assert self.ranks[0].is_alive(), printed
+            time.sleep(0.002)
+
+    def kill(self):
+        os.kill(self.ranks[0].pid, signal.SIGKILL)
+
+    def wait(self):
+        """Return the exit code of the first rank, and what was printed to stdout and stderr."""
+        for process in self.ranks:
+            process.join(60)
+            if process.is_alive():
+                process.kill()
+        for file in self.files:
+            file.seek(0)
+        return self.ranks[0].exitcode, *[file.read() for file in self.files]
+
+
+def become(words, files, env, cwd):
+    """Make this process, a fork, one that runs a script, as if it had just begun."""
+    for number, file in enumerate(files, 1):
+        os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # a background process ignores it
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.argv = list(words)
+    sys.excepthook = sys.__excepthook__
+    for path in ROOT.glob('*.py'):
+        sys.modules.pop(path.stem, None)
+    try:
+        runpy.run_path(words[0], run_name='__main__')
+    except Exception:
+        sys.excepthook(*sys.exc_info())         # a fork does not
+        sys.exit(1)
+
+
+def run(*words, **more):
+    return Process(*words, **more).wait()
+
+
+# ---- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='session')
+def toy(tmp_path_factory):
+    """Return the words of a run of toy networks, a generator that fills and a causal judge."""
+    folder = tmp_path_factory.mktemp('networks')
+    (folder / 'equations.py').write_text(EQUATIONS)
+    dataset = f'--dataset={folder}/equations.py'
+    for name in ('generator', 'judge'):
+        code, _, error = run('pretrain.py', dataset, f'config/networks/{name}_smoke.py', *CPU,
+                             '--max_iters=20', f'--out={folder}/{name}.pt')
+        assert code == 0, error
+    return [*TOY, dataset, *[f'--{name}={folder}/{name}.pt' for name in ('generator', 'judge')]]
+
+
+@pytest.fixture(scope='session')
+def folder(toy):
+    """Return the folder of the toy networks."""
+    return Path(toy[-1].removeprefix('--judge=')).parent
+
+
+@pytest.fixture(scope='session')
+def finished(toy, folder):
+    """Return the folder of a finished run, which nobody changes."""
+    train(toy, folder / 'finished')
+    return folder / 'finished'
+
+
+@pytest.fixture
+def file(tmp_path):
+    """file('mine.py', text) writes a file and returns its path."""
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return f'{tmp_path}/{name}'
+    return write
+
+
+@pytest.fixture
+def grpo(monkeypatch):
+    """Return the module train_grpo. Its knobs, and what else set_up() changes, are restored."""
+    import train_grpo
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    yield train_grpo
+    configure(vars(train_grpo), [])
+    torch.set_default_dtype(torch.float32)
+    torch.set_autocast_enabled('cpu', False)
+
+
+def train(toy, out, *more, **how):
+    """Run GRPO to its end. Return what it printed."""
+    code, text, error = run(*toy, f'--out_dir={out}', *more, **how)
+    assert code == 0, text + error
+    return text
+
+
+def log_of(out):
+    """Return the lines of a log without the milliseconds, which differ from run to run."""
+    lines = [json.loads(line) for line in open(out / 'log.jsonl')]
+    return [{name: value for name, value in line.items() if name != 'ms'} for line in lines]
+
+
+def checkpoint_of(out):
+    return torch.load(out / 'ckpt.pt', weights_only=True)
+
+
+def assert_same(a, b):
+    """Two runs have the same log, samples, weights and moments, bit for bit."""
+    assert log_of(a) == log_of(b)
+    assert (a / 'samples.jsonl').read_text() == (b / 'samples.jsonl').read_text()
+    a, b = [checkpoint_of(out) for out in (a, b)]
+    assert a['step'] == b['step'] and a['state'] == b['state']
+    torch.testing.assert_close(a['model'], b['model'], rtol=0, atol=0)
+    torch.testing.assert_close(a['optimizers'], b['optimizers'], rtol=0, atol=0)
