@@ -174,7 +174,7 @@ def save_network(path, network, tok, **more):
 def load_network(path, device):
     """Return a network, its tokenizer, and all that was saved with it."""
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
-    saved = torch.load(path, map_location=device, weights_only=True)
+    saved = torch.load(path, map_location='cpu', weights_only=True)
     network = GPT(**saved['args']).to(device)
     network.load_state_dict(saved['model'], strict=False)       # plugins/passes.py saves more
     return network, Tokenizer(**saved['vocabulary']), saved
