@@ -90,7 +90,7 @@ def replies(world, prompts, b, sequences, is_asked, column):
             text, is_end = said if type(said) is tuple else (said or '', False)
             row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
         rows.append((row + [-1] * room)[:room])
-    return sequences.new_tensor(rows)
+    return torch.tensor(rows, device=sequences.device)
 
 
 def columns_of(r, inner=columns_of):
