@@ -52,11 +52,11 @@ class Block(nn.Module):
 
     def forward(self, x, mask, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.contiguous()                                          # (N, H, L, D) each
+        q, k, v = qkv = qkv.contiguous()                                    # (N, H, L, D) each
         if cache is not None:                   # it has keys and values of the tokens to the left
             if self in cache:
-                k, v = torch.cat((cache[self], torch.stack((k, v))), -2)
-            cache[self] = torch.stack((k, v))
+                k, v = qkv = torch.cat((cache[self], qkv[-2:]), -2)
+            cache[self] = qkv[-2:]
         y = attention(q, k, v, mask)
         x = x + self.proj(y.transpose(1, 2).flatten(2))                     # heads side by side
         return x + self.down(self.up(norm(x)).relu_())

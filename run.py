@@ -5,6 +5,7 @@ A folder has config.json (the knobs and the words of the command), log.jsonl (th
 step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first
 writes."""
 import collections
+import inspect
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from configurator import near
+from configurator import call, near
 from model import RANK, save_network
 from tasks import path_of
 
@@ -171,7 +172,7 @@ class RunFolder:
 
 class Stop:
     """number is that of a signal, Ctrl-C or SIGTERM, which lets the step end. The second one ends
-    the process at once."""
+    the process at once. If the step waits for a function of the user, this one is named."""
     number = 0
 
     def __init__(self):
@@ -182,7 +183,14 @@ class Stop:
         self.number = number
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.write(2, b'\nstopping after this step; once more to stop at once\n')
+        where = ''
+        while frame:
+            if frame.f_code is call.__code__:
+                code = inspect.unwrap(frame.f_locals['function']).__code__
+                where = f', which waits for {code.co_name}() of {code.co_filename}'
+            frame = frame.f_back
+        text = f'\nstopping after this step{where}; once more to stop at once\n'
+        os.write(2, text.encode())
 
 
 # ---- completions, to read ------------------------------------------------------------------------

@@ -70,9 +70,9 @@ def test_products_are_bfloat16_logits_float32_and_casts_of_weights_are_not_kept(
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-def test_muon_takes_the_steps_of_torch_for_matrices_of_any_shape():
+def test_muon_takes_the_steps_of_torch_for_matrices_of_several_lengths():
     torch.manual_seed(0)
-    ours = [nn.Parameter(torch.randn(shape)) for shape in ((4, 12), (12, 4), (4, 12), (8, 8))]
+    ours = [nn.Parameter(torch.randn(shape)) for shape in ((4, 12), (12, 4), (4, 8), (4, 4))]
     theirs = copy.deepcopy(ours)
     muon = Muon(ours, weight_decay=0.1)
     muon.param_groups[0]['lr'] = 0.1

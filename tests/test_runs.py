@@ -85,6 +85,23 @@ def test_a_signal_lets_the_step_end_and_save_and_a_resumed_run_goes_on(
     assert_same(tmp_path / 'run', finished)
 
 
+def test_a_reward_in_which_a_step_hangs_is_named_at_ctrl_c(toy, tmp_path, file):
+    path = file('slow.py', """
+import os, signal
+rewards = {'slow': 1.0}
+def slow(completions, step, split):
+    if split == 'train' and step == 1 and state.setdefault('calls', 0) == 0:
+        state['calls'] = 1
+        os.kill(os.getpid(), signal.SIGINT)     # as somebody does who waits for it
+    return [float(step)] * len(completions)
+""")
+    code, _, error = run(*toy, f'--out_dir={tmp_path}/run', path)
+    assert code == 0 and f'slow() of {path}' in error
+    lines = log_of(tmp_path / 'run')
+    assert [line['mean_slow'] for line in lines if 'loss' in line] == [0, 1]
+    assert [line['eval/slow'] for line in lines if 'reward' in line] == [0]
+
+
 # ---- folders -------------------------------------------------------------------------------------
 
 
