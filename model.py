@@ -207,11 +207,24 @@ def init_device(device, dtype):
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)
     kind = torch.device(device).type
-    if dtype == 'auto':
-        # (A GPU waits for small networks to be launched, and casts to bfloat16 are more launches.)
-        has_bfloat16 = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported()
-        dtype = 'bfloat16' if has_bfloat16 else 'float32'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
+    if 'OMP_NUM_THREADS' not in os.environ:     # threads wait for each other at small products
+        torch.set_num_threads(1)
+    if N_RANKS > 1 and not dist.is_initialized():
+        dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
+        atexit.register(dist.destroy_process_group)
+    return torch.device(device)
+
+
+def set_precision(network, dtype):
+    """Set torch up for matrix products of the knob dtype. 'auto': in bfloat16 on a CPU that has it,
+    and on a GPU if the network has 256 channels."""
+    kind = network.device.type
+    if dtype == 'auto':
+        # Small networks wait for a GPU's launches, and casts to bfloat16 are more launches.
+        pays = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
+            kind == 'cuda' and network.head.in_features >= 256 and torch.cuda.is_bf16_supported())
+        dtype = 'bfloat16' if pays else 'float32'
     # bfloat16 is for matrix products; softmax and sums stay float32. Casts of weights are not kept,
     # because they would outlive the next update of the weights.
     torch.set_autocast_enabled(kind, dtype == 'bfloat16')
@@ -219,12 +232,6 @@ def init_device(device, dtype):
     torch.set_autocast_cache_enabled(False)
     precision = 'medium' if dtype == 'bfloat16' else 'highest'
     torch.set_float32_matmul_precision('high' if kind == 'cuda' else precision)         # high: TF32
-    if 'OMP_NUM_THREADS' not in os.environ:     # threads wait for each other at small products
-        torch.set_num_threads(1)
-    if N_RANKS > 1 and not dist.is_initialized():
-        dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
-        atexit.register(dist.destroy_process_group)
-    return torch.device(device)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

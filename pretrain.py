@@ -1,5 +1,6 @@
-"""Train a generator or a judge from scratch: a network that fills blanks, or a causal one. The
-config file of a network is its recipe, from which train_grpo.py makes the network if there is none.
+"""Train a generator or a judge from scratch: a network that fills blanks, a causal one, or a
+classifier. The config file of a network is its recipe, from which train_grpo.py makes the network
+if there is none.
 
     python pretrain.py config/networks/judge_arithmetic.py --out=out/judge.pt
 """
@@ -11,14 +12,17 @@ import torch.nn.functional as F
 
 import train_grpo as grpo
 from configurator import configure
-from model import GPT, get_lr, init_device, make_optimizers, optimizer_step, save_network
+from judge import label_logits
+from model import (GPT, get_lr, init_device, make_optimizers, optimizer_step, save_network,
+                   set_precision)
 from tasks import Task, make_tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
 out = 'out/network.pt'      # the checkpoint to write
 dataset = 'arithmetic'      # a module of data/ | FILE.py | FILE.jsonl
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
-kind = 'fill'               # 'fill' blanks | 'causal': from left to right
+kind = 'fill'               # 'fill' blanks | 'causal': from left to right | 'classifier': of the
+                            # column `label` of the records, 0 or 1
 blank_kind = 'random'       # 'random': a share of a text | 'answer': what its record leaves open.
                             # causal: 'random' learns all tokens, 'answer' those of answers
 block_size = 0              # T, tokens that it can read; 0: those of the longest text
@@ -36,19 +40,29 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
 seed = 1
 
-CHOICES = {'kind': ('fill', 'causal'), 'blank_kind': ('random', 'answer'),
+CHOICES = {'kind': ('fill', 'causal', 'classifier'), 'blank_kind': ('random', 'answer'),
            'device': grpo.CHOICES['device'], 'dtype': grpo.CHOICES['dtype']}
 
 
 def loss_of(network, prompts):
-    """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of
-    answers."""
+    """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of answers;
+    of a classifier, of the labels."""
+    if kind == 'classifier':
+        texts, labels = labelled(prompts)
+        return F.binary_cross_entropy_with_logits(label_logits(network, texts), labels)
     inputs, where = prompts.tokens, prompts.blank
     if kind == 'fill':
         inputs = inputs.masked_fill(where, network.blank_id)
     elif blank_kind == 'random':
         where = inputs != network.pad_id
     return F.cross_entropy(network.logits(network(inputs)[where]), prompts.tokens[where])
+
+
+def labelled(prompts):
+    """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
+    labels = [record.get('label') for record in prompts.task.records]
+    assert {*labels} <= {0, 1}, f"{dataset}: expected a label, 0 or 1, in each record"
+    return prompts.tokens, torch.tensor(labels, device=prompts.row.device)[prompts.row].float()
 
 
 def share_right(network, prompts):
@@ -68,6 +82,7 @@ if __name__ == '__main__':
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.block_size, n_layer, n_head, n_embd,
                   kind == 'causal').to(torch_device)
+    set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512).to(torch_device)
     for step in range(1, max_iters + 1):
@@ -78,7 +93,8 @@ if __name__ == '__main__':
         if step % eval_interval == 0 or step == max_iters:
             with torch.no_grad():
                 held_out_loss = loss_of(network, held_out)
-            right = share_right(network, held_out) if task.verify else 0
+            is_checked = task.verify and kind != 'classifier'
+            right = share_right(network, held_out) if is_checked else 0
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '
                   f'right {right:.3f}', flush=True)
             if 0 < stop_at <= right:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from model import GPT, get_lr, init_device, make_optimizers, optimizer_step
+from model import GPT, get_lr, make_optimizers, optimizer_step, set_precision
 from muon import Muon
 from run import advice
 
@@ -59,7 +59,7 @@ def test_products_are_bfloat16_logits_float32_and_casts_of_weights_are_not_kept(
     """If casts were kept, samples would come from weights that have been updated since."""
     network, x = tiny(), torch.ones(1, 8)
     up, exact = network.blocks[0].up, network.logits(x)
-    init_device('cpu', 'bfloat16')
+    set_precision(network, 'bfloat16')
     before = up(x)
     with torch.no_grad():
         up.weight += 1.0

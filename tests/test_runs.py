@@ -99,7 +99,7 @@ def slow(completions, step, split):
     assert code == 0 and f'slow() of {path}' in error
     lines = log_of(tmp_path / 'run')
     assert [line['mean_slow'] for line in lines if 'loss' in line] == [0, 1]
-    assert [line['eval/slow'] for line in lines if 'reward' in line] == [0]
+    assert [line['eval/slow'] for line in lines if 'reward' in line] == [0, 2]
 
 
 # ---- folders -------------------------------------------------------------------------------------
