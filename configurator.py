@@ -15,7 +15,9 @@ from types import CodeType, FunctionType
 
 # names of other trainers, and ours
 THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_size',
-          'max_completion_length': 'max_new_tokens', 'max_steps': 'max_iters'}
+          'max_completion_length': 'max_new_tokens', 'max_steps': 'max_iters',
+          'num_iterations': 'epochs', 'num_train_epochs': 'max_iters, in steps,',
+          'per_device_train_batch_size': 'batch_size, in prompts,'}
 
 
 def knobs_of(script):
@@ -52,8 +54,10 @@ def configure(script, words):
     def check(word):
         for name, value in knobs_of(script).items():
             if name not in known:
-                ours = f'; it is {THEIRS[name]} here' if name in THEIRS else ''
-                sys.exit(f"{word}: there is no knob {name}{ours}; similar: {near(name, known)}")
+                similar = f'similar: {near(name, known)}'
+                if name in THEIRS:
+                    similar = f'it is {THEIRS[name]} here'
+                sys.exit(f"{word}: there is no knob {name}; {similar}")
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]):

@@ -30,11 +30,12 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache.
-    n = torch.arange(len(sequences), device=tokens.device)      # the texts that go on
+    # Texts of one record that are equal so far share a row of the cache. n (A,) are the texts that
+    # go on, row (A,) is the row in which each of them is, first (rows,) where in n is one of a row.
+    n = torch.arange(len(sequences), device=tokens.device)
     column = int(start.min())
     records = prompts.row.repeat_interleave(k)[:, None]
-    first, row = distinct(torch.cat((records, sequences[:, :column]), 1))       # (rows,), (N,)
+    first, row = distinct(torch.cat((records, sequences[:, :column]), 1))
     inputs = F.pad(sequences[first, :column], (1, 0), value=policy.bos_id)
     cache, table, all_kept = {}, [], []
     while True:
@@ -51,11 +52,11 @@ def complete(policy, prompts, k, greedy=False):
         # A row and the next token make a new row, for those that go on.
         goes_on = is_open[n, column:].any(1)
         n, row, writes = n[goes_on], row[goes_on], writes[goes_on]
-        first, new_row = distinct(torch.stack((row, sequences[n, column - 1]), 1))
+        first, next_row = distinct(torch.stack((row, sequences[n, column - 1]), 1))
         if world and len(n) > 0:
             some = n[first]
             words = replies(world, prompts, some // k, sequences[some], writes[first], column)
-            words = words[new_row]                                              # (n, L)
+            words = words[next_row]                                              # (n, L)
             is_said = is_open[n, column:] & (words >= 0)
             sequences[n, column:] = torch.where(is_said, words, sequences[n, column:])
             is_open[n, column:] &= ~is_said
@@ -66,7 +67,7 @@ def complete(policy, prompts, k, greedy=False):
         stop = column + int(open_columns[0])
         cache = {layer: kv[:, row[first]] for layer, kv in cache.items()}
         inputs = sequences[n[first], column - 1:stop]
-        row, column = new_row, stop
+        row, column = next_row, stop
     n, t, id = torch.cat(table, 1)
     first, view = distinct(sequences)
     kept = None if all_kept[0] is None else torch.cat(all_kept)
