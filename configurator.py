@@ -124,7 +124,8 @@ def names_in(function):
 def show_error(kind, error, trace):
     """The excepthook: a failed assert of ours, or a missing file, is one line. All else, and
     whatever a function of the user raises (call() adds a note), has its traceback."""
-    if issubclass(kind, (AssertionError, OSError)) and not hasattr(error, '__notes__'):
+    if (issubclass(kind, (AssertionError, OSError)) and str(error)
+            and not hasattr(error, '__notes__')):
         print(f"error: {error}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)

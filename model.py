@@ -52,11 +52,12 @@ class Block(nn.Module):
 
     def forward(self, x, mask, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv = qkv.contiguous()                                    # (N, H, L, D) each
+        qkv = qkv.contiguous()
+        q, k, v = qkv                                                       # (N, H, L, D) each
         if cache is not None:                   # it has keys and values of the tokens to the left
-            if self in cache:
-                k, v = qkv = torch.cat((cache[self], qkv[-2:]), -2)
-            cache[self] = qkv[-2:]
+            kv = torch.cat((cache[self], qkv[1:]), -2) if self in cache else qkv[1:]
+            cache[self] = kv
+            k, v = kv
         y = attention(q, k, v, mask)
         x = x + self.proj(y.transpose(1, 2).flatten(2))                     # heads side by side
         return x + self.down(self.up(norm(x)).relu_())
@@ -150,14 +151,14 @@ def shared_length(inputs):
 
 
 def distinct(rows):
-    """Return the number of some row of each kind, (S,), and the kind of each row, (n,), of integers
-    rows (n, T): rows[numbers][kind] is rows."""
+    """Sort rows of integers (n, T) into S kinds of equal ones. Return the index of one row of each
+    kind, (S,), and the kind of each row, (n,): rows[index][kind] equals rows."""
     # Equal rows have equal sums with random weights; others in 1 of 2 ** 64 cases. torch.unique is
     # many times as fast with numbers as with rows.
     sums = (rows * random_numbers(rows.size(1), rows.device)).sum(1)
     kinds, kind = sums.unique(return_inverse=True)
-    numbers = torch.arange(len(rows), device=rows.device)
-    return kind.new_empty(len(kinds)).scatter_(0, kind, numbers), kind
+    index = torch.arange(len(rows), device=rows.device)
+    return kind.new_empty(len(kinds)).scatter_(0, kind, index), kind
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

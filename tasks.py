@@ -76,7 +76,7 @@ class Prompts:
     task: 'Task'
     tokens: Tensor      # (B, T) ids; in the blanks those of the original
     blank: Tensor       # (B, T) bool
-    row: Tensor         # (B,) the numbers of their records
+    row: Tensor         # (B,) the indices of their records
 
     def __len__(self):
         return len(self.tokens)
@@ -209,6 +209,9 @@ def load(dataset):
     functions = {}
     if path.suffix == '.py':
         functions = runpy.run_path(str(path))
+    elif path.suffix == '.txt':
+        functions['texts'], functions['verify'] = runpy.run_path('data/text.py')['of_file'](path)
+    if functions:
         parts = [[as_record(text, path) for text in part] for part in functions['texts']()]
     else:
         parts = [[], []]
