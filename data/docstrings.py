@@ -1,6 +1,7 @@
-"""English prose that is already on this disk: the docstrings of Python's standard library.
+"""English prose that is already on this disk: the docstrings of Python's standard library. The task
+is to fill runs of four blanks in windows of 32 characters.
 
-Paragraphs of prose (no code, no tables, ASCII), each once, a tenth held out. They differ a little
+Paragraphs are prose (no code, no tables, ASCII), each once, a tenth held out. They differ a little
 between versions of Python."""
 import ast
 import contextlib
@@ -14,13 +15,15 @@ import warnings
 
 import numpy as np
 
+from data.text import running_text, runs
+
 SKIP = (r'[/\\](tests?|idlelib|lib2to3|(site|dist)-packages|ensurepip|_vendor|pydoc_data|'
         r'turtledemo)[/\\]')
 CACHE = f'out/docstrings-{sys.implementation.cache_tag}.json'       # parsing takes seconds
 
 
-def texts():
-    """Return training and held-out paragraphs."""
+def paragraphs():
+    """Return paragraphs to learn from, and held-out ones."""
     # Two networks can be trained at once, so each process writes to a temporary file of its own.
     if not os.path.exists(CACHE):
         os.makedirs('out', exist_ok=True)
@@ -29,10 +32,10 @@ def texts():
             json.dump(list(dict.fromkeys(library_paragraphs())), file)
         os.replace(temporary, CACHE)
     with open(CACHE) as file:
-        paragraphs = json.load(file)
-    np.random.default_rng(2402).shuffle(paragraphs)
-    tenth = len(paragraphs) // 10
-    return paragraphs[tenth:], paragraphs[:tenth]
+        parts = json.load(file)
+    np.random.default_rng(2402).shuffle(parts)
+    tenth = len(parts) // 10
+    return parts[tenth:], parts[:tenth]
 
 
 def library_paragraphs():
@@ -63,3 +66,6 @@ def is_prose(part):
     if '  ' in re.sub(r' *\n *', '\n', part.strip()).replace('.  ', ''):
         return False
     return len(re.findall('[A-Za-z ]', text)) >= 0.85 * len(text)
+
+
+texts, verify = running_text(paragraphs, runs, 32)

@@ -6,7 +6,7 @@ import re
 
 from data import docstrings
 
-WORDS = sorted(set(re.findall(r'\b[a-z]{5,8}\b', ' '.join(sum(docstrings.texts(), [])))))
+WORDS = sorted(set(re.findall(r'\b[a-z]{5,8}\b', ' '.join(sum(docstrings.paragraphs(), [])))))
 STARTS = {word[:5] for word in WORDS}
 
 

@@ -30,43 +30,46 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache. n (A,) are the texts that
-    # go on, row (A,) is the row in which each of them is, first (rows,) where in n is one of a row.
-    n = torch.arange(len(sequences), device=tokens.device)
+    # Texts of one record that are equal so far share a row of the cache. Of four such texts, of which
+    # the first has ended and the others have just written b, c and b:
+    #
+    #     going       1 2 3       texts that go on, (G,)
+    #     row         0 0 0       of each, in the cache, (G,)
+    #     next_row    0 1 0       behind what they have written; and one[r] is where in going a
+    #     one         0 1         text of row r is, (rows,)
+    going = torch.arange(len(sequences), device=tokens.device)
     column = int(start.min())
     records = prompts.row.repeat_interleave(k)[:, None]
-    first, row = distinct(torch.cat((records, sequences[:, :column]), 1))
-    inputs = F.pad(sequences[first, :column], (1, 0), value=policy.bos_id)
+    one, row = distinct(torch.cat((records, sequences[:, :column]), 1))
+    inputs = F.pad(sequences[one, :column], (1, 0), value=policy.bos_id)
     cache, table, all_kept = {}, [], []
     while True:
         x = policy.trunk(inputs, cache)[:, -1]                                  # (rows, C)
-        writes = is_open[n, column]
-        now = n[writes]
+        writes = is_open[going, column]         # in the others prompt or world have this column
+        n = going[writes]
         ids, kept = sample(policy.logits(x)[row[writes]], 1, greedy)
-        sequences[now, column] = ids[:, 0]
-        table.append(torch.stack((now, torch.full_like(now, column), ids[:, 0])))
+        sequences[n, column] = ids[:, 0]
+        table.append(torch.stack((n, torch.full_like(n, column), ids[:, 0])))
         all_kept.append(kept)
-        ended = now[ids[:, 0] == task.tok.eos]
         column += 1
-        is_open[ended, column:] = False
-        # A row and the next token make a new row, for those that go on.
-        goes_on = is_open[n, column:].any(1)
-        n, row, writes = n[goes_on], row[goes_on], writes[goes_on]
-        first, next_row = distinct(torch.stack((row, sequences[n, column - 1]), 1))
-        if world and len(n) > 0:
-            some = n[first]
-            words = replies(world, prompts, some // k, sequences[some], writes[first], column)
-            words = words[next_row]                                              # (n, L)
-            is_said = is_open[n, column:] & (words >= 0)
-            sequences[n, column:] = torch.where(is_said, words, sequences[n, column:])
-            is_open[n, column:] &= ~is_said
+        is_open[n[ids[:, 0] == task.tok.eos], column:] = False
+        goes_on = is_open[going, column:].any(1)
+        going, row, writes = going[goes_on], row[goes_on], writes[goes_on]
+        one, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
+        if world and len(going) > 0:
+            asked = going[one]
+            words = replies(world, prompts, asked // k, sequences[asked], writes[one], column)
+            words = words[next_row]                                             # (G, L)
+            is_said = is_open[going, column:] & (words >= 0)
+            sequences[going, column:] = torch.where(is_said, words, sequences[going, column:])
+            is_open[going, column:] &= ~is_said
         # Before the next column in which somebody writes stand words of the world, for all.
-        open_columns = is_open[n, column:].any(0).nonzero()
+        open_columns = is_open[going, column:].any(0).nonzero()
         if len(open_columns) == 0:
             break
         stop = column + int(open_columns[0])
-        cache = {layer: kv[:, row[first]] for layer, kv in cache.items()}
-        inputs = sequences[n[first], column - 1:stop]
+        cache = {layer: kv[:, row[one]] for layer, kv in cache.items()}
+        inputs = sequences[going[one], column - 1:stop]
         row, column = next_row, stop
     n, t, id = torch.cat(table, 1)
     first, view = distinct(sequences)

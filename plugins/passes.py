@@ -12,20 +12,21 @@ n_fill_steps = 5
 fill_order = 'random'       # 'random' | 'left' to right | most 'confident' first | 'learned'
 CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 
+ORDER_SPEED = 16            # times what the layer of the order gives
+
 
 def load_network(path, device, inner=load_network):
     """Give a network one more output, the score of filling a place now: it is filled with
     probability sigmoid(score). At first the scores are a constant, with which 3 of 100 blanks are
-    left for the last pass. They are 16 times what the layer gives, so they learn 16 times as fast
-    as what the network knows: at the same speed the order came too slowly, or knowledge was
-    lost."""
+    left for the last pass. They learn ORDER_SPEED times as fast as what the network knows: at the
+    same speed the order came too slowly, or knowledge was lost."""
     network, tok, saved = inner(path, device)
     if fill_order == 'learned':
         assert n_fill_steps > 1, "a learned order decides nothing in one pass: n_fill_steps > 1"
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
         wait = 0.03 ** (1 / (n_fill_steps - 1))             # probability to wait in one pass
-        nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / 16)
+        nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
         for name in ('weight', 'bias'):
             if f'order.{name}' in saved['model']:
                 getattr(network.order, name).data.copy_(saved['model'][f'order.{name}'])
@@ -35,7 +36,7 @@ def load_network(path, device, inner=load_network):
 def order_scores(network, x):
     """Return scores (...) of features (..., C), in float32 also under autocast."""
     with torch.autocast(x.device.type, enabled=False):
-        return 16 * network.order(x.to(network.order.weight.dtype))[..., 0]
+        return ORDER_SPEED * network.order(x.to(network.order.weight.dtype))[..., 0]
 
 
 @dataclass
@@ -85,6 +86,7 @@ def complete(policy, prompts, k, greedy=False):
             keys = key[alive]
             if fill_order == 'confident':       # of a distribution, never of what was sampled
                 keys = -policy.logits(x).log_softmax(-1).amax(-1)[view]
+            # argsort twice gives each place its rank: keys .5 .1 .9, in order 1 0 2, ranks 1 0 2.
             rank = keys.masked_fill(~left, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
             # The last ones stay open: of 5 blanks in 3 passes 3, then 1, then 0.
             n_left = (n_shares - 1 - i).clamp(min=0) * n_blanks // n_shares     # (N, 1)

@@ -1,0 +1,22 @@
+"""Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt: runs of four blanks in windows of 32
+characters. (--dataset=out/shakespeare.txt is for networks that continue it.)"""
+import os
+import urllib.request
+
+from data.text import read, running_text, runs
+
+URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
+PATH = 'out/shakespeare.txt'
+
+
+def paragraphs():
+    # A download that is interrupted must not leave half a file under this name.
+    if not os.path.exists(PATH):
+        os.makedirs('out', exist_ok=True)
+        temporary = f'{PATH}.{os.getpid()}.tmp'         # each process has its own
+        urllib.request.urlretrieve(URL, temporary)
+        os.replace(temporary, PATH)
+    return read(PATH)
+
+
+texts, verify = running_text(paragraphs, runs, 32)

@@ -1,0 +1,102 @@
+"""Running text as records: windows of it, in which runs of characters are blank, or the second half
+is to be written. `verify` is the share of known words among those that a completion touches.
+
+--dataset=FILE.txt is such halves of a text of yours: of 64 characters the first 32, and the rest.
+Runs of blanks in it are a file of three lines, as data/shakespeare.py:
+
+    from data.text import read, runs, running_text
+    texts, verify = running_text(lambda: read('mine.txt'), runs, 32)"""
+import functools
+import random
+import re
+from pathlib import Path
+
+WORD = r'[^\W\d_]+'         # letters of any alphabet
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def running_text(paragraphs, make, length):
+    """Return texts() and verify() of a dataset. paragraphs(): two lists, to learn from and held
+    out. make(windows): their records. length: the characters of a window."""
+    def texts():
+        return [make(windows(part, length, n)) for part, n in zip(paragraphs(), (50_000, 2_000))]
+
+    @functools.cache
+    def words():
+        return set(re.findall(WORD, ' '.join(paragraphs()[0])))
+
+    def verify(prompt, text):
+        return known_words(words(), prompt, text)
+
+    return texts, verify
+
+
+def of_file(path):
+    """Return texts() and verify() of FILE.txt."""
+    return running_text(functools.partial(read, path), halves, 64)
+
+
+def read(path):
+    """Return the paragraphs of a file, each once: those to learn from, and the last tenth, which is
+    held out. Empty lines are between paragraphs. If it has less than ten, each line is one."""
+    try:
+        text = Path(path).read_text('utf-8-sig')
+    except UnicodeDecodeError as e:
+        raise AssertionError(f"{path}: expected text in UTF-8 ({e})") from None
+    paragraphs = re.split(r'\n\s*\n', text)
+    if len(paragraphs) < 10:
+        paragraphs = text.split('\n')
+    paragraphs = [*dict.fromkeys(paragraphs)]
+    cut = len(paragraphs) * 9 // 10
+    return paragraphs[:cut], paragraphs[cut:]
+
+
+def windows(paragraphs, length, n):
+    """Return about n to 2 n windows, or all if there are fewer: strings of `length` characters,
+    which overlap if the text is short, and begin and end anywhere, also within a word. Line feeds
+    and `_` become spaces, because they are the signs of an end and of a blank."""
+    text = ' '.join(' '.join(paragraphs).replace('_', ' ').split())
+    return [text[i:i + length] for i in range(0, len(text) - length + 1, len(text) // n or 1)]
+
+
+def runs(windows, span=4):
+    """Return records of windows, of which a share in [0.2, 0.5] is blank, in runs of `span`."""
+    rng = random.Random(2402)
+    records = []
+    for window in windows:
+        places = range(rng.randrange(span), len(window) - span + 1, span)
+        shown = list(window)
+        for i in rng.sample(places, round(rng.uniform(0.2, 0.5) * len(window) / span)):
+            shown[i:i + span] = '_' * span
+        records.append((''.join(shown), window))
+    return records
+
+
+def halves(windows):
+    """Return records of windows whose second half is to be written."""
+    return [(window[:len(window) // 2], window[len(window) // 2:]) for window in windows]
+
+
+# ---- are its words known? ------------------------------------------------------------------------
+
+
+def known_words(words, prompt, text):
+    """Return the share of words that are known among those with a blank in or beside them, or that
+    continue a prompt; 0.0 if there are none.
+
+    Two spaces in a row count as an unknown word. A word at an edge of the text does not count,
+    because the edge can cut it. Of a th_ c_t sat -> a the cqt sat it is 0.5: `the` is known, `cqt`
+    is not, and `sat` was given."""
+    if text[len(prompt):].isspace():            # to say nothing is no prose
+        return 0.0
+    if '_' in prompt and len(text) > len(prompt):       # tokens have several characters: all count
+        prompt = ''
+    prompt = prompt.ljust(len(text), '_')
+    hits = []
+    for word in re.finditer(WORD + '|(?<= )(?= )', text):
+        left, right = word.span()
+        if 0 < left and right < len(text) and '_' in prompt[left - 1:right + 1]:
+            hits.append(word[0] in words)
+    return sum(hits) / max(1, len(hits))
