@@ -30,8 +30,8 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache. Of four such texts, of which
-    # the first has ended and the others have just written b, c and b:
+    # Texts of one record that are equal so far share a row of the cache. Of four such texts, the
+    # first of which has ended, and the others have just written b, c and b:
     #
     #     going       1 2 3       texts that go on, (G,)
     #     row         0 0 0       of each, in the cache, (G,)
