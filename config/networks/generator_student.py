@@ -1,0 +1,13 @@
+# a small GPT for the game of cups, which seldom thinks before it answers: a student
+
+dataset = 'cups'
+kind = 'causal'
+blank_kind = 'answer'       # learn the answers; the prompts are random
+
+n_layer = 2
+n_embd = 32                 # half of generator_think.py
+n_head = 2
+
+batch_size = 128
+learning_rate = 8e-3
+max_iters = 500
