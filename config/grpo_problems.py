@@ -1,0 +1,41 @@
+# a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
+# python train_grpo.py config/grpo_problems.py
+# verify: start 7.0 %, line to beat 7.3 %, policy 88.8, 86.5, 80.5 %; seeds 1, 2, 3. Completions
+# that stop by themselves: 14 % -> 100, 100, 97 %; an AMD EPYC. On an idle Intel Xeon seed 1 ends at
+# 83.9 %, after 33 minutes (65 of CPU time, on two cores)
+# sums, without a chat template: extras/studies/grpo_sums.py
+
+from data.problems import verify as _verify
+
+include('plugins/causal.py')
+include('plugins/hf.py')
+
+dataset = 'problems'
+chat_template = True
+max_new_tokens = 32         # many more than an answer needs; at the start it rambles
+rewards = {'verify': 1.0, 'stops': 0.5}     # verify: the last number is right
+
+generator = 'out/smollm2'
+
+group_size = 8
+batch_size = 4              # 9 GB of memory; 8 at a time need 12
+gradient_accumulation_steps = 4
+
+temperature = 0.7
+
+kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
+entropy_coef = 0.0
+learning_rate = 2e-5
+min_lr = 2e-6
+warmup_iters = 3
+max_iters = 32
+
+out_dir = 'out-problems'
+log_interval = 4
+eval_interval = 8
+eval_prompts = 96
+
+
+def stops(completions, answer, ended):
+    """1 if the last number is right and the model has stopped by itself."""
+    return [float(end) * _verify(*texts) for end, *texts in zip(ended, completions, answer)]

@@ -1,0 +1,45 @@
+# SmolLM2-135M learns to use a calculator, which is a world that answers: data/tools.py
+# python -m extras.smollm2 && python train_grpo.py config/grpo_tools.py
+# verify: start 12.5 %, line to beat 27.1 %, policy 96.9 % (greedy 100); seed 3. 13 minutes of CPU
+# on one core of an AMD EPYC, in float32, and 10 GB of memory. In all right samples the calculator
+# has said the answer (by_tool): the policy writes it once, after the world. The start opens wrong
+# calls (46*3= instead of 82*49=), and mistakes + for -
+# without the calculator (extras/studies/no_tool.py): 0.0 %, greedy 0.0; all groups are dead, so it
+# stays there
+
+import re
+
+from data.tools import verify as _verify
+
+include('plugins/causal.py')
+include('plugins/hf.py')
+
+dataset = 'tools'           # brings the calculator, too: reply()
+max_new_tokens = 36         # an answer in two steps and what the calculator says have 30
+rewards = {'verify': 1.0, 'by_tool': 0.0}       # by_tool is watched and not rewarded
+
+generator = 'out/smollm2'
+
+group_size = 8
+batch_size = 8
+
+temperature = 0.7
+
+kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
+entropy_coef = 0.0
+learning_rate = 2e-5
+min_lr = 2e-6
+warmup_iters = 2
+max_iters = 20
+
+out_dir = 'out-tools'
+log_interval = 4
+eval_interval = 20
+eval_prompts = 48
+
+
+def by_tool(completions, sampled, answer):
+    """1 if the answer is right and the calculator has said it: the policy itself wrote it only
+    once, as its answer."""
+    return [_verify(text, x) * (re.search(rf'= ?{x}\b', text) is not None and own.count(x) == 1)
+            for text, own, x in zip(completions, sampled, answer)]

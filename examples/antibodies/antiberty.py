@@ -1,0 +1,71 @@
+"""A real masked model to try GRPO on. This script makes a folder of AntiBERTy (MIT), which
+plugins/hf.py opens: a BERT of 26 million weights that has read 558 million antibodies
+(arXiv:2112.07782). Beside the weights it writes prompts, from the human genes that antibodies are
+made of (BSD). Both come from packages of pip; no hub is asked.
+
+    pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2
+    python -m examples.antibodies.antiberty out/antiberty
+    python train_grpo.py examples/antibodies/free.py
+
+--no-deps, because nothing of the packages is run: only two of their files are read. Later versions
+of antiberty download their weights."""
+import importlib.util
+import itertools
+import json
+import os
+import runpy
+import sys
+
+from tasks import BLANK
+
+INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
+WEIGHTS = 'trained_models/AntiBERTy_md_smooth'
+VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'ACDEFGHIKLMNPQRSTVWY']
+# Prompts are held out by genes: all V genes of group 4, and J genes 2 and 3. Training prompts have
+# none of them. Genes of one group differ by a few letters only, so whole groups are held out.
+HELD_OUT = ('IGHV4', 'IGHJ2', 'IGHJ3')
+
+
+def make_prompts(v_genes, j_genes):
+    """Return {prompt: is it held out}, from {name: letters} of V genes and of J genes.
+
+    A prompt is a V gene, 6 to 12 blanks, and a J gene. An antibody's heavy chain begins with one of
+    some 55 V genes and ends with one of 6 J genes. Between them is its loop CDR-H3, which a cell
+    makes anew. The loop reaches to the W of the J gene: the J gene's letters before are blank."""
+    prompts = {}
+    for v, j, n in itertools.product(v_genes, j_genes, range(6, 13)):
+        held_out = v.startswith(HELD_OUT)
+        # *01 is the first known variant of a gene. Some genes have equal letters, and one prompt.
+        if v.endswith('*01') and j.endswith('*01') and held_out == j.startswith(HELD_OUT):
+            end = j_genes[j][j_genes[j].index('W'):]
+            prompts[(v_genes[v] + n * BLANK + end).replace('-', '')] = held_out
+    return prompts
+
+
+if __name__ == '__main__':
+    folder = (sys.argv[1:] or ['out/antiberty'])[0]
+    if os.path.exists(folder):
+        sys.exit(f"{folder} is there already: choose a new name")
+    try:
+        import tokenizers, transformers
+        antiberty, anarci = [importlib.util.find_spec(name).submodule_search_locations[0]
+                             for name in ('antiberty', 'anarci')]
+        # The file also has a pooler, and heads that guess species and chain. They are left out.
+        transformers.logging.set_verbosity_error()
+        network = transformers.BertForMaskedLM.from_pretrained(f'{antiberty}/{WEIGHTS}')
+    except (ImportError, AttributeError, OSError):      # find_spec(): None for a missing package
+        sys.exit(f"something is missing: {INSTALL}")
+    vocabulary = dict(zip(VOCABULARY, itertools.count()))
+    letters = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token='[UNK]'))
+    letters.decoder = tokenizers.decoders.Fuse()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=letters, cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
+    for part in (network, tokenizer):
+        part.save_pretrained(f'{folder}.tmp')
+    genes = runpy.run_path(f'{anarci}/germlines.py')['all_germlines']
+    prompts = make_prompts(genes['V']['H']['human'], genes['J']['H']['human'])
+    with open(f'{folder}.tmp/prompts.jsonl', 'w') as file:
+        for prompt, held_out in prompts.items():
+            print(json.dumps({'prompt': prompt, 'held_out': held_out}), file=file)
+    os.rename(f'{folder}.tmp', folder)          # the folder has its name only when it is whole
+    print(f"wrote {folder} and its prompts.jsonl")

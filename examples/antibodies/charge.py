@@ -1,0 +1,20 @@
+# antibodies with a second reward, after free.py:
+# python train_grpo.py examples/antibodies/free.py examples/antibodies/charge.py
+# free: start 43.2 %, policy 100 %; charge: start 32.5 %, policy 100 % (greedy at the start 48.6 %
+# both); seed 1; 120 s of an idle Intel Xeon (224 s of CPU time, on two cores). Without this
+# reward 3 % of the policy's loops have such a charge
+
+rewards = {'free': 1.0, 'charge': 1.0}
+adv_norm = 'batch'          # 'std' would make each prompt's last few loops as loud as a whole group
+
+out_dir = 'out-antibodies-charge'
+
+def charge(prompts, completions):
+    """Return 1 for each loop with a net charge of -1 or -2, else 0. K and R are positive, D and E
+    negative. Antibodies with positive loops bind more often to the wrong thing (PMC6524611)."""
+    scores = []
+    for prompt, completion in zip(prompts, completions):
+        loop = _loop_of(prompt, completion)
+        net = sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE'))
+        scores.append(float(net in (-1, -2)))
+    return scores

@@ -1,0 +1,54 @@
+# antibodies: fill the loop CDR-H3 without a motif that may spoil it in production. First:
+# python -m examples.antibodies.antiberty out/antiberty
+# python train_grpo.py examples/antibodies/free.py
+# free: start 42.9 %, line to beat 48.6 %, policy 100.0, 99.3, 98.9 %; seeds 1, 2, 3; transformers
+# 5.24.0, torch 2.13.0. Of 8,960 loops (an earlier run): start 44.0 %, policy 99.4, 99.5, 98.8 %.
+# 118 s of an idle Intel Xeon (222 s of CPU time, on two cores), 1.2 GB
+
+import re
+
+include('plugins/hf.py')
+
+dataset = 'out/antiberty/prompts.jsonl'
+blank_kind = 'answer'
+rewards = {'free': 1.0}
+
+generator = 'out/antiberty'
+
+group_size = 64             # one pass gives all of them; rare motifs still make a group differ
+batch_size = 8
+
+adv_norm = 'batch'          # one divisor for all prompts
+kl_beta = 0.05              # 0.2 keeps loops more varied: 97 % free
+entropy_coef = 0.0
+learning_rate = 1e-4
+min_lr = 1e-5
+warmup_iters = 3
+max_iters = 30
+
+out_dir = 'out-antibodies'
+log_interval = 5
+eval_interval = 5
+eval_prompts = 70
+
+# The sequence motifs of LAP (Satlawa et al., PLOS Computational Biology 2024, e1011881), all its
+# severities, as AntPack's LiabilitySearchTool writes them down. The last one is ours.
+MOTIFS = {
+    'cysteine': 'C',                        # binds to another cysteine
+    'oxidation': '[MW]',
+    'glycosylation': 'N[^P][ST]',           # a cell may hang a sugar on it
+    'deamidation': 'N[AGHNST]|[KST]N',      # N becomes D
+    'isomerization': 'D[DGHST]',            # D becomes another D
+    'fragmentation': '[DN]P|TS',            # the chain may break
+    'no amino acid': '[^ACDEFGHIKLMNPQRSTVWY]',
+}
+
+def _loop_of(prompt, completion):
+    """Return CDR-H3: what lies between the last C of the V gene and the W of the J gene."""
+    return completion[prompt.rindex('C') + 1:prompt.rindex('_') + 1]
+
+def free(prompts, completions):
+    """Return 1 for each loop that has none of the motifs, else 0."""
+    pattern = '|'.join(MOTIFS.values())
+    return [float(not re.search(pattern, _loop_of(prompt, completion)))
+            for prompt, completion in zip(prompts, completions)]

@@ -1,0 +1,83 @@
+"""What did GRPO do to the loops? Print of random loops, of the start's and of the policy's, how
+many have which motif, and whether they still look like loops to the network as it was before.
+
+    python -m examples.antibodies.measure out-antibodies"""
+import re
+import statistics
+import sys
+from dataclasses import replace
+
+import torch
+
+import train_grpo as grpo
+from sample import open_run
+
+# the last two letters of a loop, in the six human J genes: FDY, FDI, FDP, FDS, FDL, MDV, FQH
+J_GENE = '(D[YIPSLV]|QH)$'
+
+
+@torch.no_grad()
+def pseudo_likelihood(network, sequences, blank):
+    """Return for each of N sequences (N, T) the mean log-probability, in nats, of the letters that
+    were blank (N, T). Each is masked alone: the network sees all others."""
+    n, t = blank.nonzero(as_tuple=True)                                         # (M,) each
+    logp = []
+    for i in torch.arange(len(n)).split(32):
+        states = sequences[n[i]]                                                # (32, T)
+        at = torch.arange(len(i)), t[i]
+        letters = states[at]
+        states[at] = network.blank_id
+        logits = network.logits(network(states)[at])                            # (32, V)
+        logp.append(logits.log_softmax(-1)[torch.arange(len(i)), letters])
+    total = torch.zeros(len(sequences)).index_add(0, n, torch.cat(logp))
+    return total / blank.sum(1)
+
+
+def share(pattern, loops):
+    """Return the share of loops in which a pattern occurs."""
+    return sum(bool(re.search(pattern, loop)) for loop in loops) / len(loops)
+
+
+def measure(r, before, k):
+    """Return {name: number} and the loops of a Rollout, k completions of each prompt. Only the
+    first of each prompt gets a likelihood, that of the network before, because it takes minutes."""
+    blank = r.prompts.blank
+    first, second = r.sequences[::k], r.sequences[1::k]
+    likelihood = pseudo_likelihood(before, first, blank)
+    columns = grpo.columns_of(r)
+    loops = list(map(grpo._loop_of, columns['prompt'], columns['completion']))
+    charges = [sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE')) for loop in loops]
+    numbers = {
+        'free of motifs': 1 - share('|'.join(grpo.MOTIFS.values()), loops),
+        'nats a letter': likelihood.mean(),
+        'standard error': likelihood.std() / len(likelihood) ** 0.5,
+        'ends as a J gene': share(J_GENE, loops),
+        'letters that differ': ((first != second).sum(1) / blank.sum(1)).mean(),
+        'net charge': statistics.mean(charges),
+    }
+    for motif, pattern in grpo.MOTIFS.items():
+        numbers[motif] = share(pattern, loops)
+    return numbers, loops
+
+
+def random_loops(r):
+    """Return the Rollout with random letters in the blanks."""
+    letters = torch.tensor(r.prompts.task.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
+    sequences = r.sequences.clone()
+    sequences[r.n, r.t] = letters[torch.randint(20, r.n.shape)]
+    return replace(r, sequences=sequences)
+
+
+if __name__ == '__main__':
+    for folder in sys.argv[1:] or ['out-antibodies']:
+        task, both = open_run(folder, ["--rewards={}", '--device=cpu'])
+        k = grpo.group_size
+        torch.manual_seed(0)
+        prompts = task.prompts('val', 10 ** 6)              # all of them
+        rollouts = {label: grpo.complete(networks.policy, prompts, k)
+                    for label, networks in both.items()}
+        rollouts = {'random': random_loops(rollouts['before'])} | rollouts
+        for label, r in rollouts.items():
+            numbers, loops = measure(r, both['before'].policy, k)
+            print(f'{folder}, {label}', *[f'| {name} {x:.3f}' for name, x in numbers.items()])
+            print(' ' * 9, *loops[:8 * k:k])
