@@ -133,6 +133,8 @@ class RunFolder:
         if self.is_first:
             save_network(self.path / 'ckpt.pt', policy, tok, config=self.config,
                          optimizers=[optimizer.state_dict() for optimizer in optimizers], **more)
+        if dist.is_initialized():               # no rank goes on, or ends, before it is written
+            dist.barrier()
 
     def log(self, step, numbers, shown):
         """Write a line to log.jsonl; and to the console, if shown, without what a reader can
