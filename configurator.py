@@ -22,7 +22,7 @@ THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_si
 
 def knobs_of(script):
     """Return {name: value} of the knobs of a script: lower-case names of plain values."""
-    plain = (bool, int, float, str, dict)
+    plain = (bool, int, float, str, dict, list, tuple, set, type(None))
     return {name: value for name, value in script.items()
             if name[0].islower() and type(value) in plain and name != 'state'}
 

@@ -177,7 +177,8 @@ def load_network(path, device):
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
     saved = torch.load(path, map_location='cpu', weights_only=True)
     network = GPT(**saved['args']).to(device)
-    network.load_state_dict(saved['model'], strict=False)       # plugins/passes.py saves more
+    missing, _ = network.load_state_dict(saved['model'], strict=False)  # plugins/passes.py has more
+    assert not missing, f"{path} lacks weights: {missing}"
     return network, Tokenizer(**saved['vocabulary']), saved
 
 
@@ -209,8 +210,6 @@ def init_device(device, dtype):
         torch.cuda.set_device(device)
     kind = torch.device(device).type
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
-    if 'OMP_NUM_THREADS' not in os.environ:     # threads wait for each other at small products
-        torch.set_num_threads(1)
     if N_RANKS > 1 and not dist.is_initialized():
         dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
         atexit.register(dist.destroy_process_group)
@@ -221,10 +220,13 @@ def set_precision(network, dtype):
     """Set torch up for matrix products of the knob dtype. 'auto': in bfloat16 on a CPU that has it,
     and on a GPU if the network has 256 channels."""
     kind = network.device.type
+    is_small = network.head.in_features < 256
+    if is_small and 'OMP_NUM_THREADS' not in os.environ:
+        torch.set_num_threads(1)                # threads would wait for each other
     if dtype == 'auto':
         # Small networks wait for a GPU's launches, and casts to bfloat16 are more launches.
         pays = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
-            kind == 'cuda' and network.head.in_features >= 256 and torch.cuda.is_bf16_supported())
+            kind == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
         dtype = 'bfloat16' if pays else 'float32'
     # bfloat16 is for matrix products; softmax and sums stay float32. Casts of weights are not kept,
     # because they would outlive the next update of the weights.

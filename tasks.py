@@ -201,7 +201,8 @@ def path_of(dataset):
 def load(dataset):
     """Return (records to learn from, held-out records, verify() or None, reply() or None) of a
     dataset: a module of data/, FILE.py, or FILE.jsonl with one JSON object a line, {"prompt": ...,
-    "answer": ...}, of which a tenth is held out; or those with "held_out": true."""
+    "answer": ...}, of which a tenth is held out; or, if some have it, those with "held_out": true;
+    or FILE.txt, of which data/text.py makes records."""
     path = path_of(dataset)
     if not path.exists():
         near = difflib.get_close_matches(str(path), map(str, path.parent.glob('*')))
@@ -214,14 +215,14 @@ def load(dataset):
     if functions:
         parts = [[as_record(text, path) for text in part] for part in functions['texts']()]
     else:
+        lines = enumerate(path.read_text('utf-8').split('\n'), 1)
+        records = [as_record(line, f'{path}, line {i}') for i, line in lines if line.strip()]
+        is_marked = any('held_out' in record for record in records)
         parts = [[], []]
-        for number, line in enumerate(path.read_text('utf-8').split('\n'), 1):
-            if not line.strip():
-                continue
-            record = as_record(line, f'{path}, line {number}')
+        for record in records:
             # A hash of the prompt, so that equal prompts stay together.
             is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
-            parts[record.pop('held_out', is_tenth)].append(record)
+            parts[record.pop('held_out', is_tenth and not is_marked)].append(record)
     train, held_out = parts
     assert train and len(held_out) > 1, (
         f"{path}: expected records to learn from, and two or more that are held out; found "

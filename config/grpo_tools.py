@@ -1,11 +1,8 @@
 # SmolLM2-135M learns to use a calculator, which is a world that answers: data/tools.py
 # python -m extras.smollm2 && python train_grpo.py config/grpo_tools.py
-# verify: start 12.5 %, line to beat 27.1 %, policy 96.9 % (greedy 100); seed 3. 13 minutes of CPU
-# on one core of an AMD EPYC, in float32, and 10 GB of memory. In all right samples the calculator
-# has said the answer (by_tool): the policy writes it once, after the world. The start opens wrong
-# calls (46*3= instead of 82*49=), and mistakes + for -
-# without the calculator (extras/studies/no_tool.py): 0.0 %, greedy 0.0; all groups are dead, so it
-# stays there
+# verify: start 11.5 %, line to beat 12.5 %, policy 99.5 % (greedy 100); seed 3. One core of an AMD
+# EPYC, 10 GB of memory. In all right samples the calculator has said the answer (by_tool): the
+# policy writes it once, after the world
 
 import re
 

@@ -49,6 +49,7 @@ def refusal(grpo, monkeypatch, shown):
     '--group_sise=2': 'there is no knob group_sise; similar: group_size',
     '--beta=0.1': 'there is no knob beta; it is kl_beta here',
     '--n_fill_steps=3': 'there is no knob n_fill_steps',        # of a plugin
+    '--clip=(0.2,0.3)': 'there is no knob clip',
     'group_size=2': 'not group_size=2; similar: --group_size',
     '--group_size=2.5': 'group_size = 2.5: expected a value such as 16',
     '--resume=1': 'resume = 1: expected a value such as False',
@@ -70,6 +71,7 @@ def test_a_mistake_on_the_command_line_is_one_line_before_a_network_is_made(word
     ("group_sise = 2\ninclude('plugins/causal.py')", 'mine.py: there is no knob group_sise'),
     ("include('plugins/causl.py')", 'plugins/causl.py; similar: plugins/causal.py'),
     ('kl_beta = "0.1"', "mine.py: kl_beta = '0.1': expected"),
+    ('kl_beta = None', 'mine.py: kl_beta = None: expected'),
 ])
 def test_a_mistake_in_a_config_file_ends_in_one_line(text, line, file, refusal):
     assert line in refusal(file('mine.py', text))

@@ -75,6 +75,9 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
     train, held_out, verify, _ = load(file('mine.jsonl', '\n'.join(lines)))
     trained, others = [{record['prompt'] for record in part} for part in (train, held_out)]
     assert 60 < len(others) < 140 and not trained & others and len(train) + len(held_out) == 2000
+    lines[3:5] = ['{"prompt": "a", "held_out": true}', '{"prompt": "b", "held_out": true}']
+    held_out = load(file('marked.jsonl', '\n'.join(lines)))[1]
+    assert [record['prompt'] for record in held_out] == ['a', 'b']
     assert verify('ab', 'ab') == 1 and verify('ab', 'a') == 0
 
 

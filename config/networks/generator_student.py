@@ -1,6 +1,5 @@
 # a small GPT for the game of cups, which seldom thinks before it answers: a student
 
-dataset = 'cups'
 kind = 'causal'
 blank_kind = 'answer'       # learn the answers; the prompts are random
 

@@ -1,6 +1,5 @@
 # answers at once in nine of ten cases, because its texts do; else it thinks first
 
-dataset = 'cups'
 kind = 'causal'
 blank_kind = 'answer'       # learn the answers; the prompts are random
 

@@ -1,8 +1,7 @@
 # antibodies with a second reward, after free.py:
 # python train_grpo.py examples/antibodies/free.py examples/antibodies/charge.py
-# free: start 43.2 %, policy 100 %; charge: start 32.5 %, policy 100 % (greedy at the start 48.6 %
-# both); seed 1; 120 s of an idle Intel Xeon (224 s of CPU time, on two cores). Without this
-# reward 3 % of the policy's loops have such a charge
+# free: start 44.6 %, policy 98.2 %; charge: start 37.9 %, policy 99.6 % (greedy at the start 45.7
+# and 54.3); seed 1
 
 rewards = {'free': 1.0, 'charge': 1.0}
 adv_norm = 'batch'          # 'std' would make each prompt's last few loops as loud as a whole group
