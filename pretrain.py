@@ -67,7 +67,7 @@ def labelled(prompts):
 
 def share_right(network, prompts):
     """Return the share of right samples of prompts: `verify` of train_grpo.py before its first
-    step."""
+    step. (A causal network with blank_kind 'random' goes on behind random places of texts.)"""
     scores = grpo.score(grpo.complete(network, prompts, 1), None, ['verify'])
     return scores['verify'].mean().item()
 
