@@ -1,0 +1,19 @@
+# adaptive KL (arXiv:1909.08593, eq. 3): the weight of the KL grows while the KL is above a target
+# and shrinks while it is below. As in the code of that paper, a step of 10,000 completions changes
+# the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion.
+# Left out: the KL is in the loss here, per token; there it is in the reward, per completion
+
+TARGET_KL = 0.5             # in nats per token
+
+
+def kl_penalty(stats, r, inner=kl_penalty):
+    return state.get('kl_factor', 1.0) * inner(stats, r)
+
+
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    numbers = inner(networks, optimizers, rollouts, lr)
+    factor = state.get('kl_factor', 1.0)        # of kl_beta; checkpoints keep it
+    error = max(-0.2, min(0.2, numbers['kl'] / TARGET_KL - 1))
+    n_completions = group_size * batch_size * gradient_accumulation_steps
+    state['kl_factor'] = factor * (1 + error * min(1, n_completions / 10_000))
+    return numbers | {'kl_beta': factor * kl_beta}

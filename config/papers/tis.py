@@ -1,0 +1,33 @@
+# Truncated importance sampling (F. Yao et al., "Your Efficient RL Framework Secretly Brings You
+# Off-Policy RL Training", 2025): where the numbers of the sampler are not those of the learner, a
+# token weighs as much as it was likelier for the learner, at most 2 (of verl and TRL)
+# Here they differ by rounding, as one token after the other in bfloat16 does; or by an estimate of
+# the likelihood: behind d1.py, diffucoder.py, unigrpo.py. Not for a learned order
+# IcePop (arXiv:2510.18855, eq. 1 and 2) gives a weight outside of [0.5, 5] no token: 0, and not 2
+
+_sampled = []               # log-probabilities of the tokens that were sampled since complete()
+
+
+def sample(logits, k=1, greedy=False, inner=sample):
+    ids, kept = inner(logits, k, greedy)
+    _sampled.append(log_probs(logits, kept).gather(1, ids).flatten())
+    return ids, kept
+
+
+def complete(policy, prompts, k, greedy=False, inner=complete):
+    """Write into logp_old what the sampler said. The tokens of a Rollout are in its order."""
+    _sampled.clear()
+    r = inner(policy, prompts, k, greedy)
+    r.logp_old = torch.cat(_sampled)
+    return r
+
+
+def collect(networks, task, step, inner=collect):
+    """Multiply the advantage of each token by its weight, and let learn() see the learner's
+    numbers."""
+    rollouts, scores, A = inner(networks, task, step)
+    for r in rollouts:
+        logp = log_probs_of(networks.policy, r)
+        r.A = r.A * (logp - r.logp_old).exp().clamp(max=2.0)
+        r.logp_old = logp
+    return rollouts, scores, A
