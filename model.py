@@ -50,9 +50,15 @@ class Block(nn.Module):
         self.up = linear(n_embd, 4 * n_embd, n_embd ** -0.5)
         self.down = linear(4 * n_embd, n_embd, small)
 
-    def forward(self, x, mask, cache):
+    def forward(self, x, mask, rotary, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        qkv = qkv.contiguous()
+        qkv = qkv.contiguous()                                              # (3, N, H, L, D)
+        if rotary is not None:
+            # Halves a, b of a head of q and k become a cos - b sin, b cos + a sin.
+            cos, sin = rotary                                               # (L, D) each
+            a, b = qkv[:2].chunk(2, -1)
+            qk = qkv[:2] * cos + torch.cat((-b, a), -1) * sin
+            qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
         q, k, v = qkv                                                       # (N, H, L, D) each
         if cache is not None:                   # it has keys and values of the tokens to the left
             kv = torch.cat((cache[self], qkv[1:]), -2) if self in cache else qkv[1:]
@@ -97,15 +103,23 @@ class GPT(Network):
     """Pre-norm transformer without biases, bidirectional or causal. It reads V base ids, and behind
     them blank_id, bos_id and pad_id, which it never predicts."""
 
-    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal):
+    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, causal,
+                 positions='learned'):
         super().__init__()
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
-                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal}
+                     'n_head': n_head, 'n_embd': n_embd, 'causal': causal,
+                     'positions': positions}
         assert n_embd % n_head == 0, f"n_embd = {n_embd}: expected a multiple of n_head = {n_head}"
         self.causal = causal
         self.blank_id, self.bos_id, self.pad_id = range(vocab_size, vocab_size + 3)
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
-        self.position = nn.Embedding(block_size, n_embd)
+        if positions == 'learned':
+            self.position = nn.Embedding(block_size, n_embd)
+        # 'rotary' (arXiv:2104.09864): pairs of channels are rotated by an angle that is proportional
+        # to the position, so a head sees distances.
+        D = n_embd // n_head
+        angles = torch.outer(torch.arange(block_size), 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2))
+        self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = linear(n_embd, vocab_size, 0.0)         # the first guess is uniform
         # A token of a causal network sees itself and the tokens to its left.
@@ -117,15 +131,19 @@ class GPT(Network):
         (2, N, H, length, D) of the inputs to their left by layer, if causal, and gets theirs."""
         start = next(iter(cache.values())).size(3) if cache else 0
         stop = start + inputs.size(1)
-        assert stop <= len(self.position.weight), (
-            f"a text has {stop} tokens: the network can read {len(self.position.weight)}")
+        assert stop <= len(self.mask), (
+            f"a text has {stop} tokens: the network can read {len(self.mask)}")
         if self.causal:
             mask = self.mask[start:stop, :stop]
         else:                                   # all but padding is seen
             mask = -1e9 * (inputs == self.pad_id)[:, None, None]
-        x = norm(self.embed(inputs) + self.position.weight[start:stop])
+        x = self.embed(inputs)
+        rotary = self.rotary[:, start:stop]                                 # (2, L, D)
+        if self.args['positions'] == 'learned':
+            x, rotary = x + self.position.weight[start:stop], None
+        x = norm(x)
         for block in self.blocks:
-            x = block(x, mask, cache)
+            x = block(x, mask, rotary, cache)
         return norm(x)
 
     def logits(self, x):

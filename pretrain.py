@@ -29,6 +29,7 @@ block_size = 0              # T, tokens that it can read; 0: those of the longes
 n_layer = 3                 # blocks
 n_head = 4                  # heads of a block
 n_embd = 64                 # C, channels
+positions = 'learned'       # 'learned': absolute, for equations | 'rotary': relative, for prose
 batch_size = 256
 max_iters = 1000
 eval_interval = 250         # steps between evaluations on held-out texts
@@ -41,6 +42,7 @@ dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16
 seed = 1
 
 CHOICES = {'kind': ('fill', 'causal', 'classifier'), 'blank_kind': ('random', 'answer'),
+           'positions': ('learned', 'rotary'),
            'device': grpo.CHOICES['device'], 'dtype': grpo.CHOICES['dtype']}
 
 
@@ -81,7 +83,7 @@ if __name__ == '__main__':
     task = Task(dataset, tok, blank_kind)
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.block_size, n_layer, n_head, n_embd,
-                  kind == 'causal').to(torch_device)
+                  kind == 'causal', positions).to(torch_device)
     set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512).to(torch_device)
