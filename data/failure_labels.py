@@ -1,15 +1,14 @@
-"""Pieces of 64 characters of the docstrings, with a label: 1, or 0 if they speak of failure. A
+"""Windows of 64 characters of the docstrings, with a label: 1, or 0 if they speak of failure. A
 classifier learns from them, see config/networks/judge_labels.py."""
-import re
-
 from data import docstrings
 from data.failures import FAILURE
+from data.text import windows
 
 
 def texts():
-    return [labelled(paragraphs) for paragraphs in docstrings.paragraphs()]
+    return [labelled(windows(paragraphs, 64, n))
+            for paragraphs, n in zip(docstrings.paragraphs(), (50_000, 2_000))]
 
 
-def labelled(paragraphs):
-    return [{'prompt': piece, 'label': int(not FAILURE.search(piece))}
-            for piece in re.findall('.{64}', ' '.join(paragraphs))]
+def labelled(texts):
+    return [{'prompt': text, 'label': int(not FAILURE.search(text))} for text in texts]

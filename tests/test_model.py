@@ -10,10 +10,10 @@ from muon import Muon
 from run import advice
 
 
-def tiny(causal=False, T=8):
+def tiny(causal=False, T=8, positions='learned'):
     """Return a GPT all of whose weights matter. (In a new one the logits are 0.)"""
     torch.manual_seed(0)
-    network = GPT(4, T, 2, 2, 8, causal)
+    network = GPT(4, T, 2, 2, 8, causal, positions)
     for p in network.parameters():
         nn.init.normal_(p, std=0.5)
     return network
@@ -47,12 +47,22 @@ def test_padding_changes_nothing(causal):
     near(logits[3:], network.logits(network(long)))
 
 
+@pytest.mark.parametrize('positions', ['learned', 'rotary'])
 @pytest.mark.parametrize('sizes', [[1, 7], [3, 1, 4], [1] * 8])
-def test_a_pass_in_parts_with_a_cache_equals_the_whole(sizes):
-    network, inputs = tiny(True), torch.randint(4, (3, 8))
+def test_a_pass_in_parts_with_a_cache_equals_the_whole(sizes, positions):
+    network, inputs = tiny(True, positions=positions), torch.randint(4, (3, 8))
     cache = {}
     parts = [network.trunk(part, cache) for part in inputs.split(sizes, 1)]
     near(torch.cat(parts, 1), network.trunk(inputs))
+
+
+def test_with_rotary_positions_a_bidirectional_network_sees_distances_and_not_places():
+    network = tiny(positions='rotary')
+    text = torch.tensor([[1, 2, 3, 0]])
+    pad = torch.full((1, 3), network.pad_id)
+    moved = network(torch.cat((pad, text), 1))[:, 3:]
+    near(moved, network(text))
+    assert (network(text.flip(1)).flip(1) - network(text)).abs().max() > 0.1    # but the order
 
 
 def test_products_are_bfloat16_logits_float32_and_casts_of_weights_are_not_kept(grpo):
