@@ -1,0 +1,26 @@
+# a classifier that tells real texts from those that the generator filled: it knows only the
+# generator's mistakes from before GRPO
+
+import functools
+
+from run import open_networks
+
+FILLER = 'config/networks/filler_arithmetic.py'
+
+kind = 'classifier'
+
+batch_size = 128            # real texts, and as many filled ones
+max_iters = 500             # stopped early: a better classifier is harder to fool
+
+
+@functools.cache
+def _filler():
+    _, found = open_networks({'filler': FILLER}, dataset, torch_device, grpo.load_network)
+    return found['filler']
+
+
+def labelled(prompts):
+    filled = grpo.complete(_filler(), prompts, 1).sequences
+    labels = torch.ones(2 * len(prompts), device=filled.device)
+    labels[len(prompts):] = 0
+    return torch.cat((prompts.tokens, filled)), labels

@@ -1,0 +1,10 @@
+# a classifier of docstrings: 1 unless the text speaks of failure
+
+dataset = 'failure_labels'
+tokenizer = 'completions'   # the characters of the generator
+kind = 'classifier'
+
+n_embd = 96
+
+batch_size = 64
+max_iters = 500
