@@ -55,6 +55,8 @@ def configure(script, words):
         for name, value in knobs_of(script).items():
             if name not in known:
                 similar = f'similar: {near(name, known)}'
+                if word.endswith('.py'):
+                    similar += '; a constant begins with _ or a capital'
                 if name in THEIRS:
                     similar = f'it is {THEIRS[name]} here'
                 sys.exit(f"{word}: there is no knob {name}; {similar}")

@@ -115,10 +115,11 @@ class GPT(Network):
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
-        # 'rotary' (arXiv:2104.09864): pairs of channels are rotated by an angle that is proportional
+        # 'rotary' (arXiv:2104.09864): pairs of channels are turned by an angle that is proportional
         # to the position, so a head sees distances.
         D = n_embd // n_head
-        angles = torch.outer(torch.arange(block_size), 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2))
+        speeds = 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2)                  # (D,)
+        angles = torch.outer(torch.arange(block_size), speeds)                  # (T, D)
         self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = linear(n_embd, vocab_size, 0.0)         # the first guess is uniform

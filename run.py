@@ -261,7 +261,8 @@ def advice(lines, config, is_over):
         is_alike = abs(step['mean_tokens'] / first['eval/tokens'] - 1) < 0.2
         if step['dead_groups'] > 0.9:
             return ["nine of ten groups teach nothing, because their rewards are equal (mean "
-                    f"{step['mean_reward']:.3f}): take easier or harder prompts, or pretrain more"]
+                    f"{step['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; "
+                    "or does the reward give equal numbers?"]
         if is_alike and step.get('mean_verify', 0) > first.get('eval/verify', 1) + 0.25:
             return [f"the generator has memorised: {step['mean_verify']:.0%} of the samples are "
                     f"right for its own texts, {first['eval/verify']:.0%} for others: more texts"]
@@ -280,6 +281,9 @@ def advice(lines, config, is_over):
         remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
     elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
         remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
+    elif above <= noise < last['greedy'] - last['line to beat']:
+        remedy = (f"greedy decoding is at {last['greedy']:.3f}: it has learned, and is not yet sure: "
+                  "more max_iters")
     elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
         remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
     elif above <= noise:

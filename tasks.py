@@ -213,7 +213,12 @@ def load(dataset):
     elif path.suffix == '.txt':
         functions['texts'], functions['verify'] = runpy.run_path('data/text.py')['of_file'](path)
     if functions:
-        parts = [[as_record(text, path) for text in part] for part in functions['texts']()]
+        assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
+        parts = functions['texts']()
+        assert len(parts) == 2, (
+            f"{path}: texts() returned {len(parts)} things: expected two lists, to learn from and "
+            "held out")
+        parts = [[as_record(text, path) for text in part] for part in parts]
     else:
         lines = enumerate(path.read_text('utf-8').split('\n'), 1)
         records = [as_record(line, f'{path}, line {i}') for i, line in lines if line.strip()]
@@ -239,8 +244,8 @@ def as_record(text, place):
         if type(record) is not dict:
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
-        assert type(record['prompt']) is type(record['answer']) is str
-        assert type(record.get('held_out', True)) is bool
+        assert type(record['prompt']) is type(record['answer']) is str, "they are texts"
+        assert type(record.get('held_out', True)) is bool, "held_out is true or false"
         return record
     except (AssertionError, KeyError, TypeError, ValueError) as e:
         sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '

@@ -33,9 +33,9 @@ eval_prompts = 128
 
 @torch.no_grad()
 def kl(r, networks):
-    """log policy - log reference of each completion, in nats. Its mean is the KL. As a loss it would
-    be useless (config/kl/k1.py), but the mean of reward * gradient of log policy is that of the
-    KL."""
+    """log policy - log reference of each completion, in nats. Its mean is the KL. As a loss it
+    would be useless (config/kl/k1.py), but the mean of reward * gradient of log policy is that of
+    the KL."""
     stats = token_stats(networks.policy, r, networks.reference)
     return r.per_text(stats.logp - stats.logp_ref)
 

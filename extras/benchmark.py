@@ -97,4 +97,4 @@ if __name__ == '__main__':
             ms.append(1000 * (time.time() - began))
     mine, usual = [statistics.median(ms[n_steps // 3:]) for ms in times.values()]
     print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}: a step "
-          f"takes {mine:.1f} ms, and the usual way {usual:.1f} ms, {usual / mine:.2f} times as long")
+          f"takes {mine:.1f} ms, the usual way {usual:.1f} ms, {usual / mine:.2f} times as long")
