@@ -282,8 +282,8 @@ def advice(lines, config, is_over):
     elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
         remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
     elif above <= noise < last['greedy'] - last['line to beat']:
-        remedy = (f"greedy decoding is at {last['greedy']:.3f}: it has learned, and is not yet sure: "
-                  "more max_iters")
+        remedy = (f"greedy decoding is at {last['greedy']:.3f}, so it has learned, but is not yet "
+                  "sure: more max_iters")
     elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
         remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
     elif above <= noise:

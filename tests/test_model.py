@@ -118,11 +118,12 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
 # ---- what a run says of its numbers --------------------------------------------------------------
 
 
-def log(scores, above=0.0, entropy=0.5, right=None, **step):
+def log(scores, above=0.0, entropy=0.5, right=None, greedy=0.5, **step):
     """Return the lines of log.jsonl of a run with these scores of its evaluations, `verify` or, if
     right is given, `reward`."""
     goal = 'reward' if right else 'verify'
-    same = {'above it': above, 'standard error': 0.01, 'line to beat': 0.5, 'eval/tokens': 3.0}
+    same = {'above it': above, 'standard error': 0.01, 'line to beat': 0.5, 'eval/tokens': 3.0,
+            'greedy': greedy}
     evals = [{goal: score, 'eval/verify': share} | same
              for score, share in zip(scores, right or scores)]
     first = {'ms': 1.0, 'entropy': 1.0, 'dead_groups': 0.1, 'mean_reward': 0.5, 'mean_tokens': 3.0}
@@ -135,6 +136,7 @@ def log(scores, above=0.0, entropy=0.5, right=None, **step):
     (log([0.1, 0.3, 0.5, 0.8], 0.3), 'the score still rises', 'is above'),
     (log([0.5, 0.7, 0.7, 0.7], 0.2, entropy=0.01), 'the entropy fell to 0.010', 'is above'),
     (log([0.5, 0.51, 0.5, 0.51], 0.01), 'learned little', 'is not above'),
+    (log([0.5, 0.51], 0.01, greedy=0.9), 'not yet sure', 'is not above'),
     (log([0.2, 0.97, 0.97, 0.97], 0.47, entropy=0.01), None, 'is above'),
 ])
 def test_the_end_names_one_cause_and_says_whether_the_run_is_above_the_line(lines, cause, where):
