@@ -1,4 +1,5 @@
 """Words of the command line, config files, plugins, functions of a user, and networks by name."""
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -168,6 +169,8 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
     paths = sorted(Path('config').rglob('grpo_*.py'))
     assert len(paths) > 9
     for path in paths:
+        if 'plugins/hf.py' in path.read_text() and not importlib.util.find_spec('transformers'):
+            continue
         configure(vars(grpo), [str(path)])
         assert not grpo.generator.endswith('.py') or Path(grpo.generator).exists()
         assert 'nothing calls' not in capsys.readouterr().out
