@@ -2,6 +2,8 @@
 # python train_grpo.py config/grpo_composite.py
 # reward: start 0.374, line to beat 0.449, policy 0.746, 0.733, 0.731; seeds 1, 2, 3. verify, the
 # share of known words: 83.0 -> 96.4, 96.3, 96.0 %; a minute of one core, besides pretraining
+# words that begin with s, with --rewards="{'verify': 1.0, 'alliteration': 1.0}": 7.4 -> 97.8, 97.6,
+# 97.5 %
 
 from collections import Counter
 
