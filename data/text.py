@@ -45,7 +45,7 @@ def read(path):
         text = Path(path).read_text('utf-8-sig')
     except UnicodeDecodeError as e:
         raise AssertionError(f"{path}: expected text in UTF-8 ({e})") from None
-    paragraphs = re.split(r'\n\s*\n', text)
+    paragraphs = text.split('\n\n')
     if len(paragraphs) < 10:
         paragraphs = text.split('\n')
     paragraphs = [*dict.fromkeys(paragraphs)]
