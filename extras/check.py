@@ -150,8 +150,11 @@ def check_world(task, cases):
     yield '', f"random play wins {len(won)} of {3 * len(cases)}: do they keep your rules? {won[:3]}"
     yield so(is_same, "the world says the same twice, so it has no state, and no chance")
     if only:
-        yield so(not forged, f"no lost game is won if the policy writes {''.join(only)!r} itself, "
-                 f"because verify() looks at `sampled` {forged[:3]}")
+        sentence = f"if the policy writes {''.join(only)!r} itself, a lost game stays lost"
+        if forged:
+            sentence = (f"if the policy writes {''.join(only)!r} itself, verify() calls these lost "
+                        f"games won: {forged[:3]}; let it look at `sampled`")
+        yield 'bad' if forged else 'ok', sentence
 
 
 # ---- toy steps -----------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ def check_steps(words, networks, task):
     reward = torch.rand(3, 6)
     A, other = [grpo.advantages(x, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], x))
                 for x in (reward, torch.cat((reward[:2], reward[2:] ** 2)))]
-    yield so(A.shape == reward.shape and A[:2].allclose(other[:2]),
+    yield so(A.shape == reward.shape and (grpo.adv_norm == 'batch' or A[:2].allclose(other[:2])),
              "advantages (P, k) depend on the rewards of their own group alone", 'look')
 
 
