@@ -13,7 +13,7 @@ FILLER = 'config/networks/filler_arithmetic.py'
 kind = 'classifier'
 
 batch_size = 128            # real texts, and as many filled ones
-max_iters = 500             # stopped early: a better classifier is harder to fool
+max_iters = 400             # stopped early: a better classifier is harder to fool
 
 
 @functools.cache

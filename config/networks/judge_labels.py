@@ -3,6 +3,7 @@
 dataset = 'failure_labels'
 tokenizer = 'completions'   # the characters of the generator
 kind = 'classifier'
+positions = 'rotary'
 
 n_embd = 96
 
