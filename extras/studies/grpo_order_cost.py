@@ -1,6 +1,8 @@
 # how many passes does an equation need? Each costs 0.03, and the policy decides in each which
 # blanks it fills
 # python train_grpo.py extras/studies/grpo_order_cost.py
+# verify: start 74.2 %, policy 87.7, 88.8, 89.8 %; passes 2.5 -> 2.3, 2.3, 2.5; seeds 1, 2, 3.
+# In two passes from the left, --fill_order=left --n_fill_steps=2: 78.9 -> 87.9, 87.5, 87.3 %
 
 include('plugins/passes.py')
 

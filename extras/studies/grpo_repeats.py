@@ -1,5 +1,7 @@
 # two rewards for the blanks of equations: be true, and repeat a digit
-# python train_grpo.py extras/studies/grpo_repeats.py
+# python train_grpo.py extras/studies/grpo_repeats.py --adv_norm=batch
+# sum of both: start 0.759, policy 1.268, 1.296, 1.277; without the flag 0.600, 0.546, 0.588; seeds
+# 1, 2, 3
 
 rewards = {'verify': 1.0, 'repeats': 1.0}
 

@@ -1,6 +1,7 @@
 # a reward for each step of a thought, arXiv:2402.03300, 4.1.3: 1 if the ball is there after this
 # swap. They are normalised over all steps of a group, and a token gets the sum from its step on
-# python train_grpo.py config/grpo_think.py extras/studies/think_process.py
+# python train_grpo.py config/grpo_think.py extras/studies/think_process.py --max_iters=40
+# verify: start 44.7 %, policy 97.0, 96.7, 97.1 %; seeds 1, 2, 3; without this file 97.5, 96.7, 97.4
 # The last letter is the answer, or a thought could stop where it is still right; an answer at once
 # is a step. Here the middle can be checked, so no network has to judge it
 

@@ -1,6 +1,9 @@
 """data/thoughts.py with thoughts that are written from the last one to the first.
 
     python train_grpo.py config/grpo_order.py --dataset=extras/studies/thoughts_backwards.py
+
+verify: start 35.9 %, policy 99.2, 99.2, 98.9 %; seeds 1, 2, 3; with --fill_order=left
+--n_fill_steps=8 25.8, 23.8, 25.6 %.
 """
 from data import cups, thoughts
 
