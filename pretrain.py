@@ -64,7 +64,8 @@ def labelled(prompts):
     """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
     labels = [record.get('label') for record in prompts.task.records]
     assert {*labels} <= {0, 1}, f"{dataset}: expected a label, 0 or 1, in each record"
-    return prompts.tokens, torch.tensor(labels, device=prompts.row.device)[prompts.row].float()
+    labels = torch.tensor(labels, device=prompts.record.device).float()
+    return prompts.tokens, labels[prompts.record]
 
 
 def share_right(network, prompts):

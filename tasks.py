@@ -76,14 +76,14 @@ class Prompts:
     task: 'Task'
     tokens: Tensor      # (B, T) ids; in the blanks those of the original
     blank: Tensor       # (B, T) bool
-    row: Tensor         # (B,) the indices of their records
+    record: Tensor      # (B,) which of task.records
 
     def __len__(self):
         return len(self.tokens)
 
     def to(self, device):
         return replace(self, tokens=self.tokens.to(device), blank=self.blank.to(device),
-                       row=self.row.to(device))
+                       record=self.record.to(device))
 
 
 class Task:
@@ -130,14 +130,14 @@ class Task:
         """Return n random Prompts of the split 'train', or of 'val', where none comes twice."""
         rows = self.rows[split]
         if split == 'train':
-            row = rows.start + torch.randint(len(rows), (n,))
+            record = rows.start + torch.randint(len(rows), (n,))
         else:
-            row = rows.start + torch.randperm(len(rows))[:n]
-        tokens, blank = self.tokens[row], self.blank[row]                       # (n, T)
+            record = rows.start + torch.randperm(len(rows))[:n]
+        tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
             blank = random_blanks(is_text, self.low, self.high)
-        return Prompts(self, tokens, blank, row)
+        return Prompts(self, tokens, blank, record)
 
     def typed(self, prompt):
         """Return Prompts of a text that somebody has typed."""
@@ -168,7 +168,7 @@ def columns_of(r):
     decode = task.tok.decode
     k = len(r.sequences) // len(r.prompts)
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
-    records = [task.records[i] for i in r.prompts.row.tolist()]
+    records = [task.records[i] for i in r.prompts.record.tolist()]
     columns = {name: [record.get(name) for record in records] for name in task.columns}
     columns['prompt'] = list(map(decode, shown.tolist()))
     columns['original'] = list(map(decode, r.prompts.tokens.tolist()))

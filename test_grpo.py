@@ -95,7 +95,7 @@ def prompts_of(*texts, records=None, reply=None):
 
 def pick(prompts, rows):
     return replace(prompts, tokens=prompts.tokens[rows], blank=prompts.blank[rows],
-                   row=prompts.row[rows])
+                   record=prompts.record[rows])
 
 
 def weights(network):
@@ -621,7 +621,7 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
     r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 9)
     columns = grpo.columns_of(r)
     for n, ids in enumerate(r.sequences.tolist()):
-        record = prompts.task.records[r.prompts.row[n // 9]]
+        record = prompts.task.records[r.prompts.record[n // 9]]
         t = start = len(record['prompt'])
         stop = start + max_new_tokens if max_new_tokens else 6
         own, is_end = [], False

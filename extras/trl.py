@@ -76,7 +76,7 @@ prompts = [ids[:start] for ids, start in zip(task.tokens.tolist(), starts.tolist
 data = Dataset.from_list([{'row': i, 'prompt': record['prompt']}
                           for i, record in enumerate(task.records)])
 torch.manual_seed(0)
-held_out = task.prompts('val', $eval_prompts).row
+held_out = task.prompts('val', $eval_prompts).record
 names = [*dict.fromkeys([*grpo.rewards, 'verify'] if task.verify else grpo.rewards)]
 
 

@@ -39,7 +39,7 @@ def complete(policy, prompts, k, greedy=False):
     #     one         0 1         text of row r is, (rows,)
     going = torch.arange(len(sequences), device=tokens.device)
     column = int(start.min())
-    records = prompts.row.repeat_interleave(k)[:, None]
+    records = prompts.record.repeat_interleave(k)[:, None]
     one, row = distinct(torch.cat((records, sequences[:, :column]), 1))
     inputs = F.pad(sequences[one, :column], (1, 0), value=policy.bos_id)
     cache, table, all_kept = {}, [], []
@@ -85,7 +85,7 @@ def replies(world, prompts, b, sequences, is_asked, column):
     room = sequences.size(1) - column
     rows = []
     starts = prompts.blank[b].int().argmax(1)
-    columns = sequences, prompts.row[b], starts, is_asked
+    columns = sequences, prompts.record[b], starts, is_asked
     for ids, record, start, asked in zip(*[column.tolist() for column in columns]):
         row = []
         if asked:
@@ -105,7 +105,7 @@ def columns_of(r, inner=columns_of):
     starts = r.prompts.blank.int().argmax(1).repeat_interleave(k).tolist()
     sampled = torch.full_like(r.sequences, tok.pad)
     sampled[r.n, r.t] = r.id
-    records = [r.prompts.task.records[i] for i in r.prompts.row.tolist()]
+    records = [r.prompts.task.records[i] for i in r.prompts.record.tolist()]
     completions = [tok.decode(ids[start:]) for ids, start in zip(r.sequences.tolist(), starts)]
     return inner(r) | {'prompt': [record['prompt'] for record in records for _ in range(k)],
                        'completion': completions,

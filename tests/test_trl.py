@@ -79,7 +79,7 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     rollouts, _, A = grpo.collect(networks, task, 0)
     completions = [ids[r.t[r.n == n]].tolist()
                    for r in rollouts for n, ids in enumerate(r.sequences)]
-    rows = torch.cat([r.prompts.row for r in rollouts]).repeat_interleave(4).tolist()
+    rows = torch.cat([r.prompts.record for r in rollouts]).repeat_interleave(4).tolist()
     texts = ['<s>' + task.records[i]['prompt'] for i in rows]
     if grpo.chat_template:
         texts = [[{'role': 'user', 'content': text[3:]}] for text in texts]
