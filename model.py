@@ -115,12 +115,13 @@ class GPT(Network):
         self.embed = nn.Embedding(vocab_size + 3, n_embd)
         if positions == 'learned':
             self.position = nn.Embedding(block_size, n_embd)
-        # 'rotary' (arXiv:2104.09864): pairs of channels are turned by an angle that is proportional
-        # to the position, so a head sees distances.
-        D = n_embd // n_head
-        speeds = 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2)                  # (D,)
-        angles = torch.outer(torch.arange(block_size), speeds)                  # (T, D)
-        self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
+        else:
+            # 'rotary' (arXiv:2104.09864): pairs of channels are turned by an angle that is
+            # proportional to the position, so a head sees distances.
+            D = n_embd // n_head
+            speeds = 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2)              # (D,)
+            angles = torch.outer(torch.arange(block_size), speeds)              # (T, D)
+            self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = linear(n_embd, vocab_size, 0.0)         # the first guess is uniform
         # A token of a causal network sees itself and the tokens to its left.
@@ -138,10 +139,11 @@ class GPT(Network):
             mask = self.mask[start:stop, :stop]
         else:                                   # all but padding is seen
             mask = -1e9 * (inputs == self.pad_id)[:, None, None]
-        x = self.embed(inputs)
-        rotary = self.rotary[:, start:stop]                                 # (2, L, D)
+        x, rotary = self.embed(inputs), None
         if self.args['positions'] == 'learned':
-            x, rotary = x + self.position.weight[start:stop], None
+            x = x + self.position.weight[start:stop]
+        else:
+            rotary = self.rotary[:, start:stop]                             # (2, L, D)
         x = norm(x)
         for block in self.blocks:
             x = block(x, mask, rotary, cache)
