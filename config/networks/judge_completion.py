@@ -1,11 +1,5 @@
 # reads docstrings, character by character: sequences of 64
 
+include('config/networks/judge_prose.py')
+
 dataset = 'completions'
-kind = 'causal'
-
-n_layer = 4
-n_embd = 128
-positions = 'rotary'
-
-batch_size = 64
-max_iters = 600
