@@ -188,9 +188,10 @@ def distinct(rows):
 def save_network(path, network, tok, **more):
     assert all(weight.isfinite().all() for weight in network.state_dict().values()), (
         f"the weights are not finite, so {path} was not written: is learning_rate too large?")
+    temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     torch.save({'args': network.args, 'model': network.state_dict(),
-                'vocabulary': tok.vocabulary, **more}, f'{path}.tmp')
-    os.replace(f'{path}.tmp', path)             # a checkpoint is whole or not there
+                'vocabulary': tok.vocabulary, **more}, temporary)
+    os.replace(temporary, path)                 # a checkpoint is whole or not there
 
 
 def load_network(path, device):
