@@ -41,7 +41,8 @@ def configure(script, words):
     missing."""
     sys.excepthook = show_error
     if '--help' in words:
-        sys.exit(Path(script['__file__']).read_text().split('CHOICES')[0])
+        print(Path(script['__file__']).read_text().split('CHOICES')[0])
+        sys.exit()
     # A second call begins with the original globals. (Files may change the values of a dict.)
     original = script.setdefault('_original', dict(script))
     script.clear()

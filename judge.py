@@ -13,8 +13,8 @@ def judge_scores(judge, sequences):
     # Equal texts go through the network once. This saves time, and their scores are equal to the
     # last bit: a division by the std of a group would make a rounding error as large as a
     # difference.
-    first, kind = distinct(sequences)
-    texts = sequences[first]                                                    # (S, T)
+    example, kind = distinct(sequences)
+    texts = sequences[example]                                                  # (S, T)
     if not judge.causal:
         # A classifier uses the first output alone: the weights of the others are 0.
         assert not judge.head.weight[1:].any(), (

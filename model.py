@@ -78,25 +78,25 @@ class Network(nn.Module):
 
     def forward(self, tokens):
         """Return features (N, T, C) of tokens (N, T); logits() of those at t predict token t. A
-        bidirectional network predicts blanks. A causal one sees what is to the left of t:
-
-            trunk   (bos a b)   predicts a b c
-            forward (a b c)     gives trunk bos a b
-
-        Beginnings that causal texts have in common, their prompts, are computed once, with the
-        gradient of all texts; padding behind the longest text is not computed."""
+        bidirectional network predicts blanks. A causal one sees what is to the left of t, so of
+        a b c its trunk reads bos a b."""
         if not self.causal:
             return self.trunk(tokens)
         n = max(2, int((tokens != self.pad_id).any(0).sum()))               # of the longest text
-        inputs = F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id)
+        x = self.read(F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id))
+        return F.pad(x, (0, 0, 0, tokens.size(1) - n))
+
+    def read(self, inputs):
+        """Return trunk(inputs) of a causal network. Beginnings that texts have in common, their
+        prompts, are computed once, with the gradient of all."""
         L = shared_length(inputs)
-        first, row = distinct(inputs[:, :L])
+        example, row = distinct(inputs[:, :L])
         cache = {}
-        x = self.trunk(inputs[first, :L], cache)[row]
-        if L < n:
+        x = self.trunk(inputs[example, :L], cache)[row]
+        if L < inputs.size(1):
             cache = {layer: kv[:, row] for layer, kv in cache.items()}
             x = torch.cat((x, self.trunk(inputs[:, L:], cache)), 1)
-        return F.pad(x, (0, 0, 0, tokens.size(1) - n))
+        return x
 
 
 class GPT(Network):
@@ -163,8 +163,9 @@ def random_numbers(n, device):
 
 
 def shared_length(inputs):
-    """Return how many columns L >= 2 of inputs (N, n) are best computed once for texts that are
-    equal there. This saves L tokens of each copy: of a b c d, a b c e, a b f g 2 * 2, or 3 * 1."""
+    """Return how many columns L of inputs (N, n) are best computed once for texts that are equal
+    there. This saves L tokens of each copy: of a b c d, a b c e, a b f g 2 * 2, or 3 * 1. L >= 2,
+    because some networks of plugins/hf.py read nothing in the column of bos."""
     # Equal beginnings have equal sums with random weights, and stand side by side when sorted.
     sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1).sort(0).values
     n_copies = (sums[1:] == sums[:-1]).sum(0).cpu()                         # (n,)
@@ -174,7 +175,7 @@ def shared_length(inputs):
 def distinct(rows):
     """Sort rows of integers (n, T) into S kinds of equal ones. Return the index of one row of each
     kind, (S,), and the kind of each row, (n,): rows[index][kind] equals rows."""
-    # Equal rows have equal sums with random weights; others in 1 of 2 ** 64 cases. torch.unique is
+    # Equal rows have equal sums with random weights; others in 1 of 2 ** 60 cases. torch.unique is
     # many times as fast with numbers as with rows.
     sums = (rows * random_numbers(rows.size(1), rows.device)).sum(1)
     kinds, kind = sums.unique(return_inverse=True)
@@ -210,7 +211,7 @@ RANK = int(os.environ.get('RANK', 0))           # torchrun sets these
 N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
 
 
-def total(x):
+def sum_over_ranks(x):
     """Return the sum of x over all ranks; of a tensor in place."""
     if N_RANKS > 1:
         x = torch.as_tensor(x, device='cuda' if dist.get_backend() == 'nccl' else 'cpu')
@@ -218,9 +219,9 @@ def total(x):
     return x
 
 
-def means_of(scores, kind=''):
-    """Return {kind + name: mean} of tensors, over all ranks, which have as many numbers each."""
-    return {kind + name: (total(x.mean()) / N_RANKS).item() for name, x in scores.items()}
+def means_of(scores, prefix=''):
+    """Return {prefix + name: mean} of tensors, over all ranks, which have as many numbers each."""
+    return {prefix + name: sum_over_ranks(x.mean()).item() / N_RANKS for name, x in scores.items()}
 
 
 def init_device(device, dtype):
@@ -232,6 +233,7 @@ def init_device(device, dtype):
         torch.cuda.set_device(device)
     kind = torch.device(device).type
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
+    assert N_RANKS == 1 or kind != 'mps', "a run on an Apple GPU has one rank"
     if N_RANKS > 1 and not dist.is_initialized():
         dist.init_process_group('nccl' if kind == 'cuda' else 'gloo')
         atexit.register(dist.destroy_process_group)
@@ -273,11 +275,11 @@ def make_optimizers(network, name, weight_decay=0.0):
     return optimizers
 
 
-def get_lr(step, peak, floor, warmup, total):
+def get_lr(step, peak, floor, warmup, n_steps):
     """Return the learning rate of a step: linear warm-up, then a cosine from peak to floor."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
-    progress = (step - warmup) / (total - warmup)
+    progress = (step - warmup) / (n_steps - warmup)
     floor = min(floor, peak)
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 

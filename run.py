@@ -70,7 +70,7 @@ class RunFolder:
     steps after the checkpoint, because it takes them again."""
 
     def __init__(self, path, config, resume, wandb_project):
-        self.path = Path(path)
+        self.path = path = Path(path)           # (out-grpo/ is out-grpo)
         self.config = config
         self.resume = resume and Path(path, 'ckpt.pt').exists()
         self.is_first = RANK == 0

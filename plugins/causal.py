@@ -23,7 +23,7 @@ def complete(policy, prompts, k, greedy=False):
     task = prompts.task
     world = globals().get('reply', task.reply)  # of a config file, or of the dataset's
     start = prompts.blank.int().argmax(1, keepdim=True)                         # (B, 1)
-    T = int(start.max()) + max_new_tokens if max_new_tokens else task.block_size
+    T = max(task.block_size, int(start.max()) + max_new_tokens)
     tokens = F.pad(prompts.tokens, (0, T - prompts.tokens.size(1)), value=policy.pad_id)
     at = torch.arange(T, device=tokens.device)
     blank = (at >= start) & (at < start + (max_new_tokens or T))                # (B, T)
@@ -72,9 +72,9 @@ def complete(policy, prompts, k, greedy=False):
         inputs = sequences[going[one], column - 1:stop]
         row, column = next_row, stop
     n, t, id = torch.cat(table, 1)
-    first, view = distinct(sequences)
+    example, view = distinct(sequences)
     kept = None if all_kept[0] is None else torch.cat(all_kept)
-    return Rollout(prompts, sequences, sequences[first], n, t, id, view[n], kept)
+    return Rollout(prompts, sequences, sequences[example], n, t, id, view[n], kept)
 
 
 def replies(world, prompts, b, sequences, is_asked, column):

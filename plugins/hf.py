@@ -258,6 +258,6 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
 def judge_scores(judge, sequences, inner=judge_scores):
     """(To a judge without a bos all first tokens are equally likely.)"""
-    first, kind = distinct(sequences)
-    parts = sequences[first].split(1 + NUMBERS_AT_ONCE // judge.pad_id // sequences.size(1))
+    example, kind = distinct(sequences)
+    parts = sequences[example].split(1 + NUMBERS_AT_ONCE // judge.pad_id // sequences.size(1))
     return torch.cat([inner(judge, texts) for texts in parts])[kind]

@@ -37,8 +37,8 @@ def token_stats(policy, r, reference=None, inner=token_stats):
     sums = 0
     for is_blank, weight in r.masks if isinstance(r, Masked) else draw_masks(r):
         views = r.sequences.masked_fill(is_blank, policy.blank_id)[texts]
-        first, view = distinct(views)
-        stats = inner(policy, replace(r, views=views[first], view=view[row]), reference)
+        example, view = distinct(views)
+        stats = inner(policy, replace(r, views=views[example], view=view[row]), reference)
         sums = sums + weight[r.n, r.t] * torch.stack(stats)
     return Stats(*sums)
 

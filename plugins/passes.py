@@ -68,8 +68,8 @@ def complete(policy, prompts, k, greedy=False):
         alive = is_open.any(1).nonzero()[:, 0]                                  # (A,)
         if len(alive) == 0:
             break
-        first, view = distinct(sequences[alive])                                # (S,), (A,)
-        views.append(sequences[alive[first]])
+        example, view = distinct(sequences[alive])                              # (S,), (A,)
+        views.append(sequences[alive[example]])
         x = policy(views[-1])                                                   # (S, T, C)
         left = is_open[alive]                                                   # (A, T)
         now = left
@@ -98,12 +98,12 @@ def complete(policy, prompts, k, greedy=False):
         is_open[n, t] = False
         table.append(torch.stack((n, t, ids[:, 0], n_seen + view[a])))
         all_kept.append(kept)
-        n_seen += len(first)
+        n_seen += len(example)
     views = torch.cat(views)
-    first, same = distinct(views)               # who waits sees the same view again
+    example, same = distinct(views)             # who waits sees the same view again
     n, t, id, view = torch.cat(table, 1)
     kept = None if all_kept[0] is None else torch.cat(all_kept)
-    r = Rollout(prompts, sequences, views[first], n, t, id, same[view], kept)
+    r = Rollout(prompts, sequences, views[example], n, t, id, same[view], kept)
     if not decisions:
         return r
     n, t, view, is_now = torch.cat(decisions, 1)

@@ -28,7 +28,7 @@ def collect(networks, task, step, inner=collect):
         draws.append([r.only(chosen) for r, chosen in zip(rollouts, texts)])
         scores.append(numbers)
         As.append(A)
-        if total(room.sum()) == 0:
+        if sum_over_ranks(room.sum()) == 0:
             break
     scores = {name: torch.cat([part[name] for part in scores]) for name in numbers}
     # (micro-step by micro-step, so that mini_batches get equal parts)
