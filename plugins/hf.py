@@ -8,7 +8,6 @@ knobs: chat_template. optimizer is 'adamw', and compile False: torch compiles su
 longer than most runs take. Weights are float32, however they were stored, because bfloat16 would
 round an update of 1e-6 away. (What is not imported here is of train_grpo.py; inner is the function
 that is replaced.)"""
-import datetime
 import functools
 import inspect
 import math
@@ -38,7 +37,7 @@ NUMBERS_AT_ONCE = 2 ** 22   # in a table (tokens, V)
 # A folder brings data: code of its own is not run, and nothing is downloaded.
 DATA = {'trust_remote_code': False, 'local_files_only': True}
 # With the date of today a chat template would make another prompt tomorrow.
-A_DAY = datetime.date(2025, 1, 1)
+ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
 
 # letters: N texts of T tokens, L in one pass | V ids of the tokenizer | C channels | M tokens
 
@@ -93,7 +92,7 @@ class PretrainedTokenizer:
         if chat_template and not set(ids[:1]) & set(self.theirs.all_special_ids):
             ids = self.theirs.apply_chat_template(
                 [{'role': 'user', 'content': text}], add_generation_prompt=True, return_dict=False,
-                strftime_now=A_DAY.strftime)
+                chat_template=ANY_DAY + self.theirs.get_chat_template())
             assert self.their_bos in (None, ids[0]), (
                 "the chat template begins without the bos that all texts get here; expected "
                 '"bos_token": null in tokenizer_config.json')

@@ -1,5 +1,4 @@
 """Estimates of the likelihood, credit for a token, and replay: functions of config/papers/."""
-import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,8 +6,9 @@ import pytest
 import torch
 
 import train_grpo as grpo
-from conftest import checkpoint_of, log_of, train
-from test_grpo import TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny, toy  # noqa: F401
+from conftest import assert_same, train
+from test_grpo import TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny        # noqa: F401
+from test_papers import toy_with
 from test_runs import SIGNAL
 
 # What a paper can draw for a text whose places 1, 2, 3 were sampled, and 0 was given, by its
@@ -23,34 +23,28 @@ MASKS = {
 }
 
 
-def letters(texts):
-    return [text.count('b') - text.count('c') / 4 for text in texts]
-
-
 # ---- likelihoods ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('paper', MASKS)
 def test_the_mean_of_an_estimate_over_random_masks_is_that_over_all_masks(paper, knobs):
-    """Of each token and number. Ten thousand equal texts have masks of their own; padding is never
-    hidden."""
+    """Of each token and number. Equal texts have masks of their own; padding is never hidden."""
     knobs(f'config/papers/{paper}.py', temperature=0.8)
     policy, reference = tiny(), tiny(seed=3)
-    one = grpo.complete(policy, prompts_of('b___ '), 1)
+    n = 10_000
+    many = grpo.complete(policy, prompts_of('b___ '), n, greedy=True)
+    one = many.only(torch.arange(n) == 0)
     expected = 0
     for probability, looks in MASKS[paper]:
         for weight, blanks in looks:
-            view = one.sequences.clone()
+            view = many.sequences[:1].clone()
             view[0, [*blanks]] = TOK.blank
             stats = slow_stats(policy, replace(one, views=view, view=0 * one.n), reference)
             is_blank = view[0, one.t] == TOK.blank
             expected += probability * weight * is_blank * torch.stack(stats)    # (4, 3)
-    n = 10_000
-    many = replace(one, sequences=one.sequences.repeat(n, 1), t=one.t.repeat(n),
-                   id=one.id.repeat(n), n=torch.arange(n).repeat_interleave(3))
-    stats = torch.stack(grpo.token_stats(policy, many, reference)).view(4, n, 3)
-    assert ((stats.mean(1) - expected).abs() < 5 * stats.std(1) / n ** 0.5 + 1e-9).all()
-    assert len(stats[0].round(decimals=6).unique(dim=0)) == len(MASKS[paper])
+    # (a pass fills a place of all texts)
+    stats = torch.stack(grpo.token_stats(policy, many, reference)).view(4, 3, n)
+    assert ((stats.mean(2) - expected).abs() < 5 * stats.std(2) / n ** 0.5 + 1e-9).all()
 
 
 @pytest.mark.parametrize('is_stale', [False, True])
@@ -62,26 +56,23 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
     policy, older = tiny(), tiny(seed=2)
     r = grpo.complete(older if is_stale else policy, prompts_of(*TEXTS), 4)
     r.A = torch.ones(len(r.n))
-    now = grpo.log_probs_of(policy, r)
+    pairs = []
+
+    def objective(stats, r):
+        pairs.append(torch.stack((stats.logp, r.logp_old)))
+        return pairs[-1]
+
+    grpo.objective = objective
     if is_stale:
         r.logp_old = slow_stats(older, r).logp.detach()
-    pairs, objective = [], grpo.objective
-
-    def watched(stats, r):
-        pairs.append((stats.logp, r.logp_old))
-        return objective(stats, r)
-
-    grpo.objective = watched
-    still = torch.optim.SGD(policy.parameters())
-    grpo.learn(SimpleNamespace(policy=policy, reference=policy), [still], [r], 0.0)
-    for logp, logp_old in pairs:
-        if is_stale:
-            is_seen = now != 0                  # by unigrpo not all tokens
-            close(logp, now[is_seen])
-            close(logp_old, r.logp_old[is_seen])
-        else:
-            assert logp.equal(logp_old)
-    assert pairs[0][0].equal(pairs[1][0]) == is_stale
+    now = grpo.log_probs_of(policy, r)
+    grpo.learn(SimpleNamespace(policy=policy, reference=policy), [], [r], 0.0)
+    if is_stale:
+        expected = torch.stack((now, r.logp_old))[:, now != 0]      # by unigrpo not all tokens
+        close(torch.stack(pairs), expected.expand(2, -1, -1))
+    else:
+        (first, first_old), (second, second_old) = pairs
+        assert first.equal(first_old) and second.equal(second_old) and not first.equal(second)
 
 
 # ---- credit for a token --------------------------------------------------------------------------
@@ -90,61 +81,52 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
 @pytest.mark.parametrize('kind, text', [('two passes, left to right', '_c__'),
                                         ('a world', 'b_____')])
 def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, text, knobs):
-    policy, _, prompts = toy(kind, knobs, [text], batch_size=2, group_size=30, temperature=3.0,
-                             rewards={'letters': 1.0})
-    grpo.letters = letters
-    grpo.include('config/papers/gigpo.py')
-    (r,), _, A = grpo.collect(SimpleNamespace(policy=policy), prompts.task, 0)
+    policy, _, collect = toy_with('gigpo', kind, knobs, [text], batch_size=2, group_size=30,
+                                  temperature=3.0)
+    [r], _, A = collect(policy)
     rows = list(zip(r.n.tolist(), r.t.tolist(), r.views[r.view].tolist()))
-    written = {(n, t) for n, t, _ in rows}
-    states, visitors = [], {}
+    written = {row[:2] for row in rows}
+    visitors = {}
+    states = []
     for n, t, view in rows:
         while policy.causal and (n, t - 1) in written:
             t -= 1
         states.append((n // 30, *(view[:t] if policy.causal else view)))
         visitors.setdefault(states[-1], set()).add(n)
     A = A.flatten()
-    close(r.A, torch.stack([2 * A[n] - A[[*visitors[state]]].mean()
-                            for (n, _, _), state in zip(rows, states)]))
-    assert {1, 30} < set(map(len, visitors.values()))
+    means = torch.stack([A[[*visitors[state]]].mean() for state in states])
+    close(r.A, 2 * A[r.n] - means)
 
 
-def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns(knobs):
-    knobs('config/papers/forks.py')
-    logp, entropy, A = torch.randn(3, 11)
-    r = SimpleNamespace(logp_old=logp, A=A)
-    losses, _ = grpo.objective(grpo.Stats(logp, None, None, entropy), r)
-    highest = entropy.argsort()[-3:].tolist()
-    close(losses, [-A[m] * (m in highest) for m in range(11)])
+def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_dapo(knobs):
+    logp, logp_old, entropy, A = torch.randn(4, 11)
+    stats = grpo.Stats(logp, None, None, entropy)
+    losses = []
+    for paper in ('dapo', 'forks'):
+        knobs(f'config/papers/{paper}.py')
+        r = SimpleNamespace(logp_old=logp_old, A=A)
+        losses.append(torch.stack(grpo.objective(stats, r)))
+    close(losses[1], losses[0] * (entropy >= entropy.sort().values[-3]))
 
 
 # ---- replay --------------------------------------------------------------------------------------
 
 
 def test_replay_learns_from_the_groups_of_the_step_before_with_the_ratio_to_their_policy(knobs):
-    policy, _, prompts = toy('two passes, random order', knobs, batch_size=2, top_p=0.9,
-                             rewards={'letters': 1.0})
-    grpo.letters = letters
-    grpo.include('config/papers/replay.py')
-    networks = SimpleNamespace(policy=policy, reference=None)
-    (first,), _, _ = grpo.collect(networks, prompts.task, 0)
-    logp = slow_stats(policy, first).logp.detach()
-    grpo.learn(networks, [torch.optim.SGD(policy.parameters())], [first], 0.5)
-    (new, old), _, _ = grpo.collect(networks, prompts.task, 1)
-    assert old.sequences.equal(first.sequences) and old.A.equal(first.A)
-    close(old.logp_old, logp)
-    close(new.logp_old, slow_stats(policy, new).logp)
-    assert (slow_stats(policy, old).logp - logp).abs().max() > 1e-3
+    policy, moved, collect = toy_with('replay', 'two passes, random order', knobs, batch_size=2,
+                                      top_p=0.9)
+    [first], _, _ = collect(policy)
+    [new, old], _, _ = collect(moved)
+    for r, network in ((first, policy), (new, moved)):
+        close(r.logp_old, slow_stats(network, r).logp.detach())
+    for name in ('sequences', 'id', 'A', 'logp_old'):
+        assert getattr(old, name).equal(getattr(first, name))
 
 
 def test_a_run_that_replays_behind_an_estimate_and_is_resumed_ends_like_an_uninterrupted_one(
         toy, tmp_path, file):
     words = [*toy, 'config/papers/replay.py', 'config/papers/diffucoder.py']
-    stop = file('signal.py', SIGNAL.format(number=int(signal.SIGTERM)))
     train(words, tmp_path / 'whole')
-    train([*words, stop], tmp_path / 'parts')
+    train([*words, file('signal.py', SIGNAL.format(number=15))], tmp_path / 'parts')
     train(words, tmp_path / 'parts', '--resume=True')
-    whole, parts = [checkpoint_of(tmp_path / name) for name in ('whole', 'parts')]
-    for name in ('model', 'optimizers', 'state'):
-        torch.testing.assert_close(whole[name], parts[name], rtol=0, atol=0)
-    assert log_of(tmp_path / 'whole') == log_of(tmp_path / 'parts')
+    assert_same(tmp_path / 'whole', tmp_path / 'parts')

@@ -1,8 +1,8 @@
-"""Runs: the same command, kill and resume, folders, numbers that are not finite, ranks."""
+"""Runs: the same command, kill and resume, folders, faults, ranks, and what a run writes."""
 import json
 import os
-import pickle
 import random
+import shutil
 import signal
 import time
 
@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from conftest import ROOT, Process, assert_same, checkpoint_of, log_of, run, train
-from model import GPT, load_network, save_network
-from run import RunFolder
-from tasks import Tokenizer
+from model import make_optimizers
 
 KINDS = {
     'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
@@ -38,6 +36,48 @@ def collect(networks, task, step, inner=collect):
         os.kill(os.getpid(), {number})
     return inner(networks, task, step)
 """
+SLOW = """
+import os, signal
+rewards['slow'] = 0.0
+_numbers = [signal.SIGINT]
+def slow(completions, step, split):
+    if split == 'train' and step == 2 and _numbers and not resume:
+        os.kill(os.getpid(), _numbers.pop())    # as somebody does who waits for it
+    return [float(step)] * len(completions)
+"""
+FAULTS = {
+    'error: the disk is full': """
+import os, torch
+write = torch.save
+def half(saved, path):
+    write(saved, path)
+    if saved['step'] == 4:
+        os.truncate(path, 1000)
+        raise OSError('the disk is full')
+torch.save = half
+""",
+    'gradient is not finite': """
+def collect(networks, task, step, inner=collect):
+    rollouts, scores, A = inner(networks, task, step)
+    if step == 3:
+        rollouts[0].A[0] = float('inf')
+    return rollouts, scores, A
+""",
+    'weights are not finite': """
+def collect(networks, task, step, inner=collect):
+    if step == 3:                               # a weight that is not used
+        networks.policy.embed.weight.data[networks.policy.bos_id] = float('nan')
+    return inner(networks, task, step)
+"""}
+WANDB = """
+import json, sys
+def init(**more):
+    log(more)
+    return sys.modules['wandb']
+def log(numbers):
+    with open(__file__ + '.log', 'a') as file:
+        print(json.dumps(numbers), file=file)
+"""
 
 
 # ---- the same command, and resuming --------------------------------------------------------------
@@ -48,228 +88,157 @@ def test_the_same_command_writes_the_same_log_and_more_evaluations_change_no_ste
     train(toy, tmp_path / 'again')
     assert_same(tmp_path / 'again', finished)
     train(toy, tmp_path / 'often', '--eval_interval=1', '--eval_prompts=6', '--log_interval=5')
-    again, often = checkpoint_of(tmp_path / 'again'), checkpoint_of(tmp_path / 'often')
+    again, often = checkpoint_of(finished), checkpoint_of(tmp_path / 'often')
     torch.testing.assert_close(often['model'], again['model'], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_was_not(
         kind, toy, tmp_path, file):
-    words = [*toy, file('kind.py', KINDS[kind]), '--max_iters=10']
-    if 'world' in kind:
-        words.append(toy[-1].replace('judge', 'generator', 1))
-    train(words, tmp_path / 'whole')
-    for i in range(3):
-        process = Process(*words, f'--out_dir={tmp_path}/parts', f'--resume={i > 0}')
-        if i < 2:
-            process.wait_for(f'step {2 + 4 * i:5}')     # of an evaluation; then it saves
-            time.sleep(random.uniform(0, 0.05))
-            process.kill()
-        code, _, error = process.wait()
-        assert code in (0, -signal.SIGKILL), error
-    assert code == 0
-    assert_same(tmp_path / 'whole', tmp_path / 'parts')
+    words = [*toy, file('kind.py', KINDS[kind]), '--max_iters=10', '--resume=True']
+    for step in (2, 6):
+        process = Process(*words, f'--out_dir={tmp_path}/parts')
+        process.wait_for(f'step {step:5}')      # of an evaluation; then it saves
+        time.sleep(random.uniform(0, 0.05))
+        process.ranks[0].kill()
+        process.wait()
+    for name in ('parts', 'whole'):
+        train(words, tmp_path / name)
+    assert_same(tmp_path / 'parts', tmp_path / 'whole')
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
-    if 'state' in kind:
-        assert checkpoint_of(tmp_path / 'parts')['state'] == {'steps': 10}
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_end_and_save_and_a_resumed_run_goes_on(
-        number, toy, finished, tmp_path, file):
-    words = [*toy, file('signal.py', SIGNAL.format(number=int(number)))]
-    train(words, tmp_path / 'run')
+def test_ctrl_c_names_the_reward_that_is_waited_for_and_lets_the_step_end_and_save(
+        toy, tmp_path, file):
+    words = [*toy, file('slow.py', SLOW)]
+    code, _, error = run(*words, f'--out_dir={tmp_path}/run')
+    assert code == 0 and f'slow() of {words[-1]}' in error
     assert checkpoint_of(tmp_path / 'run')['step'] == 3
-    assert log_of(tmp_path / 'run')[-1]['step'] == 2
-    train(words, tmp_path / 'run', '--resume=True')
-    assert_same(tmp_path / 'run', finished)
-
-
-def test_a_reward_in_which_a_step_hangs_is_named_at_ctrl_c(toy, tmp_path, file):
-    path = file('slow.py', """
-import os, signal
-rewards = {'slow': 1.0}
-def slow(completions, step, split):
-    if split == 'train' and step == 1 and state.setdefault('calls', 0) == 0:
-        state['calls'] = 1
-        os.kill(os.getpid(), signal.SIGINT)     # as somebody does who waits for it
-    return [float(step)] * len(completions)
-""")
-    code, _, error = run(*toy, f'--out_dir={tmp_path}/run', path)
-    assert code == 0 and f'slow() of {path}' in error
-    lines = log_of(tmp_path / 'run')
-    assert [line['mean_slow'] for line in lines if 'loss' in line] == [0, 1]
-    assert [line['eval/slow'] for line in lines if 'reward' in line] == [0, 2]
+    for name in ('run', 'whole'):
+        train(words, tmp_path / name, '--resume=True')
+    assert_same(tmp_path / 'run', tmp_path / 'whole')
 
 
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def test_an_older_run_is_moved_aside(toy, tmp_path):
+def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, tmp_path):
+    words = [*toy, f'--out_dir={tmp_path}/run/', '--max_iters=999']
     for seed in (1, 2, 3):
-        train(toy, tmp_path / 'run', f'--seed={seed}', '--max_iters=1')
+        process = Process(*words, f'--seed={seed}')
+        process.wait_for('step ')
+        os.kill(process.ranks[0].pid, signal.SIGSTOP)
+        code, _, error = run(*words, '--max_iters=1')
+        process.ranks[0].kill()
+        assert code == 1 and error.count('\n') == 1 and 'another run' in error
     for name, seed in (('run-1', 1), ('run-2', 2), ('run', 3)):
-        assert checkpoint_of(tmp_path / name)['config']['seed'] == seed
+        assert json.loads((tmp_path / name / 'config.json').read_text())['seed'] == seed
 
 
-def test_a_second_run_in_a_folder_at_the_same_time_is_refused(toy, tmp_path, file):
-    first = Process(*toy, f'--out_dir={tmp_path}/run', file('slow.py', f"""
-import os, time
-def collect(networks, task, step, inner=collect):
-    for _ in range(1000):           # ten seconds
-        if not os.path.exists('{tmp_path}/go'):
-            time.sleep(0.01)
-    return inner(networks, task, step)
-"""))
-    first.wait_for('step ')
-    code, _, error = run(*toy, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.count('\n') == 1 and 'another run' in error
-    file('go', '')
-    assert first.wait()[0] == 0 and checkpoint_of(tmp_path / 'run')['step'] == 6
+@pytest.mark.parametrize('name, word', [
+    ('mine.pt', '--resume=False'), ('mine.pt', '--resume=True'), ('ckpt.pt', '--generator={}')])
+def test_a_folder_that_is_no_run_or_has_a_network_of_the_new_run_is_left_as_it_is(
+        name, word, toy, folder, tmp_path):
+    path = shutil.copy(folder / 'generator.pt', tmp_path / name)
+    code, _, error = run(*toy, word.format(path), f'--out_dir={tmp_path}')
+    assert code == 1 and error.count('\n') == 1 and 'out_dir' in error
+    assert os.listdir(tmp_path) == [name]
 
 
-@pytest.mark.parametrize('word', ['--resume=False', '--resume=True'])
-def test_a_folder_that_is_no_run_is_refused_and_left_as_it_is(word, toy, tmp_path, file):
-    os.mkdir(tmp_path / 'mine')
-    path = file('mine/config.json', 'notes')
-    code, _, error = run(*toy, word, f'--out_dir={tmp_path}/mine')
-    assert code == 1 and error.count('\n') == 1 and f'{tmp_path}/mine' in error
-    assert os.listdir(tmp_path / 'mine') == ['config.json'] and open(path).read() == 'notes'
-
-
-def test_a_run_is_not_moved_aside_with_the_network_that_the_new_run_needs(toy, finished):
-    code, _, error = run(*toy, f'--out_dir={finished}', f'--generator={finished}/ckpt.pt')
-    assert code == 1 and error.count('\n') == 1 and f'{finished}/ckpt.pt is in out_dir' in error
-    assert checkpoint_of(finished)['step'] == 6
-
-
-def test_a_checkpoint_that_cannot_be_written_whole_leaves_the_old_one(
-        toy, finished, tmp_path, file):
-    path = file('full.py', """
-import os, torch
-write = torch.save
-def half(saved, path):
-    write(saved, path)
-    if saved['step'] == 4:
-        os.truncate(path, 1000)
-        raise OSError('the disk is full')
-torch.save = half
-""")
+@pytest.mark.parametrize('fault', FAULTS)
+def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
+        fault, toy, finished, tmp_path, file):
+    path = file('fault.py', FAULTS[fault])
     code, _, error = run(*toy, path, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error == 'error: the disk is full\n'
+    assert code == 1 and error.count('\n') == 1 and fault in error
     assert checkpoint_of(tmp_path / 'run')['step'] == 2
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
 
 
-# ---- numbers that are not finite, and code in a checkpoint ---------------------------------------
-
-
-def test_advantages_that_are_not_finite_end_a_run_and_the_checkpoint_stands(
-        toy, finished, tmp_path, file):
-    path = file('infinite.py', """
-def collect(networks, task, step, inner=collect):
-    rollouts, scores, A = inner(networks, task, step)
-    if step == 3:
-        rollouts[0].A[0] = float('inf')
-    return rollouts, scores, A
-""")
-    code, _, error = run(*toy, path, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.count('\n') == 1 and 'not finite' in error
-    assert checkpoint_of(tmp_path / 'run')['step'] == 2
-    train(toy, tmp_path / 'run', '--resume=True')
-    assert_same(tmp_path / 'run', finished)
-
-
-def test_weights_that_are_not_finite_are_not_written(tmp_path):
-    network, tok = GPT(4, 6, 1, 2, 8, False), Tokenizer('char', 'abc')
-    save_network(tmp_path / 'ckpt.pt', network, tok, step=1)
-    network.position.weight.data[2, 3] = torch.nan
-    with pytest.raises(AssertionError, match='not finite'):
-        save_network(tmp_path / 'ckpt.pt', network, tok, step=2)
-    assert checkpoint_of(tmp_path)['step'] == 1
-
-
-class Evil:
-    """An object whose pickle makes a file when it is opened."""
-
-    def __init__(self, path):
-        self.path = path
+class Evil(str):
+    """A path. Who opens its pickle makes a folder there."""
 
     def __reduce__(self):
-        return open, (self.path, 'w')
+        return os.mkdir, (str(self),)
 
 
-def test_a_checkpoint_whose_pickle_would_run_code_is_refused(toy, tmp_path, grpo):
-    import sample
-    (tmp_path / 'run').mkdir()
-    evil = f'{tmp_path}/run/ckpt.pt'
-    torch.save({'args': Evil(f'{tmp_path}/made'), 'step': 1}, evil)
-    config, networks, _ = grpo.set_up(toy[1:])
-    run = RunFolder(f'{tmp_path}/run', config, True, '')
-    for opens in (lambda: load_network(evil, 'cpu'), lambda: sample.words_of(evil),
-                  lambda: run.load(networks.policy, [])):
-        with pytest.raises(pickle.UnpicklingError):
-            opens()
-    assert not (tmp_path / 'made').exists()
+def test_no_script_opens_a_checkpoint_that_would_run_code(toy, tmp_path):
+    evil = tmp_path / 'ckpt.pt'
+    torch.save({'args': Evil(tmp_path / 'made'), 'step': 1}, evil)
+    for words in (['sample.py', str(evil)], [*toy, f'--generator={evil}'],
+                  [*toy, f'--out_dir={tmp_path}', '--resume=True']):
+        code, _, error = run(*words)
+        assert code == 1 and 'UnpicklingError' in error and not (tmp_path / 'made').exists()
     torch.load(evil, weights_only=False)
     assert (tmp_path / 'made').exists()         # or this would be no test
 
 
-# ---- ranks, compile, wandb -----------------------------------------------------------------------
+# ---- ranks ---------------------------------------------------------------------------------------
 
 
-def test_two_ranks_take_the_steps_of_one_process_also_after_a_signal_to_one_of_them(
-        toy, tmp_path, file):
+def test_two_ranks_make_a_network_once_and_take_the_steps_of_one_process_also_after_a_signal(
+        toy, tmp_path, file, monkeypatch):
+    for path in ROOT.iterdir():
+        if path.name != 'out':
+            os.symlink(path, tmp_path / path.name)
+    monkeypatch.chdir(tmp_path)
+    recipe = file('tiny.py', 'n_layer, n_embd, max_iters, batch_size = 1, 16, 2, 8')
     words = [*toy, file('signal.py', SIGNAL.format(number=int(signal.SIGTERM))), '--dtype=float64',
-             '--gradient_accumulation_steps=4', '--mini_batches=2', '--adv_norm=batch']
-    train(words, tmp_path / 'one', '--resume=True')
-    train(words, tmp_path / 'two', ranks=2)
+             '--gradient_accumulation_steps=4', '--mini_batches=2', '--adv_norm=batch',
+             f'--generator={recipe}']
+    text = train(words, tmp_path / 'two', ranks=2)
+    assert text.count('$ python pretrain.py') == 1
     assert checkpoint_of(tmp_path / 'two')['step'] == 3
     train(words, tmp_path / 'two', '--resume=True', ranks=2)
+    train(words, tmp_path / 'one', '--resume=True')
     one, two = log_of(tmp_path / 'one'), log_of(tmp_path / 'two')
-    assert len(one) == len(two) and one[-2]['kl'] > 1e-6
-    for line, other in zip(one, two):
+    assert one[-2]['kl'] > 1e-6
+    for line, other in zip(one, two, strict=True):
         assert line == pytest.approx(other, rel=1e-6, abs=1e-9)
 
 
-def test_two_fresh_ranks_make_a_network_once(toy, tmp_path, file):
-    for path in ROOT.glob('*'):
-        if path.suffix == '.py' or path.name in ('data', 'config', 'plugins'):
-            os.symlink(path, tmp_path / path.name)
-    recipe = file('tiny.py', 'n_layer, n_embd, max_iters, batch_size = 1, 16, 2, 8')
-    text = train([*toy, f'--generator={recipe}', '--rewards={"verify": 1.0}', '--max_iters=1'],
-                 tmp_path / 'run', ranks=2, cwd=tmp_path)
-    assert text.count('$ python pretrain.py') == 1
-    assert len(list(tmp_path.glob('out/tiny-*equations*.pt'))) == 1
-    assert log_of(tmp_path / 'run')[-1]['step'] == 1
+# ---- what a run writes ---------------------------------------------------------------------------
 
 
-def test_a_compiled_run_takes_the_same_steps(toy, tmp_path, file):
-    """The slow part, to write C++, is left out."""
-    path = file('eager.py', 'import functools, torch\n'
-                'torch.compile = functools.partial(torch.compile, backend="eager")')
-    words = [*toy, path, '--rewards={"verify": 1.0}', '--kl_beta=0', '--max_iters=1']
-    for name in ('True', 'False'):
-        train(words, tmp_path / name, f'--compile={name}')
-    compiled, other = log_of(tmp_path / 'True'), log_of(tmp_path / 'False')
-    assert len(compiled) == 3
-    for line, expected in zip(compiled, other, strict=True):
-        assert line == pytest.approx(expected, rel=1e-4, abs=1e-4)
+def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, finished, grpo):
+    """A second loop takes the same steps. Samples are of the first group that teaches something."""
+    _, networks, task = grpo.set_up(toy[1:])
+    optimizers = make_optimizers(networks.policy, 'muon')
+    lines, groups, line = [], [], None
+    for step in range(7):
+        if step % 2 == 0:
+            _, *scores = grpo.evaluate(networks, task)
+            line, numbers = grpo.against_line(*scores, line)
+            lines.append({'step': step} | numbers)
+        if step < 6:
+            rollouts, scores, A = grpo.collect(networks, task, step)
+            r = rollouts[0]
+            logp = [grpo.log_probs_of(networks.policy, r)]
+            numbers = grpo.learn(networks, optimizers, rollouts, 4e-3 * (step + 1) / 11)
+            logp.append(grpo.log_probs_of(networks.policy, r))
+            numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
+            is_dead = [len({*group}) == 1 for group in scores['reward'].tolist()]
+            lines.append({'step': step, 'dead_groups': sum(is_dead) / 8} | numbers)
+            if step % 2 == 0:
+                b = is_dead.index(False)
+                columns = [r.per_text(x).view(4, 4)[b] for x in logp]
+                groups += torch.stack((torch.full((4,), step), A[b], *columns), 1).tolist()
+    assert log_of(finished) == [pytest.approx(line, rel=1e-4) for line in lines]
+    for line in open(finished / 'samples.jsonl'):
+        sample = json.loads(line)
+        if 'advantage' in sample['scores']:
+            pieces = [numbers for _, *numbers in sample['pieces'] if numbers]
+            _, *logp = map(sum, zip(*pieces))
+            expected = [sample['step'], sample['scores']['advantage'], *logp]
+            assert groups.pop(0) == pytest.approx(expected, rel=1e-4)
+    assert not groups
 
 
-def test_wandb_gets_the_numbers_of_the_log(toy, tmp_path, file):
-    file('wandb.py', """
-import json, sys
-def init(**more):
-    log(more)
-    return sys.modules['wandb']
-def log(numbers):
-    with open(__file__ + '.log', 'a') as file:
-        print(json.dumps(numbers), file=file)
-""")
-    path = file('path.py', f'import sys\nsys.path.insert(0, "{tmp_path}")')
-    train(toy, tmp_path / 'run', path, '--wandb_project=theirs', '--max_iters=2')
-    first, *lines = map(json.loads, open(tmp_path / 'wandb.py.log'))
-    assert first['project'] == 'theirs' and first['config']['group_size'] == 4
-    assert lines == list(map(json.loads, open(tmp_path / 'run/log.jsonl')))
+def test_wandb_gets_the_numbers_of_the_log(toy, tmp_path, file, monkeypatch):
+    path = file('wandb.py', WANDB)
+    monkeypatch.syspath_prepend(tmp_path)
+    train(toy, tmp_path / 'run', '--wandb_project=theirs', '--max_iters=2')
+    first, *lines = open(f'{path}.log')
+    assert json.loads(first)['config']['group_size'] == 4
+    assert lines == [*open(tmp_path / 'run/log.jsonl')]
