@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -238,6 +239,7 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, finis
 def test_wandb_gets_the_numbers_of_the_log(toy, tmp_path, file, monkeypatch):
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'wandb', raising=False)        # TRL has imported the real one
     train(toy, tmp_path / 'run', '--wandb_project=theirs', '--max_iters=2')
     first, *lines = open(f'{path}.log')
     assert json.loads(first)['config']['group_size'] == 4
