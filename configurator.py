@@ -108,7 +108,7 @@ def configure(script, words):
     for name, choices in script['CHOICES'].items():
         if script[name] not in choices:
             sys.exit(f"{name} = {script[name]!r}: expected one of {choices}")
-    named = {'reply', *script.get('rewards', ())}
+    named = {'reply', 'verify', *script.get('rewards', ())}
     named.update(*map(names_in, functions_of(script).values()))
     for name in added.keys() - named:
         similar = near(name, functions_of(original))

@@ -147,7 +147,7 @@ class RunFolder:
         if shown:
             # The sum of several rewards hides its parts; that of one is the reward itself.
             parts = [*self.config['rewards']]
-            quiet = QUIET if len(parts) > 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
+            quiet = QUIET if len(parts) != 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
             names = [name for name in numbers if name not in quiet and (
                 '/' not in name or name[:5] == 'eval/' and name[5:] in parts)]
             print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in names],

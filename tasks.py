@@ -2,8 +2,8 @@
 
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
 out. It may have verify(), which says what is right, and reply(), a world (plugins/causal.py). A
-record is a pair (prompt, answer), or a dict with both and more columns. What it leaves open is its
-answer; or, if its prompt has some, each _, and then its answer is the whole text:
+record is a pair (prompt, answer), or a dict with both and more columns. Its blanks are the answer;
+or, if its prompt has some, each _, and then the answer is the whole text:
 
     ('12+35=', '047')           ('1_+3_=__7', '12+35=047')"""
 import copy

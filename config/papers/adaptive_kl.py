@@ -2,8 +2,9 @@
 # and shrinks while it is below. As in the code of that paper, a step of 10,000 completions changes
 # the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion.
 # Left out: the KL is in the loss here, per token; there it is in the reward, per completion
-# python train_grpo.py config/papers/adaptive_kl.py --judge=config/networks/judge_classifier.py
-# --kl_beta=0.2. verify: start 44.7 %, line to beat 46.7 %, policy 66.4, 66.1, 64.7 %; seeds 1, 2, 3
+# python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
+#     --judge=config/networks/judge_classifier.py
+# verify: start 44.7 %, line to beat 46.7 %, policy 66.4, 66.1, 64.7 %; seeds 1, 2, 3
 # (67.6, 67.4, 68.2 % with the weight 0.2 throughout)
 
 TARGET_KL = 0.5             # in nats per token

@@ -3,7 +3,7 @@
 # It takes 16 updates of a step: --batch_size=4 --gradient_accumulation_steps=16 --mini_batches=16
 # and a learning_rate that is so many times smaller
 # Left out: the penalty of completions that are too long (3.4). It draws until a step is full; here
-# the third draw fills it up with whatever comes
+# the third draw fills it up with whatever comes. loss_norm = 'constant' would count all draws
 
 adv_norm = 'std'
 clip_low = 0.2

@@ -19,4 +19,4 @@ def objective(stats, r):
     gap = logp.exp() - r.logp_old.exp()                                         # eq. 13, signed
     is_far = torch.where(r.A > 0, gap > clip_high, gap < -clip_low)             # eq. 12
     weight = (logp - r.logp_old).exp().clamp(max=20.0) * ~is_far
-    return -weight * r.A * stats.logp, is_far.float()           # its gradient is that of eq. 11
+    return -weight * r.A * stats.logp, is_far.float()           # eq. 11, of ratios up to 20

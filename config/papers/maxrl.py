@@ -2,12 +2,12 @@
 # seldom succeeds counts more. One update a step, no KL. For rewards that are not negative, such as
 # --rewards='{"verify": 1.0}'
 
+adv_norm = 'none'
 loss_norm = 'constant'
 kl_beta = 0.0
 entropy_coef = 0.0
 
 
-def advantages(reward, scores):
+def advantages(reward, scores, inner=advantages):
     assert (reward >= 0).all(), f"MaxRL: expected rewards >= 0, not {reward.min()}"
-    mean = reward.mean(1, keepdim=True)
-    return (reward - mean) / mean.clamp(min=1e-30)      # 0 where all are 0
+    return inner(reward, scores) / reward.mean(1, keepdim=True).clamp(min=1e-30)    # 0 if all are 0

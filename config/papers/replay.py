@@ -4,8 +4,8 @@
 # python train_grpo.py config/grpo_think.py config/papers/replay.py
 # verify: start and line to beat 43.0 %, policy 99.6, 99.4, 99.3 %; seeds 1, 2, 3
 # (the experiment as it is: 99.4, 99.3, 99.1 %)
-# Left out: the buffer is asked for other completions of the prompts of this step, of which it has
-# none where prompts seldom come twice: here groups come with their prompts. The two terms are one
+# Left out: RePO looks up old completions of this step's prompts. Prompts seldom recur here, so old
+# groups bring their own. The two terms are one
 # mean over all texts. With --mini_batches the old groups are updates of their own. Of several ranks
 # only the groups of the first are saved, so the first step of a resumed run has fewer
 

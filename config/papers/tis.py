@@ -2,7 +2,8 @@
 # Off-Policy RL Training", 2025): where the numbers of the sampler are not those of the learner, a
 # token weighs as much as it was likelier for the learner, at most 2 (of verl and TRL)
 # Here they differ by rounding, as one token after the other in bfloat16 does; or by an estimate of
-# the likelihood: behind d1.py, diffucoder.py, unigrpo.py. Not for a learned order
+# the likelihood: behind d1.py or unigrpo.py, and not diffucoder.py, whose weights do not sum to 1.
+# Not for a learned order
 # IcePop (arXiv:2510.18855, eq. 1 and 2) gives a weight outside of [0.5, 5] no token: 0, and not 2
 
 _sampled = []               # log-probabilities of the tokens that were sampled since complete()
