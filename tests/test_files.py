@@ -9,7 +9,7 @@ import pytest
 
 import run as run_module
 from configurator import configure
-from conftest import run
+from conftest import log_of, run, train
 from model import load_network
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
@@ -94,6 +94,11 @@ def test_an_exception_in_a_reward_has_its_traceback_and_the_name_of_the_reward(
     _, _, error = run(*toy, file('mine.py', reward(wrong)), f'--out_dir={tmp_path}/run')
     assert error.startswith('Traceback') and 'mine.py", line 4, in mine' in error
     assert 'in mine()' in error.splitlines()[-1]
+
+
+def test_a_checker_of_a_config_file_takes_the_place_of_that_of_the_dataset(toy, file, tmp_path):
+    train(toy, tmp_path / 'run', file('mine.py', 'def verify(text):\n    return 0.25\n'))
+    assert {line.get('eval/verify', 0.25) for line in log_of(tmp_path / 'run')} == {0.25}
 
 
 # ---- config files --------------------------------------------------------------------------------
