@@ -4,6 +4,7 @@ reward, or put another function in the place of one of the script's. include('pl
 file executes another one, which may bring knobs of its own. A name that nobody knows is an
 error."""
 import ast
+import contextlib
 import copy
 import difflib
 import functools
@@ -52,18 +53,22 @@ def configure(script, words):
     files = []
     added = {}                                  # {new function: its file}
 
+    def unknown(word, name):
+        similar = f'similar: {near(name, known)}'
+        if word.endswith('.py'):
+            similar += '; a constant begins with _ or a capital'
+        if name in THEIRS:
+            similar = f'it is {THEIRS[name]} here'
+        sys.exit(f"{word}: there is no knob {name}; {similar}")
+
     def check(word):
-        for name, value in knobs_of(script).items():
+        for name, value in ({name: script[name] for name in known} | knobs_of(script)).items():
             if name not in known:
-                similar = f'similar: {near(name, known)}'
-                if word.endswith('.py'):
-                    similar += '; a constant begins with _ or a capital'
-                if name in THEIRS:
-                    similar = f'it is {THEIRS[name]} here'
-                sys.exit(f"{word}: there is no knob {name}; {similar}")
+                unknown(word, name)
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
-            elif type(value) is not type(known[name]):
+            elif type(value) is not type(known[name]) or (type(value) is dict and not all(
+                    type(key) is str and type(x) in (int, float) for key, x in value.items())):
                 sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
             if type(value) in (int, float) and not 0 <= value < math.inf:
                 sys.exit(f"{word}: {name} = {value!r}: expected a number, not below 0")
@@ -94,11 +99,12 @@ def configure(script, words):
         if word.startswith('--') and '=' in word:
             name, _, value = word[2:].partition('=')
             if type(known.get(name, '')) is not str:
-                try:
+                with contextlib.suppress(Exception):            # a text, which check() refuses
                     value = ast.literal_eval(value)
-                except (ValueError, SyntaxError):
-                    pass                        # a text, which check() refuses
-            script[name] = value
+            if name in known:
+                script[name] = value
+            else:
+                unknown(word, name)
         elif word.endswith('.py'):
             include(word)
         else:
@@ -150,5 +156,6 @@ def call(function, columns):
     try:
         return function(**{name: columns[name] for name in names if name in columns})
     except Exception as e:
-        e.add_note(f"in {function.__name__}(), which can ask for {', '.join(columns)}")
+        name = getattr(function, '__name__', function)
+        e.add_note(f"in {name}(), which can ask for {', '.join(columns)}")
         raise

@@ -5,8 +5,8 @@ A folder has config.json (the knobs and the words of the command), log.jsonl (th
 step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first
 writes."""
 import collections
-import inspect
 import json
+import math
 import os
 import signal
 import subprocess
@@ -80,7 +80,7 @@ class RunFolder:
         for name in ('generator', 'judge', 'reference', 'dataset'):
             assert not Path(config[name] or '.').resolve().is_relative_to(self.path.resolve()), (
                 f"{name} = {config[name]} is in out_dir: choose another out_dir")
-        self.lock = filelock.FileLock(f'{path}.lock')       # it ends with the process
+        self.lock = filelock.FileLock(f'{path.resolve()}.lock')         # it ends with the process
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -141,6 +141,8 @@ class RunFolder:
         spare."""
         if not self.is_first:
             return
+        bad = [name for name, x in numbers.items() if not math.isfinite(x)]
+        assert not bad, f"step {step}: not finite, so the run ends: {', '.join(bad)}"
         print(json.dumps({'step': step} | numbers), file=self.log_file, flush=True)
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
@@ -185,12 +187,11 @@ class Stop:
         self.number = number
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        where = ''
+        where, code = '', None
         while frame:
-            if frame.f_code is call.__code__:
-                code = inspect.unwrap(frame.f_locals['function']).__code__
+            if frame.f_code is call.__code__ and code:          # code: what it has called
                 where = f', which waits for {code.co_name}() of {code.co_filename}'
-            frame = frame.f_back
+            code, frame = frame.f_code, frame.f_back
         text = f'\nstopping after this step{where}; once more to stop at once\n'
         os.write(2, text.encode())
 

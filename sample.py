@@ -41,11 +41,14 @@ def open_run(path, more=()):
     """Return the task of a run, and its networks {'before': ..., 'after': ...}, each with what
     scores need; of a network alone there is no 'after'."""
     words = [*words_of(path), *more]
-    files = [word.partition('=')[2] if word.startswith('--') else word
-             for word in words if word.endswith('.py')]
+    files, named = [[word.partition('=')[2] if word.startswith('--') else word
+                     for word in part if word.endswith('.py')] for part in (words, more)]
+    folder = Path(path).resolve()
+    folder = folder if folder.is_dir() else folder.parent
     for file in files:                          # a folder that somebody sends brings no code
-        assert Path(path).resolve() not in Path(file).resolve().parents, (
-            f"{file} is in {path}, and nothing in a run's folder is run")
+        is_inside = folder in Path(file).resolve().parents and folder != Path.cwd()
+        assert file in named or not is_inside, (
+            f"{file} is beside {path}: if you trust it, name it as a word behind it")
     print('this runs', ', '.join(files) or 'no files')
     _, networks, task = grpo.set_up(words)
     both = {'before': networks}

@@ -181,8 +181,8 @@ def as_numbers(name, values, like):
     """Return what a reward has returned as a tensor like another one, a finite number for each
     text."""
     try:
-        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device).detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = None
     assert numbers is not None and numbers.shape == like.shape and numbers.isfinite().all(), (
         f"reward {name}: expected {len(like)} finite numbers, one for each completion, not "
@@ -220,7 +220,8 @@ def load(dataset):
             "held out")
         parts = [[as_record(text, path) for text in part] for part in parts]
     else:
-        lines = enumerate(path.read_text('utf-8').split('\n'), 1)
+        # (as_record() refuses what is not UTF-8)
+        lines = enumerate(path.read_text('utf-8', 'surrogateescape').split('\n'), 1)
         records = [as_record(line, f'{path}, line {i}') for i, line in lines if line.strip()]
         is_marked = any('held_out' in record for record in records)
         parts = [[], []]
@@ -241,13 +242,15 @@ def as_record(text, place):
     """Return the record of a pair, of a dict, or of a line of JSON."""
     try:
         record = json.loads(text) if type(text) is str else text
+        assert type(record) in (dict, list, tuple), "this is neither"
         if type(record) is not dict:
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
         assert type(record['prompt']) is type(record['answer']) is str, "they are texts"
         assert type(record.get('held_out', True)) is bool, "held_out is true or false"
+        (record['prompt'] + record['answer']).encode()          # it fails if they are not UTF-8
         return record
-    except (AssertionError, KeyError, TypeError, ValueError) as e:
+    except (AssertionError, KeyError, TypeError, ValueError, RecursionError) as e:
         sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '
                  f'{text!r:.80} ({e!r})')
 

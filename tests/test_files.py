@@ -34,6 +34,7 @@ def refusal(toy, tmp_path):
     '--beta=0.1': 'there is no knob beta; it is kl_beta here',
     '--n_fill_steps=3': 'there is no knob n_fill_steps',        # of a plugin
     'group_size=2': 'not group_size=2; similar: --group_size',
+    '--Group_size=2': 'there is no knob Group_size; similar: group_size',
     '--group_size=2.5': 'group_size = 2.5: expected a value such as 16',
     '--resume=1': 'resume = 1: expected a value such as False',
     '--kl_beta=-0.1': 'kl_beta = -0.1: expected a number, not below 0',
@@ -41,6 +42,7 @@ def refusal(toy, tmp_path):
     '--adv_norm=sdt': "adv_norm = 'sdt': expected one of ('std', 'batch', 'none')",
     'plugins/passes.py --fill_order=right': "expected one of ('random', 'left', 'confident',",
     'config/grpo_smok.py': 'there is no file config/grpo_smok.py; similar: config/grpo_smoke.py',
+    '--rewards={"verify":"a"}': "expected a value such as {",
     '--rewards={"verfy":1.0}': 'there is no verfy(); similar: verify',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'expected a multiple of',
     '--generator=out/none.pt': 'there is no network out/none.pt',
@@ -64,7 +66,8 @@ def test_a_mistake_in_a_config_file_is_one_line(text, line, file, refusal):
 
 
 @pytest.mark.parametrize('line', [
-    'What?', '["1+1="]', '{"answer": "2"}', '{"prompt": "1+1=", "answer": 2}', '7',
+    'What?', '["1+1="]', '{"answer": "2"}', '{"prompt": "1+1=", "answer": 2}', '7', '"ab"',
+    '["1+1=", "\\ud800"]', 150_000 * '[',
     '{"prompt": "1+1=", "answer": "2", "held_out": "no"}'])
 def test_a_bad_line_of_data_is_named_before_a_network_is_made_from_it(line, file, refusal):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
