@@ -278,7 +278,7 @@ def advice(lines, config, is_over):
     if above > noise and right[-1] < 0.9 * right[0]:
         remedy = (f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: "
                 "read the samples; a larger kl_beta, a second reward")
-    elif score[-1] < score[0] - noise / 2:
+    elif score[-1] < score[0] - noise:
         remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
     elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
         remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
@@ -287,7 +287,7 @@ def advice(lines, config, is_over):
                   "sure: more max_iters")
     elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
         remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
-    elif above <= noise:
+    elif above <= noise and len(score) > 2:
         remedy = ("it has learned little that it did not know: another generator, from more texts, "
                 "or answers with steps")
     where = 'not above' if abs(above) <= noise else 'above' if above > 0 else 'below'

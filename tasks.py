@@ -184,9 +184,10 @@ def as_numbers(name, values, like):
         numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device).detach()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = None
+    found = '' if numbers is None else f'{numbers.numel()}: '
     assert numbers is not None and numbers.shape == like.shape and numbers.isfinite().all(), (
         f"reward {name}: expected {len(like)} finite numbers, one for each completion, not "
-        f"{values!r:.200}")
+        f"{found}{values!r:.200}")
     return numbers
 
 

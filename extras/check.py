@@ -98,8 +98,8 @@ def groups_of(task, is_causal):
     for record in RNG.sample(task.records, min(200, len(task.records))):
         shown, whole, left = record['prompt'], record['answer'], ''
         if not is_causal:                       # a completion is the whole text
-            left = shown                        # (behind a part)
             whole = whole if BLANK in shown else shown + whole
+            left = shown.ljust(len(whole), BLANK)               # behind a part
             shown = ''
         case = record | {'completion': '', 'sampled': '', 'ended': True, 'shown': shown,
                          'original': shown + whole}
@@ -119,7 +119,7 @@ def check_texts(task, name, groups):
     if name == 'verify' and nothing > 0 and groups[0][0]['shown']:
         mark = 'bad'
     yield mark, (f"{name}: {own:.3g} for the texts' answers, {part:.3g} for a part of each, "
-                 f"{nothing:.3g} for nothing; {ms:.2f} ms for a completion")
+                 f"{nothing:.3g} for the prompt alone; {ms:.2f} ms for a completion")
 
 
 def check_order(task, name, groups):
@@ -137,13 +137,14 @@ def check_world(task, cases):
     room = 1 + max(len(case['completion']) for case in cases)
     mine = sorted({char for case in cases for char in case['sampled']})
     only = sorted({char for case in cases for char in case['completion']} - {*mine})
-    won, forged = [], []
+    won, forged, said = [], [], set()
     is_same = True
     for case in cases * 3:
         case = case | {'completion': '', 'sampled': ''}
         game = play(task.reply, case, room, lambda _: RNG.choice(mine + ['']))
         again = iter(game['sampled'][:RNG.randrange(room)])
         start = play(task.reply, case, room, lambda _: next(again, ''))
+        said.update(game['completion'])
         is_same &= game['completion'].startswith(start['completion'])
         end = play(task.reply, start, room, lambda _: RNG.choice(only * 2 + ['']))
         is_won, was_won, is_forged = (score(task, 'verify', [game, start, end]) == 1).tolist()
@@ -151,6 +152,8 @@ def check_world(task, cases):
         forged += [end['completion']] * (is_forged and not was_won)
     yield '', f"random play wins {len(won)} of {3 * len(cases)}: do they keep your rules? {won[:3]}"
     yield so(is_same, "the world says the same twice, so it has no state, and no chance")
+    if strange := ''.join(said - task.tok.ids.keys()):
+        yield 'bad', f"the world says {strange!r}, which no text has"
     if only:
         sentence = f"if the policy writes {''.join(only)!r} itself, a lost game stays lost"
         if forged:

@@ -40,15 +40,14 @@ def meaning_of(command):
     words = command.replace('{seed}', seeds.split(',')[0]).split()
     assert not any(word.startswith(('--seed=', '--out_dir=')) for word in words), (
         f"{command}: each run gets its seed and its folder: expected neither")
-    config, _, _ = grpo.set_up([*words, '--device=cpu'])
+    config, _, task = grpo.set_up([*words, '--device=cpu'])
     meaning = {name: config[name] for name in ('dataset', 'blank_kind', 'eval_prompts')}
     name = goal.split('/')[-1].removeprefix('mean_')
-    for reward, weight in config['rewards'].items():
-        if name in (reward, 'reward'):
-            function = config['judge']
-            if reward != 'judge':
-                function = getattr(vars(grpo).get(reward), '__code__', None)
-            meaning[reward] = weight if name == 'reward' else 1.0, function
+    functions = vars(grpo) | {'verify': task.verify, 'judge': config['judge']}
+    for reward, weight in ({'verify': 0.0} | config['rewards']).items():
+        if name == reward or name == 'reward' and weight:
+            function = functions[reward]
+            meaning[reward] = weight * (name == 'reward'), getattr(function, '__code__', function)
     if name == 'reward':
         meaning['score()'] = grpo.score.__code__
     return meaning
