@@ -575,7 +575,10 @@ def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, 
     grpo.letters = lambda texts: [text.count('a') for text in texts]
     first = line = None
     for network in (policy, tiny(seed=7)):
-        r, scores, greedy = grpo.evaluate(SimpleNamespace(policy=network), prompts.task)
+        networks = SimpleNamespace(policy=network)
+        assert grpo.evaluate(networks, prompts.task)[0].sequences.equal(
+            grpo.evaluate(networks, prompts.task, 9)[0].sequences)      # at each step the same
+        r, scores, greedy = grpo.evaluate(networks, prompts.task)
         line, numbers = grpo.against_line(scores, greedy, line)
         alone = grpo.complete(network, r.prompts, 1, greedy=True).sequences
         texts = [TOK.decode(ids) for ids in torch.cat((r.sequences, alone)).tolist()]

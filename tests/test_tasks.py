@@ -156,6 +156,14 @@ def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy,
     assert list(map(''.join, rows)) == ['16', '15', '14', '12', '21', '10']
 
 
+def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo):
+    words = ['plugins/passes.py', '--fill_order=learned', '--n_fill_steps=3']
+    _, networks, _ = grpo.set_up(toy[1:] + words)
+    policy = networks.policy
+    fills = grpo.order_scores(policy, torch.randn(5, policy.head.in_features)).sigmoid()
+    assert ((1 - fills) ** 2).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
+
+
 @pytest.mark.parametrize('word', [
     '{}/evil.py', '--generator={}/evil.py', '--dataset={}/../run/evil.py', '{}/a=evil.py'])
 def test_sample_runs_no_file_of_the_folder_of_a_run(word, tmp_path, file):
