@@ -22,7 +22,7 @@ def judge_scores(judge, sequences):
             "classifier")
         return label_logits(judge, texts).sigmoid()[kind]
     is_text = texts != judge.pad_id
-    logits = judge.logits(judge(texts)[is_text])                                # (tokens, V)
+    logits = judge.logits(judge(texts)[is_text])        # (tokens, V): features at t predict token t
     logp = torch.zeros(texts.shape, device=texts.device)
     logp[is_text] = -F.cross_entropy(logits, texts[is_text], reduction='none')
     return (logp.sum(1) / is_text.sum(1))[kind]

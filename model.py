@@ -82,7 +82,7 @@ class Network(nn.Module):
         a b c its trunk reads bos a b."""
         if not self.causal:
             return self.trunk(tokens)
-        n = max(2, int((tokens != self.pad_id).any(0).sum()))               # of the longest text
+        n = max(2, int((tokens != self.pad_id).any(0).sum()))       # of the longest text; L >= 2
         x = self.read(F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id))
         return F.pad(x, (0, 0, 0, tokens.size(1) - n))
 

@@ -15,6 +15,7 @@ import sys
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -198,12 +199,18 @@ def path_of(dataset):
     return Path(dataset if '.' in dataset else f'data/{dataset}.py')
 
 
+class Dataset(NamedTuple):
+    train: list                 # records to learn from
+    held_out: list
+    verify: Callable | None
+    reply: Callable | None
+
+
 @functools.cache
 def load(dataset):
-    """Return (records to learn from, held-out records, verify() or None, reply() or None) of a
-    dataset: a module of data/, FILE.py, or FILE.jsonl with one JSON object a line, {"prompt": ...,
-    "answer": ...}, of which a tenth is held out; or, if some have it, those with "held_out": true;
-    or FILE.txt, of which data/text.py makes records."""
+    """Return a Dataset: that of a module of data/, or of FILE.py; or of FILE.jsonl with one JSON
+    object a line, {"prompt": ..., "answer": ...}, of which a tenth is held out, or, if some have
+    it, those with "held_out": true; or of FILE.txt, of which data/text.py makes records."""
     path = path_of(dataset)
     if not path.exists():
         near = difflib.get_close_matches(str(path), map(str, path.parent.glob('*')))
@@ -236,7 +243,7 @@ def load(dataset):
         f"{len(train)} and {len(held_out)}")
     has_answers = all(record['answer'] for record in train + held_out)
     verify = functions.get('verify', is_answer if has_answers else None)
-    return train, held_out, verify, functions.get('reply')
+    return Dataset(train, held_out, verify, functions.get('reply'))
 
 
 def as_record(text, place):
