@@ -16,7 +16,7 @@ rewards = {'verify': 1.0, 'stops': 0.5}     # verify: the last number is right
 generator = 'out/smollm2'
 
 group_size = 8
-batch_size = 4              # 9 GB of memory; 8 at a time need 12
+batch_size = 4              # 8 GB of memory
 gradient_accumulation_steps = 4
 
 temperature = 0.7
