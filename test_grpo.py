@@ -384,6 +384,8 @@ def test_token_stats_equal_a_slow_loop_over_tokens_in_their_views(kind, filters,
     for m in range(len(r.n) if filters else 0):
         z = grpo.temperature * slow_logits(policy, r.views[r.view[m]], r.t[m])
         assert r.kept[m].tolist() == [p > 0 for p in slow_softmax(z)]
+    r = grpo.complete(policy, prompts, 2, greedy=True)          # also the cache that samples
+    assert policy.logits(policy(r.views)[r.view, r.t]).argmax(1).equal(r.id)
 
 
 @pytest.mark.parametrize('texts', [
@@ -567,7 +569,8 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
 # ---- evaluate, it learns -------------------------------------------------------------------------
 
 @pytest.mark.parametrize('rewards, goal', [
-    ({'verify': 3.0}, 'verify'), ({'verify': 2.0, 'letters': -0.5}, 'reward')])
+    ({'verify': 3.0}, 'verify'), ({'verify': 2.0, 'letters': -0.5}, 'reward'),
+    ({'letters': -0.5}, 'reward')])
 def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, knobs):
     """The line to beat is the better of sampling and greedy decoding before the first step."""
     policy, _, prompts = toy('one pass', knobs, rewards=rewards, eval_prompts=9)
@@ -584,7 +587,8 @@ def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, 
         texts = [TOK.decode(ids) for ids in torch.cat((r.sequences, alone)).tolist()]
         values = right = torch.tensor([1 - text.count('b') / 2 for text in texts])
         if goal == 'reward':
-            values = 2 * right - torch.tensor([text.count('a') / 2 for text in texts])
+            letters = torch.tensor([text.count('a') / 2 for text in texts])
+            values = rewards.get('verify', 0) * right - letters
         now, best = values[:36].view(9, 4).mean(1), values[36:]
         if first is None:
             first = max(now, best, key=sum)
@@ -605,5 +609,6 @@ def test_a_policy_learns_the_letter_that_a_reward_likes(kind, knobs):
     optimizers = make_optimizers(policy, 'muon')
     for step in range(15):
         rollouts, _, _ = grpo.collect(networks, prompts.task, step)
-        grpo.learn(networks, optimizers, rollouts, 0.02)
+        numbers = grpo.learn(networks, optimizers, rollouts, 0.02)
+        assert 'kl' not in numbers
     assert (rollouts[0].id == 1).float().mean() > 0.8

@@ -1,7 +1,7 @@
 # a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
 # python train_grpo.py config/grpo_problems.py
-# an earlier version of this repository: verify: start 7.0 %, line to beat 7.3 %, policy 88.8, 86.5,
-# 80.5 %; seeds 1, 2, 3. Completions that stop by themselves: 14 % -> 100, 100, 97 %
+# verify: start 6.0 %, greedy 3.1 %, policy 85.4, 79.9, 89.3 %; seeds 1, 2, 3. Right, and stopped by
+# itself: 1.8 % -> 83.6, 79.9, 89.3 %. 45 minutes of one busy core of an Intel Xeon
 
 from data.problems import verify as _verify
 

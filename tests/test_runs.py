@@ -46,6 +46,11 @@ def slow(completions, step, split):
         os.kill(os.getpid(), _numbers.pop())    # as somebody does who waits for it
     return [float(step)] * len(completions)
 """
+ZEROS = """
+rewards = {'zeros': 1.0}
+def zeros(completions):
+    return [float(text.count('0')) for text in completions]
+"""
 FAULTS = {
     'error: the disk is full': """
 import os, torch
@@ -163,6 +168,8 @@ def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
     assert checkpoint_of(tmp_path / 'run')['step'] == 2
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
+    text = train(toy, tmp_path / 'run', '--resume=True', '--max_iters=7')
+    assert 'another max_iters: 7, not 6' in text
 
 
 class Evil(str):
@@ -210,8 +217,11 @@ def test_two_ranks_make_a_network_once_and_take_the_steps_of_one_process_also_af
 # ---- what a run writes ---------------------------------------------------------------------------
 
 
-def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, finished, grpo):
+def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_path, file, grpo):
     """A second loop takes the same steps. Samples are of the first group that teaches something."""
+    toy = [*toy, file('zeros.py', ZEROS)]
+    finished = tmp_path / 'run'
+    train(toy, finished)
     _, networks, task = grpo.set_up(toy[1:])
     optimizers = make_optimizers(networks.policy, 'muon')
     lines, groups, line = [], [], None

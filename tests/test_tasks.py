@@ -154,6 +154,9 @@ def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy,
     show_group('', samples, ['reward'])
     rows = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
     assert list(map(''.join, rows)) == ['16', '15', '14', '12', '21', '10']
+    show_group('', samples[:5], ['reward'])     # all of four
+    rows = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
+    assert list(map(''.join, rows)) == ['13', '12', '21', '10']
 
 
 def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo):
