@@ -294,6 +294,7 @@ def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
     torch.set_default_dtype(torch.float32)
     _, _, A = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
     assert A.any(1).tolist() == [False, False, False, True]
+    assert not grpo.advantages(torch.tensor([[1.0], [2.0]]), {}).any()      # groups of one
 
 
 def test_each_micro_step_of_each_step_and_seed_has_random_numbers_of_its_own(knobs):
