@@ -68,7 +68,8 @@ def configure(script, words):
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
-                    type(key) is str and type(x) in (int, float) for key, x in value.items())):
+                    type(key) is str and type(x) in (int, float) and abs(x) < math.inf
+                    for key, x in value.items())):
                 sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
             if type(value) in (int, float) and not 0 <= value < math.inf:
                 sys.exit(f"{word}: {name} = {value!r}: expected a number, not below 0")
@@ -83,7 +84,7 @@ def configure(script, words):
             nearby = map(str, Path().glob('**/*.py'))
             sys.exit(f"there is no file {path}; similar: {near(path, nearby)}")
         before = functions_of(script)
-        exec(compile(Path(path).read_text('utf-8'), path, 'exec'), script)
+        exec(compile(Path(path).read_text('utf-8-sig'), path, 'exec'), script)
         if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
             known = knobs_of(script) | known
             return
