@@ -4,7 +4,8 @@ blank_kind = 'answer'
 
 n_layer = 4
 n_embd = 128
-positions = 'rotary'        # held-out loss 2.51, 2.42, 2.43; 'learned' 3.01, 3.04, 3.05; seeds 1 to 3
+# seeds 1, 2, 3: held-out loss 2.51, 2.42, 2.43; with 'learned' 3.01, 3.04, 3.05
+positions = 'rotary'
 
 batch_size = 64
 learning_rate = 6e-3
