@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import filelock
@@ -55,6 +56,8 @@ def open_networks(names, dataset, device, load_network):
         sys.exit(1)                             # it has said why
     if dist.is_initialized():                   # other ranks wait for the first one
         dist.barrier()
+    for path in paths.values():
+        assert os.path.isdir(path) or zipfile.is_zipfile(path), f"{path} is no checkpoint"
     loaded = {name: load_network(path, device) for name, path in paths.items()}
     toks = [tok for _, tok, _ in loaded.values()]
     assert all(tok.vocabulary == toks[0].vocabulary for tok in toks), (

@@ -223,9 +223,9 @@ def load(dataset):
     if functions:
         assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
         parts = functions['texts']()
-        assert len(parts) == 2, (
-            f"{path}: texts() returned {len(parts)} things: expected two lists, to learn from and "
-            "held out")
+        assert type(parts) in (list, tuple) and len(parts) == 2, (
+            f"{path}: texts() returned {parts!r:.80}: expected two lists, to learn from and held "
+            "out")
         parts = [[as_record(text, path) for text in part] for part in parts]
     else:
         # (as_record() refuses what is not UTF-8)

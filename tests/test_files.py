@@ -46,6 +46,7 @@ def refusal(toy, tmp_path):
     '--rewards={"verfy":1.0}': 'there is no verfy(); similar: verify',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'expected a multiple of',
     '--generator=out/none.pt': 'there is no network out/none.pt',
+    '--judge=README.md': 'README.md is no checkpoint',
     '--dataset=arithmetc': "similar: ['data/arithmetic.py'",
     '--generator={0}/judge.pt': 'add plugins/causal.py',
     'plugins/causal.py': 'leave out plugins/causal.py',
