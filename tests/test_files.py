@@ -1,16 +1,11 @@
-"""Words of the command line, config files, plugins, functions of a user, and networks by name."""
+"""Words of the command line, config files, plugins, and functions of a user."""
 import importlib.util
-import os
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import run as run_module
 from configurator import configure
 from conftest import log_of, run, train
-from model import load_network
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 
@@ -164,30 +159,3 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
             configure(vars(grpo), [str(path)])
             assert not grpo.generator.endswith('.py') or Path(grpo.generator).exists()
     assert 'nothing calls' not in capsys.readouterr().out
-
-
-# ---- networks by name ----------------------------------------------------------------------------
-
-
-def test_a_network_is_made_again_if_its_recipe_or_its_dataset_is_newer(
-        folder, tmp_path, file, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkdir('out')
-    recipe, dataset = file('tiny.py', ''), file('mine.jsonl', '')
-    network = f"out/tiny-{dataset.replace('/', '_')}.pt"
-    Path(network).touch()
-    made = []
-
-    def make(command, env):
-        made.append(command[1:])
-        shutil.copy(folder / 'generator.pt', network)
-        return SimpleNamespace(wait=lambda: 0)
-
-    monkeypatch.setattr(run_module.subprocess, 'Popen', make)
-    for newer in (recipe, network, dataset, network):
-        for path in (recipe, dataset, network):
-            os.utime(path, (0, 3 if path == newer else 1 + (path == network)))
-        names = {'policy': recipe, 'reference': recipe}
-        run_module.open_networks(names, dataset, 'cpu', load_network)
-    command = ['pretrain.py', f'--dataset={dataset}', recipe, f'--out={network}']
-    assert made == [command] * 2

@@ -1,4 +1,4 @@
-"""Judges, what classifiers learn from, the KL as a reward, and its controller."""
+"""Judges, classifiers, and the KL as a reward."""
 import math
 from types import SimpleNamespace
 
@@ -6,13 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import pretrain
 import train_grpo as grpo
-from configurator import configure
 from conftest import CPU, run
 from judge import judge_scores
 from model import load_network
-from tasks import Task, make_tokenizer
 from test_grpo import close, knobs, outcomes, prompts_of, slow_logits, tiny    # noqa: F401
 
 
@@ -53,30 +50,6 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     assert is_right.float().mean() > 0.9
 
 
-@pytest.mark.parametrize('record', [{}, {'label': 2}, {'label': '1'}])
-def test_a_record_without_a_label_is_refused(record):
-    task = SimpleNamespace(records=[{'label': 1}, record])
-    with pytest.raises(AssertionError):
-        pretrain.labelled(SimpleNamespace(task=task, record=torch.tensor([0])))
-
-
-def test_half_of_the_texts_are_real_and_half_are_the_same_filled_by_the_generator(folder):
-    torch.set_default_dtype(torch.float32)
-    dataset = f'{folder}/equations.py'
-    configure(vars(pretrain), ['config/networks/judge_classifier.py', f'--dataset={dataset}'])
-    pretrain.FILLER = f'{folder}/generator.pt'
-    pretrain.torch_device = 'cpu'
-    filler = pretrain._filler()
-    prompts = Task(dataset, make_tokenizer('char', dataset)).prompts('train', 99)
-    torch.manual_seed(1)
-    texts, labels = pretrain.labelled(prompts)
-    torch.manual_seed(1)
-    filled = grpo.complete(filler, prompts, 1).sequences
-    assert texts.equal(torch.cat((prompts.tokens, filled)))
-    assert labels.tolist() == 99 * [1] + 99 * [0]
-    configure(vars(pretrain), [])
-
-
 # ---- the KL --------------------------------------------------------------------------------------
 
 
@@ -87,18 +60,3 @@ def test_the_kl_as_a_reward_is_the_log_ratio_of_the_probabilities_of_a_completio
     found = [outcomes(network, prompts_of('ab___')) for network in vars(networks).values()]
     for (r, p), (_, q) in zip(*found, strict=True):
         close(grpo.kl(r, networks), [math.log(p / q)])
-
-
-def test_the_weight_of_the_kl_follows_the_kl(knobs):
-    """No optimizer moves the policy, and nothing but the KL is in the loss."""
-    knobs('config/papers/adaptive_kl.py', kl_beta=0.05, group_size=4, batch_size=50)
-    networks = SimpleNamespace(policy=tiny(), reference=tiny(seed=3))
-    r = grpo.complete(networks.policy, prompts_of('_b_'), 4)
-    r.A = torch.zeros(len(r.n))
-    kl = grpo.token_stats(**vars(networks), r=r).kl.mean().item()
-    beta = 0.05
-    for ratio, error in ((9.0, 0.2), (1.1, 0.1), (0.1, -0.2)):
-        grpo.TARGET_KL = kl / ratio
-        numbers = grpo.learn(networks, [], [r], 0.0)
-        close([numbers['kl_beta'], numbers['loss']], [beta, beta * kl])
-        beta *= 1 + error / 50                  # by 200 of 10,000 completions

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 import train_grpo as grpo
-from conftest import assert_same, train
 from test_grpo import TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny        # noqa: F401
 from test_papers import toy_with
-from test_runs import SIGNAL
 
 # What a paper can draw for a text whose places 1, 2, 3 were sampled, and 0 was given, by its
 # definition: (probability, [(weight, blanks)]). A share is uniform, in [0.2, 0.8] or in [0, 1], of
@@ -121,12 +119,3 @@ def test_replay_learns_from_the_groups_of_the_step_before_with_the_ratio_to_thei
         close(r.logp_old, slow_stats(network, r).logp.detach())
     for name in ('sequences', 'id', 'A', 'logp_old'):
         assert getattr(old, name).equal(getattr(first, name))
-
-
-def test_a_run_that_replays_behind_an_estimate_and_is_resumed_ends_like_an_uninterrupted_one(
-        toy, tmp_path, file):
-    words = [*toy, 'config/papers/replay.py', 'config/papers/diffucoder.py']
-    train(words, tmp_path / 'whole')
-    train([*words, file('signal.py', SIGNAL.format(number=15))], tmp_path / 'parts')
-    train(words, tmp_path / 'parts', '--resume=True')
-    assert_same(tmp_path / 'whole', tmp_path / 'parts')

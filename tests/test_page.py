@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from conftest import run
-from extras.page import page_of, read_lines, thin
+from extras.page import page_of, read_lines
 
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 BROWSER = shutil.which('chromium') or shutil.which('google-chrome')
@@ -37,10 +37,6 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(host
     texts = [sample['completion'] for sample in sum(shown['held_out'] + shown['groups'], [])]
     logged = [sample['completion'] for sample in read_lines(f'{hostile}/samples.jsonl')]
     assert sorted(texts) == sorted(logged) and not shown['steps'] + shown['evals']
-
-
-def test_of_long_runs_the_first_and_the_last_step_stay():
-    assert thin([*range(100)], 4) == [0, 33, 66, 99] and thin([7], 4) == [7]
 
 
 @pytest.mark.skipif(not BROWSER, reason='needs a browser')

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import train_grpo as grpo
-from conftest import checkpoint_of, log_of, train
+from conftest import log_of, train
 from test_grpo import close, knobs, slow_stats                          # noqa: F401 (a fixture)
 from test_grpo import toy as toy_of
 
@@ -172,13 +172,3 @@ def test_every_file_takes_steps_before_another(name, before, toy, file, tmp_path
              '--kl_beta=0.1']
     train(words, tmp_path / 'run')
     assert log_of(tmp_path / 'run')[1]['grad_norm'] > 0
-
-
-def test_two_ranks_take_the_steps_of_one_process_with_dapo_and_gdpo(toy, tmp_path, file):
-    words = [*toy, file('ones.py', ONES), FILES['dapo'], FILES['gdpo'], '--dtype=float64',
-             '--gradient_accumulation_steps=4', '--group_size=2']
-    for ranks in (1, 2):
-        train(words, tmp_path / str(ranks), ranks=ranks)
-    assert 0 < log_of(tmp_path / '1')[1]['dead_groups'] < 1
-    one, two = [checkpoint_of(tmp_path / name)['model'] for name in '12']
-    torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-9)

@@ -19,6 +19,10 @@ KINDS = {
 include('plugins/passes.py')
 fill_order, n_fill_steps, optimizer = 'learned', 3, 'adamw'
 """,
+    'replay behind an estimate': """
+include('config/papers/replay.py')
+include('config/papers/diffucoder.py')
+""",
     'a world, and state': """
 include('plugins/causal.py')
 generator = judge
@@ -194,22 +198,29 @@ def test_no_script_opens_a_checkpoint_that_would_run_code(toy, tmp_path):
 
 
 def test_two_ranks_make_a_network_once_and_take_the_steps_of_one_process_also_after_a_signal(
-        toy, tmp_path, file, monkeypatch):
+        toy, folder, tmp_path, file, monkeypatch):
+    """And with papers that look at the groups of a whole step. A network is made again if its
+    dataset or its recipe is newer."""
     for path in ROOT.iterdir():
         if path.name != 'out':
             os.symlink(path, tmp_path / path.name)
     monkeypatch.chdir(tmp_path)
+    dataset = folder / 'equations.py'
     recipe = file('tiny.py', 'n_layer, n_embd, max_iters, batch_size = 1, 16, 2, 8')
     words = [*toy, file('signal.py', SIGNAL.format(number=int(signal.SIGTERM))), '--dtype=float64',
-             '--gradient_accumulation_steps=4', '--mini_batches=2', '--adv_norm=batch',
-             f'--generator={recipe}']
-    text = train(words, tmp_path / 'two', ranks=2)
-    assert text.count('$ python pretrain.py') == 1
-    assert checkpoint_of(tmp_path / 'two')['step'] == 3
-    train(words, tmp_path / 'two', '--resume=True', ranks=2)
-    train(words, tmp_path / 'one', '--resume=True')
+             file('zeros.py', ZEROS), 'config/papers/dapo.py', 'config/papers/gdpo.py',
+             '--gradient_accumulation_steps=4', '--mini_batches=2', '--group_size=2',
+             '--kl_beta=0.05', f'--generator={recipe}']
+    found = []
+    for name, ranks, resume, newer in (('two', 2, False, recipe), ('two', 2, True, dataset),
+                                       ('one', 1, True, recipe), ('one', 1, True, 'out')):
+        os.utime(newer)
+        text = train(words, tmp_path / name, f'--resume={resume}', ranks=ranks)
+        made = text.count('$ python pretrain.py')
+        found.append((made, checkpoint_of(tmp_path / name)['step']))
+    assert found == [(1, 3), (1, 6), (1, 6), (0, 6)]
     one, two = log_of(tmp_path / 'one'), log_of(tmp_path / 'two')
-    assert one[-2]['kl'] > 1e-6
+    assert one[-2]['kl'] > 1e-6 and 0 < one[1]['dead_groups'] < 1
     for line, other in zip(one, two, strict=True):
         assert line == pytest.approx(other, rel=1e-6, abs=1e-9)
 

@@ -81,13 +81,10 @@ def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(fil
     task = task_of([('a', ''), ('abcab', ''), ('abcab', 'caabc')], file)
     torch.manual_seed(0)
     prompts = task.prompts('train', 20_000)
-    for record, counts in enumerate(([1], [1, 2, 3], [2, 3, 4, 5, 6])):
+    for record, n, counts in ((0, 1, [1]), (1, 5, [1, 2, 3]), (2, 10, [2, 3, 4, 5, 6])):
         blank = prompts.blank[prompts.record == record]
-        assert blank.sum(1).unique().tolist() == counts
-        often = blank.float().mean(0)
-        n = (1, 5, 10)[record]
-        assert not often[n:].any()
-    assert (often[:n] - 0.4).abs().max() < 0.03     # the error of a share of 6,700 is 0.006
+        assert blank.sum(1).unique().tolist() == counts and not blank[:, n:].any()
+    assert (blank[:, :10].float().mean(0) - 0.4).abs().max() < 0.03     # 5 times its error
 
 
 # ---- the shipped tasks ---------------------------------------------------------------------------
@@ -123,12 +120,11 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 
 
 def test_a_finished_run_is_shown_before_and_after_with_the_numbers_of_its_log(finished):
-    code, text, error = run('sample.py', str(finished), '--num_samples=3')
-    assert code == 0, error
-    first, *_, last = [line for line in log_of(finished) if 'line to beat' in line]
-    for label, line in (('before', first), ('after', last)):
+    _, text, error = run('sample.py', str(finished), '--num_samples=3')
+    evals = [line for line in log_of(finished) if 'line to beat' in line]
+    for label, line in (('before', evals[0]), ('after', evals[-1])):
         numbers = [f'| {name} {x:.3f}' for name, x in [*line.items()][1:6]]
-        assert f"\n{label:8}{' '.join(numbers)}\n" in text
+        assert f"\n{label:8}{' '.join(numbers)}\n" in text, error
         assert len(re.findall(f'{label} +verify +judge  ', text)) == 3
 
 
@@ -147,16 +143,13 @@ def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy,
     _, networks, task = grpo.set_up(toy[1:] + words)
     r = grpo.complete(networks.policy, task.prompts('val', 8), 1)
     for sample in samples_of(r, columns_of(r), {}, range(8)):
-        passes = [numbers[0] for _, *numbers in sample['pieces'] if numbers]
+        passes = [piece[1] for piece in sample['pieces'] if len(piece) > 1]
         assert passes == sorted(passes) and {1} <= {*passes} <= {1, 2, 3}
     sample['pieces'] = [['a', 10], ['b', 1]]
-    samples = [sample | {'scores': {'reward': i}} for i in (0, 1, 1, 2, 3, 4, 5, 6)]
-    show_group('', samples, ['reward'])
-    rows = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
-    assert list(map(''.join, rows)) == ['16', '15', '14', '12', '21', '10']
-    show_group('', samples[:5], ['reward'])     # all of four
-    rows = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
-    assert list(map(''.join, rows)) == ['13', '12', '21', '10']
+    for scores, rows in (('01123456', '16 15 14 12 21 10'), ('01123', '13 12 21 10')):
+        show_group('', [sample | {'scores': {'reward': int(i)}} for i in scores], ['reward'])
+        found = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
+        assert list(map(''.join, found)) == rows.split()
 
 
 def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo):
