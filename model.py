@@ -82,7 +82,7 @@ class Network(nn.Module):
         a b c its trunk reads bos a b."""
         if not self.causal:
             return self.trunk(tokens)
-        n = max(2, int((tokens != self.pad_id).any(0).sum()))       # of the longest text; L >= 2
+        n = max(2, int((tokens != self.pad_id).any(0).sum()))       # of the longest text
         x = self.read(F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id))
         return F.pad(x, (0, 0, 0, tokens.size(1) - n))
 
@@ -164,8 +164,9 @@ def random_numbers(n, device):
 
 def shared_length(inputs):
     """Return how many columns L of inputs (N, n) are best computed once for texts that are equal
-    there. This saves L tokens of each copy: of a b c d, a b c e, a b f g 2 * 2, or 3 * 1. L >= 2,
-    because some networks of plugins/hf.py read nothing in the column of bos."""
+    there. This saves L tokens for each copy. Of a b c d, a b c e, a b f g two columns have two
+    copies (2 * 2 tokens), and three have one (3 * 1), so L = 2. L is at least 2, because some
+    networks of plugins/hf.py read nothing in the column of bos."""
     # Equal beginnings have equal sums with random weights, and stand side by side when sorted.
     sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1).sort(0).values
     n_copies = (sums[1:] == sums[:-1]).sum(0).cpu()                         # (n,)
@@ -200,7 +201,8 @@ def load_network(path, device):
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
     saved = torch.load(path, map_location='cpu', weights_only=True)
     network = GPT(**saved['args']).to(device)
-    missing, _ = network.load_state_dict(saved['model'], strict=False)  # plugins/passes.py has more
+    # (a checkpoint of plugins/passes.py has weights that a GPT has not)
+    missing, _ = network.load_state_dict(saved['model'], strict=False)
     assert not missing, f"{path} lacks weights: {missing}"
     return network, Tokenizer(**saved['vocabulary']), saved
 

@@ -209,16 +209,16 @@ def samples_of(r, columns, scores, chosen, logp=None):
     before and after the step."""
     tok = r.prompts.task.tok
     k = len(r.sequences) // len(r.prompts)
-    n_open = (r.views == tok.blank).sum(1)[r.view]      # a later pass sees fewer blanks
-    table = torch.stack((r.n, r.t, n_open), 1)
+    has_passes = bool((r.views == tok.blank).any())
+    table = torch.stack((r.n, r.t, r.view), 1)
     if logp is not None:
         table = torch.cat((table, logp), 1)
     samples = []
     for n in [b * k + j for b in chosen for j in range(k)]:
         rows = table[r.n == n].tolist()
-        passes = sorted({row[2] for row in rows}, reverse=True)
-        tokens = {t: [passes.index(i) + (i > 0), *numbers] for _, t, i, *numbers in rows}
-        start = 0 if n_open.any() else int(r.prompts.blank[n // k].int().argmax())
+        views = [*dict.fromkeys(row[2] for row in rows)]        # each pass saw another one
+        tokens = {t: [views.index(i) + has_passes, *numbers] for _, t, i, *numbers in rows}
+        start = 0 if has_passes else int(r.prompts.blank[n // k].int().argmax())
         # (Behind bos decode() shows an eos.)
         pieces = [[tok.decode([id, tok.bos]), *tokens.get(t, [])]
                   for t, id in enumerate(r.sequences[n].tolist()) if t >= start and id != tok.pad]

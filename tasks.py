@@ -5,7 +5,9 @@ out. It may have verify(), which says what is right, and reply(), a world (plugi
 record is a pair (prompt, answer), or a dict with both and more columns. Its blanks are the answer;
 or, if its prompt has some, each _, and then the answer is the whole text:
 
-    ('12+35=', '047')           ('1_+3_=__7', '12+35=047')"""
+    ('12+35=', '047')           ('1_+3_=__7', '12+35=047')
+
+With blank_kind = 'random', as in the main job, any characters of the text are blank instead."""
 import copy
 import difflib
 import functools
@@ -119,7 +121,7 @@ class Task:
             for part in record['prompt'].split(BLANK):
                 shown += tok.encode(part) + [tok.blank]
             shown.pop()                         # no blank follows the last part
-            whole = tok.encode(record['answer']) or shown
+            whole = tok.encode(record['answer']) or shown       # (an answer that nobody knows)
             fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
             assert len(whole) == len(shown) and all(fits), (
                 f"{record}: expected as the answer the prompt with its blanks filled")

@@ -84,7 +84,7 @@ def complete(policy, prompts, k, greedy=False):
             decisions.append(torch.stack((alive[a], t, n_seen + view[a], now[a, t])))
         else:
             keys = key[alive]
-            if fill_order == 'confident':       # of a distribution, never of what was sampled
+            if fill_order == 'confident':       # before an id is drawn: no draw is thrown away
                 keys = -policy.logits(x).log_softmax(-1).amax(-1)[view]
             # argsort twice gives each place its rank: keys .5 .1 .9, in order 1 0 2, ranks 1 0 2.
             rank = keys.masked_fill(~left, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
