@@ -94,6 +94,8 @@ def configure(script, words):
         if replaced:
             print(f"{path} takes the place of {', '.join(replaced)}")
         added.update({name: path for name in own.keys() - before.keys()})
+        if 'texts' in added:
+            sys.exit(f"{path} is a task: expected --dataset={path}")
 
     script['include'] = include
     for word in words:
@@ -109,8 +111,8 @@ def configure(script, words):
         elif word.endswith('.py'):
             include(word)
         else:
-            sys.exit(f"expected a config file or --name=value, not {word}; similar: "
-                     f"{near(word, ['--' + name for name in known])}")
+            sys.exit(f"expected a config file, --name=value, or --dataset=FILE, not {word}; "
+                     f"similar: {near(word, ['--' + name for name in known])}")
         check(word)
     for name, choices in script['CHOICES'].items():
         if script[name] not in choices:

@@ -82,6 +82,9 @@ if __name__ == '__main__':
     torch_device = init_device(device, dtype)
     tok = make_tokenizer(tokenizer, dataset)
     task = Task(dataset, tok, blank_kind)
+    has_answers = any(record['answer'] for record in task.records)
+    assert blank_kind == 'random' or kind == 'classifier' or has_answers, (
+        f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.block_size, n_layer, n_head, n_embd,
                   kind == 'causal', positions).to(torch_device)

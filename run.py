@@ -69,8 +69,8 @@ def open_networks(names, dataset, device, load_network):
 
 
 class RunFolder:
-    """A new run moves an older one out of its way. A resumed run cuts off what the logs say of
-    steps after the checkpoint, because it takes them again."""
+    """A new run moves an older one that has a checkpoint out of its way. A resumed run cuts off
+    what the logs say of steps after the checkpoint, because it takes them again."""
 
     def __init__(self, path, config, resume, wandb_project):
         self.path = path = Path(path)           # (out-grpo/ is out-grpo)
@@ -91,7 +91,7 @@ class RunFolder:
         is_used = self.path.exists() and any(self.path.iterdir())
         assert not is_used or list(self.path.glob('log.jsonl')) + list(self.path.glob('ckpt.pt')), (
             f"out_dir = {path} is no folder of a run, and holds something else")
-        if is_used and not resume:
+        if Path(path, 'ckpt.pt').exists() and not resume:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
@@ -153,8 +153,9 @@ class RunFolder:
             # The sum of several rewards hides its parts; that of one is the reward itself.
             parts = [*self.config['rewards']]
             quiet = QUIET if len(parts) != 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
+            watched = {'verify', *parts} - numbers.keys()
             names = [name for name in numbers if name not in quiet and (
-                '/' not in name or name[:5] == 'eval/' and name[5:] in parts)]
+                '/' not in name or name[:5] == 'eval/' and name[5:] in watched)]
             print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in names],
                   flush=True)
 
@@ -195,7 +196,8 @@ class Stop:
             if frame.f_code is call.__code__ and code:          # code: what it has called
                 where = f', which waits for {code.co_name}() of {code.co_filename}'
             code, frame = frame.f_code, frame.f_back
-        text = f'\nstopping after this step{where}; once more to stop at once\n'
+        text = (f'\nstopping after this step{where}; the same command with --resume=True goes on; '
+                'once more to stop at once\n')
         os.write(2, text.encode())
 
 

@@ -34,16 +34,19 @@ def so(is_so, sentence, mark='bad'):
     return ('ok', sentence) if is_so else (mark, f'not so: {sentence}')
 
 
-def is_task(word):
-    is_code = word.endswith('.py') and Path(word).is_file()
-    return word.endswith('.jsonl') or is_code and 'def texts(' in Path(word).read_text('utf-8')
+def task_of(word):
+    """Return the file of a task that a word names, or ''."""
+    path = Path(word.removeprefix('--dataset='))
+    is_task = path.suffix == '.jsonl' or path.suffix == '.py' and path.is_file() and (
+        'def texts(' in path.read_text('utf-8'))
+    return str(path) if is_task else ''
 
 
 def set_up_toy(words):
     """Return words for train_grpo.py, and networks and task of a run with tiny, random networks."""
-    if all(map(is_task, words)):
+    if all(map(task_of, words)):
         words = ['plugins/causal.py', "--rewards={'verify':1.0}", *words]
-    words = [f'--dataset={word}' if is_task(word) else word for word in words] + TOY
+    words = [f'--dataset={task_of(word)}' if task_of(word) else word for word in words] + TOY
     config = configure(vars(grpo), words)
     if 'chat_template' in config:
         sys.exit("plugins/hf.py needs its own tokens, and here they are characters: check the task")
@@ -75,8 +78,10 @@ def play(world, case, room, write):
         sampled += char
         if world and len(completion) < room:
             said = call(world, case | {'completion': completion})
-            said, is_over = said if type(said) is tuple else (said or '', False)
-            completion = (completion + said)[:room]
+            text, is_over = said if type(said) is tuple else (said or '', False)
+            assert type(text) is str, (
+                f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
+            completion = (completion + text)[:room]
     return case | {'completion': completion, 'sampled': sampled, 'text': case['shown'] + completion}
 
 
@@ -238,7 +243,9 @@ def checks(words):
     words, networks, task = set_up_toy(words)
     is_causal = networks.policy.causal
     task.reply = vars(grpo).get('reply', task.reply) if is_causal else None
-    yield '', f"{grpo.dataset}: {len(task.rows['train'])} texts, {len(task.rows['val'])} held out"
+    kind = 'writes from left to right' if is_causal else 'fills blanks'
+    yield '', (f"{grpo.dataset}: {len(task.rows['train'])} texts, {len(task.rows['val'])} held "
+               f"out; the generator {kind}")
     groups = groups_of(task, is_causal)
     names = [name for name in grpo.rewards if name not in ('judge', 'verify')
              and not {'r', 'networks'} & {*(parameters_of(vars(grpo)[name]) or ())}]

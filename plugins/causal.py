@@ -92,6 +92,8 @@ def replies(world, prompts, b, sequences, is_asked, column):
             completion = task.tok.decode(ids[start:column])
             said = call(world, task.records[record] | {'completion': completion})
             text, is_end = said if type(said) is tuple else (said or '', False)
+            assert type(text) is str, (
+                f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
             row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
         rows.append((row + [-1] * room)[:room])
     return torch.tensor(rows, device=sequences.device)

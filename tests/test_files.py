@@ -56,7 +56,10 @@ def test_a_mistake_on_the_command_line_is_one_line(words, line, refusal, folder)
     ("group_sise = 2\ninclude('plugins/causal.py')",
      'mine.py: there is no knob group_sise; similar: group_size'),
     ("include('plugins/causl.py')", 'plugins/causl.py; similar: plugins/causal.py'),
-    ('kl_beta = None', 'mine.py: kl_beta = None: expected')])
+    ('kl_beta = None', 'mine.py: kl_beta = None: expected'),
+    ('def texts():\n    return [], []', 'mine.py is a task: expected --dataset='),
+    ("include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    return 1",
+     'reply() returned 1')])
 def test_a_mistake_in_a_config_file_is_one_line(text, line, file, refusal):
     assert line in refusal(file('mine.py', text))
 

@@ -144,7 +144,7 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, tmp
     words = [*toy, f'--out_dir={tmp_path}/run/', '--max_iters=999']
     for seed in (1, 2, 3):
         process = Process(*words, f'--seed={seed}')
-        process.wait_for('step ')
+        process.wait_for('advantage')           # it has a checkpoint
         os.kill(process.ranks[0].pid, signal.SIGSTOP)
         code, _, error = run(*words, '--max_iters=1')
         process.ranks[0].kill()
