@@ -100,7 +100,7 @@ if __name__ == '__main__':
             with torch.no_grad():
                 held_out_loss = loss_of(network, held_out)
             is_checked = task.verify and kind != 'classifier'
-            right = share_right(network, held_out) if is_checked else 0
+            right = share_right(network, held_out) if is_checked else float('nan')
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '
                   f'right {right:.3f}', flush=True)
             if 0 < stop_at <= right:

@@ -207,7 +207,7 @@ class Stop:
 def samples_of(r, columns, scores, chosen, logp=None):
     """Return the completions of the chosen prompts of a Rollout, k dicts for each: 'prompt',
     'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; and if it
-    was sampled its pass (0: from left to right) and, if logp (M, 2) is there, its log-probabilities
+    was sampled its turn (0: from left to right) and, if logp (M, 2) is there, its log-probabilities
     before and after the step."""
     tok = r.prompts.task.tok
     k = len(r.sequences) // len(r.prompts)
@@ -218,7 +218,7 @@ def samples_of(r, columns, scores, chosen, logp=None):
     samples = []
     for n in [b * k + j for b in chosen for j in range(k)]:
         rows = table[r.n == n].tolist()
-        views = [*dict.fromkeys(row[2] for row in rows)]        # each pass saw another one
+        views = [*dict.fromkeys(row[2] for row in rows)]        # a turn is a pass that fills some
         tokens = {t: [views.index(i) + has_passes, *numbers] for _, t, i, *numbers in rows}
         start = 0 if has_passes else int(r.prompts.blank[n // k].int().argmax())
         # (Behind bos decode() shows an eos.)
@@ -232,8 +232,8 @@ def samples_of(r, columns, scores, chosen, logp=None):
 
 def show_group(label, samples, names):
     """Print the different completions of a prompt and their scores, the best first; of more than
-    six the best and the worst. Below a text stand the passes that filled its blanks (a: 10), if
-    there were several, or dots below what the policy wrote, if a world wrote the rest."""
+    six the best and the worst. Below a text stand the turns in which its blanks were filled (a:
+    10), if there were several, or dots below what the policy wrote, if a world wrote the rest."""
     count = collections.Counter()
     for sample in samples:
         letters = ''

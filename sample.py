@@ -45,7 +45,7 @@ def open_run(path, more=()):
                      for word in part if word.endswith('.py')] for part in (words, more)]
     folder = Path(path).resolve()
     folder = folder if folder.is_dir() else folder.parent
-    for file in files:                          # a folder that somebody sends brings no code
+    for file in files:                          # no code comes with a folder that somebody sends
         is_inside = folder in Path(file).resolve().parents and folder != Path.cwd()
         assert file in named or not is_inside, (
             f"{file} is beside {path}: if you trust it, name it as a word behind it")

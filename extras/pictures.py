@@ -102,11 +102,11 @@ def guess(figure, folder):
 
 
 def orders(figure, *folders):
-    """How often each blank was filled in which pass of the first run, and the curves of all."""
+    """How often each blank was filled at which turn of the first run, and the curves of all."""
     *axes, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
     maps(axes, folders[0], '12345678', lambda tokens: [
         (blank, i) for blank, (_, i) in enumerate(tokens)],
-         xlabel='blank, from left to right', ylabel='filled in pass')
+         xlabel='blank, from left to right', ylabel='filled at turn')
     for folder in folders:
         with open(f'{folder}/config.json') as file:
             order = json.load(file)['fill_order']

@@ -9,7 +9,8 @@ from dataclasses import replace
 from model import distinct
 
 blank_kind = 'answer'
-max_new_tokens = 0          # write so many tokens at most; 0: as many as the longest answer has
+max_new_tokens = 0          # write so many tokens at most; 0: to the end of the row, in which the
+                            # longest answer fits behind the longest prompt
 
 
 @torch.no_grad()
@@ -83,10 +84,10 @@ def replies(world, prompts, b, sequences, is_asked, column):
     once for equal completions of equal records."""
     task = prompts.task
     room = sequences.size(1) - column
+    starts = prompts.blank[b].int().argmax(1).tolist()
+    records = prompts.record[b].tolist()
     rows = []
-    starts = prompts.blank[b].int().argmax(1)
-    columns = sequences, prompts.record[b], starts, is_asked
-    for ids, record, start, asked in zip(*[column.tolist() for column in columns]):
+    for ids, start, record, asked in zip(sequences.tolist(), starts, records, is_asked.tolist()):
         row = []
         if asked:
             completion = task.tok.decode(ids[start:column])
