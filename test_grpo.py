@@ -28,6 +28,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import train_grpo as grpo
 from configurator import configure
 from model import GPT, make_optimizers
+from run import samples_of
 from tasks import Prompts, Tokenizer
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
@@ -289,7 +290,8 @@ def test_advantages_equal_a_slow_loop(rule, knobs):
 @pytest.mark.parametrize('rule', ['none', 'std', 'batch'])
 def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
     """In float32 the mean of seven rewards of 77.7 is another number."""
-    knobs(adv_norm=rule, group_size=7, batch_size=4, rewards={'level': 1.0})
+    knobs(adv_norm=rule, group_size=7, batch_size=4, rewards={'level': 1.0, 'same': 0.5})
+    grpo.same = lambda texts: [0.1] * len(texts)
     grpo.level = lambda texts: [77.7] * 27 + [77.71]
     torch.set_default_dtype(torch.float32)
     _, _, A = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
@@ -539,7 +541,7 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
         asked.append((prompt, letter, completion))
         return two_letters(completion, letter)
 
-    prompts.task.reply = reply
+    grpo.reply = reply                          # before that of the dataset
     r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 9)
     columns = grpo.columns_of(r)
     for n, ids in enumerate(r.sequences.tolist()):
@@ -564,6 +566,8 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
         assert columns['ended'][n] == (last == '')
         assert columns['original'][n] == prompt.ljust(6, 'a')
     assert sorted(asked) == sorted(expected)
+    pieces = sum([sample['pieces'] for sample in samples_of(r, columns, {}, range(5))], [])
+    assert {piece[1] for piece in pieces if piece[1:]} == {0}
 
 
 # ---- evaluate, it learns -------------------------------------------------------------------------

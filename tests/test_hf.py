@@ -17,7 +17,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ strftime_now('%Y') }}{{ m.c
         "{% endfor %}{% if add_generation_prompt %}<a>{% endif %}")
 MODELS = {'llama': 'LlamaForCausalLM', 'gpt2': 'GPT2LMHeadModel', 'bert': 'BertForMaskedLM'}
 NAMES = {'llama': {'eos_token': '</s>', 'bos_token': '<s>'},
-         'gpt2': {'eos_token': '</s>', 'unk_token': '<u>'},         # without bos
+         'gpt2': {'eos_token': '</s>', 'unk_token': '<u>', 'model_max_length': 50},     # no bos
          'bert': {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'mask_token': '[MASK]'}}
 BEGIN = {'llama': [0], 'gpt2': [], 'bert': [2]}     # ids before a text, which our rows do not have
 SPECIAL = '<s> </s> [CLS] [SEP] [MASK] <u> <a>'.split()
@@ -209,6 +209,7 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(
 def test_a_run_that_cannot_be_is_refused_before_it_begins(word, opened):
     """A text of 6 + 58 tokens, with its bos, is too long by one."""
     opened('llama', '--max_new_tokens=57')
+    assert opened('gpt2')[1].tok.block_size == 49       # as its tokenizer says
     with pytest.raises((AssertionError, SystemExit)):
         opened('llama', word)
 

@@ -79,6 +79,7 @@ def test_muon_takes_the_steps_of_torch_for_matrices_of_several_lengths():
 def test_without_a_gradient_nothing_moves_though_there_is_momentum(name):
     network = tiny()
     optimizers = make_optimizers(network, name)
+    assert not any(group['weight_decay'] for opt in optimizers for group in opt.param_groups)
     for scale in (1.0, 0.0):
         before = copy.deepcopy(network.state_dict())
         sum(scale * p.sin().sum() for p in network.parameters()).backward()

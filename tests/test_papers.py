@@ -146,9 +146,12 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
     """Each of two micro-steps has its two groups of two texts."""
     policy, _, collect = toy_with('dapo', 'one pass', knobs, batch_size=2, group_size=2,
                                   gradient_accumulation_steps=2)
-    seen = set()
+    seen, before = set(), []
+    grpo.loss_norm = 'sequence'
     for step in range(20):
         rollouts, scores, A = collect(policy, step)
+        assert not any(r.sequences.equal(rollouts[0].sequences) for r in before)
+        before = rollouts
         assert A.any(1).equal(scores['letters'].std(1) > 0)
         n = len(rollouts) // 2                  # draws
         seen.add(n)
@@ -158,6 +161,7 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
             chosen = []
             for j, r in enumerate(rollouts[n * i:n * (i + 1)]):
                 assert r.A.equal(A[j, i, r.n])
+                close(grpo.token_weights(r)[1], len(r.n.unique()))      # texts that learn
                 chosen += A[j, i, r.n.unique()]
             assert len(chosen) == 4 and (all(chosen) or n == 3)
     assert seen == {1, 2, 3}

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -103,7 +104,9 @@ def log(numbers):
 
 def test_the_same_command_writes_the_same_log_and_more_evaluations_change_no_step(
         toy, finished, tmp_path):
-    train(toy, tmp_path / 'again')
+    text = train(toy, tmp_path / 'again')
+    names = ' '.join(re.findall(r'\| (\S.*?) -?[\d.]+', re.search('(?m)^step     0 .*', text)[0]))
+    assert names == 'verify greedy line to beat above it standard error'
     assert_same(tmp_path / 'again', finished)
     train(toy, tmp_path / 'often', '--eval_interval=1', '--eval_prompts=6', '--log_interval=5')
     again, often = checkpoint_of(finished), checkpoint_of(tmp_path / 'often')
@@ -134,6 +137,8 @@ def test_ctrl_c_names_the_reward_that_is_waited_for_and_lets_the_step_end_and_sa
     assert checkpoint_of(tmp_path / 'run')['step'] == 3
     for name in ('run', 'whole'):
         train(words, tmp_path / name, '--resume=True')
+    evals = [line for line in log_of(tmp_path / 'run') if 'eval/slow' in line]
+    assert [line['eval/slow'] for line in evals] == [line['step'] for line in evals]
     assert_same(tmp_path / 'run', tmp_path / 'whole')
 
 
@@ -208,7 +213,7 @@ def test_two_ranks_make_a_network_once_and_take_the_steps_of_one_process_also_af
     dataset = folder / 'equations.py'
     recipe = file('tiny.py', 'n_layer, n_embd, max_iters, batch_size = 1, 16, 2, 8')
     words = [*toy, file('signal.py', SIGNAL.format(number=int(signal.SIGTERM))), '--dtype=float64',
-             file('zeros.py', ZEROS), 'config/papers/dapo.py', 'config/papers/gdpo.py',
+             file('zeros.py', ZEROS), 'config/papers/dapo.py', '--adv_norm=batch',
              '--gradient_accumulation_steps=4', '--mini_batches=2', '--group_size=2',
              '--kl_beta=0.05', f'--generator={recipe}']
     found = []
@@ -265,11 +270,12 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     assert not groups
 
 
-def test_wandb_gets_the_numbers_of_the_log(toy, tmp_path, file, monkeypatch):
+def test_wandb_gets_the_numbers_of_the_log(toy, folder, tmp_path, file, monkeypatch):
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, 'wandb', raising=False)        # TRL has imported the real one
-    train(toy, tmp_path / 'run', '--wandb_project=theirs', '--max_iters=2')
+    train(toy, tmp_path / 'run', '--wandb_project=theirs', '--max_iters=2', '--kl_beta=0',
+          f'--reference={folder}/generator.pt')
     first, *lines = open(f'{path}.log')
     assert json.loads(first)['config']['group_size'] == 4
-    assert lines == [*open(tmp_path / 'run/log.jsonl')]
+    assert lines == [*open(tmp_path / 'run/log.jsonl')] and '"kl"' in lines[1]

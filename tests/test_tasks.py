@@ -9,6 +9,7 @@ import torch
 from configurator import call
 from conftest import log_of, run
 from extras.check import play
+from model import save_network
 from run import samples_of, show_group
 from sample import open_run
 from tasks import Prompts, Task, Tokenizer, columns_of, load
@@ -28,6 +29,7 @@ def test_characters_become_ids_and_text_again():
     assert ids == [1, 2, 3, 1] and TOK.vocab_size == 4
     assert TOK.decode([TOK.bos, *ids, TOK.eos, TOK.pad, TOK.pad]) == 'abca'
     assert TOK.decode([1, TOK.eos, TOK.blank, TOK.eos]) == 'a\n_'  # an eos inside is shown
+    assert TOK.decode([1, TOK.eos, TOK.eos]) == 'a\n'              # also before the end
     with pytest.raises(AssertionError, match="lacks .'x'. of 'axb'"):
         Tokenizer(**TOK.vocabulary).encode('axb')
 
@@ -152,12 +154,15 @@ def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy,
         assert list(map(''.join, found)) == rows.split()
 
 
-def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo):
+def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo, tmp_path):
     words = ['plugins/passes.py', '--fill_order=learned', '--n_fill_steps=3']
-    _, networks, _ = grpo.set_up(toy[1:] + words)
+    _, networks, task = grpo.set_up(toy[1:] + words)
     policy = networks.policy
     fills = grpo.order_scores(policy, torch.randn(5, policy.head.in_features)).sigmoid()
     assert ((1 - fills) ** 2).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
+    policy.order.bias.data += 1                 # as a checkpoint has it
+    save_network(tmp_path / 'new.pt', policy, task.tok)
+    assert grpo.load_network(tmp_path / 'new.pt', 'cpu')[0].order.bias == policy.order.bias
 
 
 @pytest.mark.parametrize('word', [
