@@ -7,7 +7,8 @@ or, if its prompt has some, each _, and then the answer is the whole text:
 
     ('12+35=', '047')           ('1_+3_=__7', '12+35=047')
 
-With blank_kind = 'random', as in the main job, any characters of the text are blank instead."""
+With blank_kind = 'random', as in the main job, any characters of the text are blank instead, and
+its end is given."""
 import copy
 import difflib
 import functools

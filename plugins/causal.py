@@ -31,13 +31,15 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache. Of four such texts, the
-    # first of which has ended, and the others have just written b, c and b:
+    # Texts of one record that are equal so far share a row of the cache:
     #
-    #     going       1 2 3       texts that go on, (G,)
-    #     row         0 0 0       of each, in the cache, (G,)
-    #     next_row    0 1 0       behind what they have written; and one[r] is where in going a
-    #     one         0 1         text of row r is, (rows,)
+    #     going       texts that go on, (G,)
+    #     row         the row of each of them, (G,)
+    #     next_row    their rows behind the next token, (G,)
+    #     one         of each of these rows one text, by its place in going, (rows,)
+    #
+    # Of four equal texts the first has ended, the others have written b, c, b: going is 1 2 3, row
+    # 0 0 0, next_row 0 1 0, and one is 0 1.
     going = torch.arange(len(sequences), device=tokens.device)
     column = int(start.min())
     records = prompts.record.repeat_interleave(k)[:, None]
@@ -45,6 +47,7 @@ def complete(policy, prompts, k, greedy=False):
     inputs = F.pad(sequences[one, :column], (1, 0), value=policy.bos_id)
     cache, table, all_kept = {}, [], []
     while True:
+        # Draw a token for each text that writes in this column.
         x = policy.trunk(inputs, cache)[:, -1]                                  # (rows, C)
         writes = is_open[going, column]         # in the others prompt or world have this column
         n = going[writes]
@@ -54,6 +57,7 @@ def complete(policy, prompts, k, greedy=False):
         all_kept.append(kept)
         column += 1
         is_open[n[ids[:, 0] == task.tok.eos], column:] = False
+        # Which texts go on, which of them are still equal, and what does the world say?
         goes_on = is_open[going, column:].any(1)
         going, row, writes = going[goes_on], row[goes_on], writes[goes_on]
         one, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
@@ -64,7 +68,7 @@ def complete(policy, prompts, k, greedy=False):
             is_said = is_open[going, column:] & (words >= 0)
             sequences[going, column:] = torch.where(is_said, words, sequences[going, column:])
             is_open[going, column:] &= ~is_said
-        # Before the next column in which somebody writes stand words of the world, for all.
+        # Skip columns in which no text writes: words of the world, the rest of a longer prompt.
         open_columns = is_open[going, column:].any(0).nonzero()
         if len(open_columns) == 0:
             break

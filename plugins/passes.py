@@ -86,9 +86,10 @@ def complete(policy, prompts, k, greedy=False):
             keys = key[alive]
             if fill_order == 'confident':       # before an id is drawn: no draw is thrown away
                 keys = -policy.logits(x).log_softmax(-1).amax(-1)[view]
-            # argsort twice gives each place its rank: keys .5 .1 .9, in order 1 0 2, ranks 1 0 2.
+            # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their
+            # ranks are 1 2 0.
             rank = keys.masked_fill(~left, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-            # The last ones stay open: of 5 blanks in 3 passes 3, then 1, then 0.
+            # The last ones stay open: of 5 blanks in 3 passes 3 are left, then 1, then 0.
             n_left = (n_shares - 1 - i).clamp(min=0) * n_blanks // n_shares     # (N, 1)
             now = left & (rank < left.sum(1, keepdim=True) - n_left[alive])
         a, t = now.nonzero(as_tuple=True)
@@ -100,7 +101,7 @@ def complete(policy, prompts, k, greedy=False):
         all_kept.append(kept)
         n_seen += len(example)
     views = torch.cat(views)
-    example, same = distinct(views)             # who waits sees the same view again
+    example, same = distinct(views)             # a text that waits sees the same view again
     n, t, id, view = torch.cat(table, 1)
     kept = None if all_kept[0] is None else torch.cat(all_kept)
     r = Rollout(prompts, sequences, views[example], n, t, id, same[view], kept)
