@@ -1,11 +1,17 @@
 """Words of the command line, config files, plugins, and functions of a user."""
+import contextlib
 import importlib.util
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from configurator import configure
 from conftest import log_of, run, train
+from model import load_network
+from run import open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 
@@ -162,3 +168,21 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
             configure(vars(grpo), [str(path)])
             assert not grpo.generator.endswith('.py') or Path(grpo.generator).exists()
     assert 'nothing calls' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('times, is_made', [((3, 1, 2), True), ((1, 3, 2), True),
+                                            ((1, 1, 2), False)])
+def test_a_network_is_made_again_if_its_recipe_or_its_dataset_is_newer(
+        times, is_made, folder, tmp_path, file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir('out')
+    paths = file('tiny.py', ''), file('mine.jsonl', '')
+    network = shutil.copy(folder / 'generator.pt', f"out/tiny-{paths[1].replace('/', '_')}.pt")
+    for path, time in zip((*paths, network), times):
+        os.utime(path, (time, time))
+    made = []
+    monkeypatch.setattr('subprocess.Popen', lambda command, **_: made.append(command) or sys.exit())
+    with contextlib.suppress(SystemExit):
+        open_networks({'policy': paths[0]}, paths[1], 'cpu', load_network)
+    command = ['pretrain.py', f'--dataset={paths[1]}', paths[0], f'--out={network}']
+    assert [words[1:] for words in made] == [command] * is_made

@@ -22,7 +22,8 @@ fill_order, n_fill_steps, optimizer = 'learned', 3, 'adamw'
 """,
     'replay behind an estimate': """
 include('config/papers/replay.py')
-include('config/papers/diffucoder.py')
+include('config/papers/d1.py')
+epochs = 2
 """,
     'a world, and state': """
 include('plugins/causal.py')
@@ -116,8 +117,8 @@ def test_the_same_command_writes_the_same_log_and_more_evaluations_change_no_ste
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_was_not(
         kind, toy, tmp_path, file):
-    words = [*toy, file('kind.py', KINDS[kind]), '--max_iters=10', '--resume=True']
-    for step in (2, 6):
+    words = [*toy, file('kind.py', KINDS[kind]), '--resume=True']
+    for step in (2, 4):
         process = Process(*words, f'--out_dir={tmp_path}/parts')
         process.wait_for(f'step {step:5}')      # of an evaluation; then it saves
         time.sleep(random.uniform(0, 0.05))
@@ -203,27 +204,23 @@ def test_no_script_opens_a_checkpoint_that_would_run_code(toy, tmp_path):
 
 
 def test_two_ranks_make_a_network_once_and_take_the_steps_of_one_process_also_after_a_signal(
-        toy, folder, tmp_path, file, monkeypatch):
-    """And with papers that look at the groups of a whole step. A network is made again if its
-    dataset or its recipe is newer."""
+        toy, tmp_path, file, monkeypatch):
+    """And with a paper that looks at the groups of a whole step."""
     for path in ROOT.iterdir():
         if path.name != 'out':
             os.symlink(path, tmp_path / path.name)
     monkeypatch.chdir(tmp_path)
-    dataset = folder / 'equations.py'
     recipe = file('tiny.py', 'n_layer, n_embd, max_iters, batch_size = 1, 16, 2, 8')
     words = [*toy, file('signal.py', SIGNAL.format(number=int(signal.SIGTERM))), '--dtype=float64',
              file('zeros.py', ZEROS), 'config/papers/dapo.py', '--adv_norm=batch',
              '--gradient_accumulation_steps=4', '--mini_batches=2', '--group_size=2',
              '--kl_beta=0.05', f'--generator={recipe}']
     found = []
-    for name, ranks, resume, newer in (('two', 2, False, recipe), ('two', 2, True, dataset),
-                                       ('one', 1, True, recipe), ('one', 1, True, 'out')):
-        os.utime(newer)
+    for name, ranks, resume in (('two', 2, False), ('two', 2, True), ('one', 1, True)):
         text = train(words, tmp_path / name, f'--resume={resume}', ranks=ranks)
         made = text.count('$ python pretrain.py')
         found.append((made, checkpoint_of(tmp_path / name)['step']))
-    assert found == [(1, 3), (1, 6), (1, 6), (0, 6)]
+    assert found == [(1, 3), (0, 6), (0, 6)]
     one, two = log_of(tmp_path / 'one'), log_of(tmp_path / 'two')
     assert one[-2]['kl'] > 1e-6 and 0 < one[1]['dead_groups'] < 1
     for line, other in zip(one, two, strict=True):
