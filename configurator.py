@@ -121,7 +121,7 @@ def configure(script, words):
     named.update(*map(names_in, functions_of(script).values()))
     for name in added.keys() - named:
         similar = near(name, functions_of(original))
-        print(f"{added[name]}: nothing calls {name}(); similar: {similar}")
+        print(f"{added[name]}: nothing calls {name}(), nor is it in rewards; similar: {similar}")
     return knobs_of(script)
 
 

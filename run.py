@@ -74,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path, config, resume, wandb_project):
         self.path = path = Path(path)           # (out-grpo/ is out-grpo)
-        self.config = config
+        self.config = config | {'files': [word for word in sys.argv[1:] if word.endswith('.py')]}
         self.resume = resume and Path(path, 'ckpt.pt').exists()
         self.is_first = RANK == 0
         self.wandb = None
@@ -168,7 +168,8 @@ class RunFolder:
         for sample in samples:
             print(json.dumps({'step': step} | sample), file=self.samples_file, flush=True)
         if step == 0 and logp is not None:
-            show_group('', samples, ('reward', 'advantage'))
+            names = [*samples[0]['scores']]     # a single reward is the sum itself
+            show_group('', samples, names if len(names) > 3 else ('reward', 'advantage'))
 
     def advise(self, is_over):
         """Print what the numbers of the run mean so far."""
@@ -261,6 +262,8 @@ def advice(lines, config, is_over):
     steps = [line for line in lines if 'ms' in line]
     if not steps:
         return []
+    goal = 'reward' if 'reward' in evals[-1] else 'verify'
+    evals = [line for line in evals if goal in line]    # (a resumed run can have other rewards)
     first, last = evals[0], evals[-1]
     step = steps[0]
     if not is_over:
@@ -273,7 +276,6 @@ def advice(lines, config, is_over):
             return [f"the generator has memorised: {step['mean_verify']:.0%} of the samples are "
                     f"right for its own texts, {first['eval/verify']:.0%} for others: more texts"]
         return []
-    goal = 'verify' if 'verify' in first else 'reward'
     score = [line[goal] for line in evals]
     above, noise = last['above it'], 2 * last['standard error']
     rise = score[-1] - score[(len(score) - 1) * 2 // 3]         # in the last third

@@ -65,8 +65,7 @@ if __name__ == '__main__':
     path, *more = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
     assert Path(path).exists(), f"there is no run or network {path}"
     task, both = open_run(path, more)
-    line = None
-    samples, lines = {}, []
+    line, samples, lines = {}, {}, []
     for label, networks in both.items():
         names = []
         if prompt:

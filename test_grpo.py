@@ -580,7 +580,7 @@ def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, 
     policy, _, prompts = toy('one pass', knobs, rewards=rewards, eval_prompts=9)
     prompts.task.verify = lambda text: 1 - text.count('b') / 2
     grpo.letters = lambda texts: [text.count('a') for text in texts]
-    first = line = None
+    first, line = None, {}
     for network in (policy, tiny(seed=7)):
         networks = SimpleNamespace(policy=network)
         assert grpo.evaluate(networks, prompts.task)[0].sequences.equal(

@@ -106,7 +106,7 @@ def report(curves):
     steps = sorted(set.intersection(*[set(curve) for runs in curves.values() for curve in runs]))
     steps = sorted({steps[i * (len(steps) - 1) // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
-    print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps], f' at the end: {seeds}')
+    print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps], f' at {steps[-1]}: {seeds}')
     first = None
     for command, runs in curves.items():
         columns = [[curve[step] for curve in runs] for step in steps]

@@ -44,7 +44,7 @@ def refusal(toy, tmp_path):
     'plugins/passes.py --fill_order=right': "expected one of ('random', 'left', 'confident',",
     'config/grpo_smok.py': 'there is no file config/grpo_smok.py; similar: config/grpo_smoke.py',
     '--rewards={"verify":"a"}': "expected a value such as {",
-    '--rewards={"verfy":1.0}': 'there is no verfy(); similar: verify',
+    '--rewards={"verfy":1.0}': 'equations.py has no verfy(); similar: verify',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'expected a multiple of',
     '--generator=out/none.pt': 'there is no network out/none.pt',
     '--judge=README.md': 'README.md is no checkpoint',
@@ -136,7 +136,7 @@ def objectve(stats, r):
     assert grpo.advantages(grpo.torch.eye(2), {}).tolist() == [[1.0, -1.0], [-1.0, 1.0]]
     place, nothing = capsys.readouterr().out.splitlines()
     assert place == f'{path} takes the place of advantages'
-    assert nothing.startswith(f'{path}: nothing calls objectve(); similar: objective')
+    assert 'nothing calls objectve(), nor is it in rewards; similar: objective' in nothing
 
 
 def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(grpo, file):

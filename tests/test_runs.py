@@ -237,7 +237,7 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     train(toy, finished)
     _, networks, task = grpo.set_up(toy[1:])
     optimizers = make_optimizers(networks.policy, 'muon')
-    lines, groups, line = [], [], None
+    lines, groups, line = [], [], {}
     for step in range(7):
         if step % 2 == 0:
             _, *scores = grpo.evaluate(networks, task)
