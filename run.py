@@ -74,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path, config, resume, wandb_project):
         self.path = path = Path(path)           # (out-grpo/ is out-grpo)
-        self.config = config | {'files': [word for word in sys.argv[1:] if word.endswith('.py')]}
+        self.config = config | {'files': [word for word in sys.argv[1:] if word[0] != '-']}
         self.resume = resume and Path(path, 'ckpt.pt').exists()
         self.is_first = RANK == 0
         self.wandb = None

@@ -259,7 +259,7 @@ def test_the_mean_gradient_over_all_completions_is_that_of_the_expected_reward(k
 
 
 @pytest.mark.parametrize('kind, text, k', [
-    ('one pass', 'b_c', 2), ('one pass', 'b_c', 3), ('a world', 'b___', 2)])
+    ('one pass', 'b_c', 2), ('one pass', 'b_c', 3), ('a world', 'b__', 2)])
 def test_mean_baseline_scales_the_gradient_by_k_minus_1_over_k(kind, text, k, knobs):
     """All groups of k are enumerated. A group's mean has 1/k of the completion itself."""
     policy, _, prompts = toy(kind, knobs, [text], loss_norm='constant')

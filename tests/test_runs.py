@@ -141,6 +141,8 @@ def test_ctrl_c_names_the_reward_that_is_waited_for_and_lets_the_step_end_and_sa
     evals = [line for line in log_of(tmp_path / 'run') if 'eval/slow' in line]
     assert [line['eval/slow'] for line in evals] == [line['step'] for line in evals]
     assert_same(tmp_path / 'run', tmp_path / 'whole')
+    text = train(toy, tmp_path / 'run', '--resume=True', '--max_iters=7')
+    assert 'another max_iters: 7, not 6' in text and f'another files: {toy[1:2]}, not' in text
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -178,8 +180,6 @@ def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
     assert checkpoint_of(tmp_path / 'run')['step'] == 2
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
-    text = train(toy, tmp_path / 'run', '--resume=True', '--max_iters=7')
-    assert 'another max_iters: 7, not 6' in text
 
 
 class Evil(str):
