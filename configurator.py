@@ -62,17 +62,17 @@ def configure(script, words):
         sys.exit(f"{word}: there is no knob {name}; {similar}")
 
     def check(word):
-        for name, value in ({name: script[name] for name in known} | knobs_of(script)).items():
+        for name, value in ({name: script.get(name) for name in known} | knobs_of(script)).items():
             if name not in known:
                 unknown(word, name)
+            if type(value) in (int, float) and not 0 <= value < 1e300:
+                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number, not below 0")
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
                     type(key) is str and type(x) in (int, float) and abs(x) < math.inf
                     for key, x in value.items())):
                 sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
-            if type(value) in (int, float) and not 0 <= value < math.inf:
-                sys.exit(f"{word}: {name} = {value!r}: expected a number, not below 0")
 
     def include(path):
         nonlocal known

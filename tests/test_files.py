@@ -63,6 +63,8 @@ def test_a_mistake_on_the_command_line_is_one_line(words, line, refusal, folder)
      'mine.py: there is no knob group_sise; similar: group_size'),
     ("include('plugins/causl.py')", 'plugins/causl.py; similar: plugins/causal.py'),
     ('kl_beta = None', 'mine.py: kl_beta = None: expected'),
+    ('del batch_size', 'mine.py: batch_size = None: expected'),
+    ('kl_beta = 10 ** 400', 'mine.py: kl_beta = 1000'),
     ('def texts():\n    return [], []', 'mine.py is a task: expected --dataset='),
     ("include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    return 1",
      'reply() returned 1')])
