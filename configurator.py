@@ -9,7 +9,6 @@ import copy
 import difflib
 import functools
 import inspect
-import math
 import sys
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -70,7 +69,7 @@ def configure(script, words):
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
-                    type(key) is str and type(x) in (int, float) and abs(x) < math.inf
+                    type(key) is str and type(x) in (int, float) and abs(x) < 1e300
                     for key, x in value.items())):
                 sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
 

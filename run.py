@@ -34,10 +34,11 @@ def open_networks(names, dataset, device, load_network):
     out/RECIPE-DATASET.pt, if there is none, or if the recipe or the dataset is newer."""
     paths = {}
     processes = {}
-    for name, path in names.items():
+    for path in names.values():
         if not os.path.exists(path):
             similar = near(path, map(str, Path(path).parent.glob('*')))
             sys.exit(f"there is no network {path}; similar: {similar}")
+    for name, path in names.items():
         if Path(path, 'ckpt.pt').exists():
             path = f'{path}/ckpt.pt'
         if path.endswith('.py'):

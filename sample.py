@@ -6,7 +6,8 @@ alone.
     python sample.py out/generator_think-cups.pt
 
 The words of the run's command are in its config.json; more words change them, such as
---temperature=0.5. The last lines are of all held-out prompts, as on the console of the run."""
+--temperature=0.5. They name files that are executed: read them first if somebody sent the run. The
+last lines are of all held-out prompts, as on the console of the run."""
 import json
 import sys
 from pathlib import Path
@@ -41,15 +42,7 @@ def open_run(path, more=()):
     """Return the task of a run, and its networks {'before': ..., 'after': ...}, each with what
     scores need; of a network alone there is no 'after'."""
     words = [*words_of(path), *more]
-    files, named = [[word.partition('=')[2] if word.startswith('--') else word
-                     for word in part if word.endswith('.py')] for part in (words, more)]
-    folder = Path(path).resolve()
-    folder = folder if folder.is_dir() else folder.parent
-    for file in files:                          # no code comes with a folder that somebody sends
-        is_inside = folder in Path(file).resolve().parents and folder != Path.cwd()
-        assert file in named or not is_inside, (
-            f"{file} is beside {path}: if you trust it, name it as a word behind it")
-    print('this runs', ', '.join(files) or 'no files')
+    print('train_grpo.py', *words, flush=True)
     _, networks, task = grpo.set_up(words)
     both = {'before': networks}
     if Path(path).is_dir():

@@ -226,7 +226,7 @@ def load(dataset):
     if functions:
         assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
         parts = functions['texts']()
-        assert type(parts) in (list, tuple) and len(parts) == 2, (
+        assert type(parts) in (list, tuple) and [type(part) for part in parts] == [list, list], (
             f"{path}: texts() returned {parts!r:.80}: expected two lists, to learn from and held "
             "out")
         parts = [[as_record(text, path) for text in part] for part in parts]

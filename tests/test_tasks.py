@@ -1,5 +1,4 @@
 """Texts and ids, records, blanks, the shipped tasks and worlds, and sample.py."""
-import json
 import re
 from types import SimpleNamespace
 
@@ -11,7 +10,6 @@ from conftest import log_of, run
 from extras.check import play
 from model import save_network
 from run import samples_of, show_group
-from sample import open_run
 from tasks import Prompts, Task, Tokenizer, columns_of, load
 
 TOK = Tokenizer('char', 'abc')
@@ -163,12 +161,3 @@ def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, 
     policy.order.bias.data += 1                 # as a checkpoint has it
     save_network(tmp_path / 'new.pt', policy, task.tok)
     assert grpo.load_network(tmp_path / 'new.pt', 'cpu')[0].order.bias == policy.order.bias
-
-
-@pytest.mark.parametrize('word', [
-    '{}/evil.py', '--generator={}/evil.py', '--dataset={}/../run/evil.py', '{}/a=evil.py'])
-def test_sample_runs_no_file_of_the_folder_of_a_run(word, tmp_path, file):
-    (tmp_path / 'run').mkdir()
-    file('run/config.json', json.dumps({'words': [word.format(tmp_path / 'run')]}))
-    with pytest.raises(AssertionError, match='if you trust it'):
-        open_run(f'{tmp_path}/run')
