@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 # names of other trainers, and ours
 THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_size',
@@ -21,10 +21,9 @@ THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_si
 
 
 def knobs_of(script):
-    """Return {name: value} of the knobs of a script: lower-case names of plain values."""
-    plain = (bool, int, float, str, dict, list, tuple, set, type(None))
-    return {name: value for name, value in script.items()
-            if name[0].islower() and type(value) in plain and name != 'state'}
+    """Return {name: value} of the knobs of a script: lower-case names of values."""
+    return {name: value for name, value in script.items() if name[0].islower()
+            and not callable(value) and not isinstance(value, ModuleType) and name != 'state'}
 
 
 def functions_of(script):
@@ -71,7 +70,8 @@ def configure(script, words):
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
                     type(key) is str and type(x) in (int, float) and abs(x) < 1e300
                     for key, x in value.items())):
-                sys.exit(f"{word}: {name} = {value!r}: expected a value such as {known[name]!r}")
+                sys.exit(f"{word}: {name} = {value!r:.40}: "
+                         f"expected a value such as {known[name]!r}")
 
     def include(path):
         nonlocal known

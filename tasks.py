@@ -185,7 +185,8 @@ def as_numbers(name, values, like):
     """Return what a reward has returned as a tensor like another one, a finite number for each
     text."""
     try:
-        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device).detach()
+        numbers = torch.as_tensor(values, device=like.device).detach()
+        numbers = None if numbers.is_complex() else numbers.to(like.dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = None
     found = '' if numbers is None else f'{numbers.numel()}: '

@@ -63,6 +63,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words, line, refusal, folder)
      'mine.py: there is no knob group_sise; similar: group_size'),
     ("include('plugins/causl.py')", 'plugins/causl.py; similar: plugins/causal.py'),
     ('kl_beta = None', 'mine.py: kl_beta = None: expected'),
+    ('mine = torch.zeros(2)', 'mine.py: there is no knob mine; similar: '),
     ('del batch_size', 'mine.py: batch_size = None: expected'),
     ('kl_beta = 10 ** 400', 'mine.py: kl_beta = 1000'),
     ('def texts():\n    return [], []', 'mine.py is a task: expected --dataset='),
@@ -91,7 +92,8 @@ def reward(line):
 
 @pytest.mark.parametrize('values', [
     'None', '[1.0]', '1.0', '"text"', '[None] * n', '[[1.0]] * n', '["a"] * n', '[1e99] * n',
-    '[0.5] * (n - 1) + [float("nan")]', '[float("inf")] * n'])
+    '[0.5] * (n - 1) + [float("nan")]', '[float("inf")] * n',
+    '[1j] * n'])
 def test_a_reward_that_returns_no_finite_number_for_each_completion_is_named(
         values, file, refusal):
     error = refusal(file('mine.py', reward(f'return {values}')))
