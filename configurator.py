@@ -161,3 +161,12 @@ def call(function, columns):
         name = getattr(function, '__name__', function)
         e.add_note(f"in {name}(), which can ask for {', '.join(columns)}")
         raise
+
+
+def call_world(reply, columns):
+    """Return what a world says, a text, and whether it ends the completion."""
+    said = call(reply, columns)
+    text, is_end = said if type(said) is tuple else (said or '', False)
+    assert type(text) is str, (
+        f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
+    return text, is_end

@@ -228,9 +228,9 @@ def means_of(scores, prefix=''):
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
-    found = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
-    assert device in ('auto', 'cpu', found), f"device = {device}: found only {found}"
-    device = found if device == 'auto' else device
+    fastest = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+    assert device in ('auto', 'cpu', fastest), f"device = {device}: expected 'auto' or {fastest}"
+    device = fastest if device == 'auto' else device
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)

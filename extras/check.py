@@ -21,7 +21,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import train_grpo as grpo
-from configurator import call, configure, parameters_of
+from configurator import call, call_world, configure, parameters_of
 from model import GPT, save_network
 from tasks import BLANK, as_numbers, make_tokenizer
 
@@ -77,10 +77,7 @@ def play(world, case, room, write):
         completion += char
         sampled += char
         if world and len(completion) < room:
-            said = call(world, case | {'completion': completion})
-            text, is_over = said if type(said) is tuple else (said or '', False)
-            assert type(text) is str, (
-                f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
+            text, is_over = call_world(world, case | {'completion': completion})
             completion = (completion + text)[:room]
     return case | {'completion': completion, 'sampled': sampled, 'text': case['shown'] + completion}
 

@@ -6,6 +6,7 @@ config.
 import torch.nn.functional as F
 from dataclasses import replace
 
+from configurator import call_world
 from model import distinct
 
 blank_kind = 'answer'
@@ -95,10 +96,7 @@ def replies(world, prompts, b, sequences, is_asked, column):
         row = []
         if asked:
             completion = task.tok.decode(ids[start:column])
-            said = call(world, task.records[record] | {'completion': completion})
-            text, is_end = said if type(said) is tuple else (said or '', False)
-            assert type(text) is str, (
-                f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
+            text, is_end = call_world(world, task.records[record] | {'completion': completion})
             row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
         rows.append((row + [-1] * room)[:room])
     return torch.tensor(rows, device=sequences.device)
