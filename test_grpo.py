@@ -5,7 +5,7 @@ enumeration of all that can be drawn, finite differences, a slow loop, a formula
     the gradient    its mean over all completions is that of the expected reward
     compare         advantages
     sample          filters, frequencies, the order of passes
-    look again      log-probabilities, KL and entropy of single tokens; shared beginnings
+    look again      log-probabilities, KL and entropy of single tokens
     KL              of each kind the mean, and the mean of the gradient
     learn           steps with micro-steps, mini-batches and epochs; what a step returns
     worlds          what reply() sees, and whose words its words are
@@ -258,23 +258,6 @@ def test_the_mean_gradient_over_all_completions_is_that_of_the_expected_reward(k
     close(step @ direction, slope(expected_reward, torch.zeros(1))[0], atol=1e-7)
 
 
-@pytest.mark.parametrize('kind, text, k', [
-    ('one pass', 'b_c', 2), ('one pass', 'b_c', 3), ('a world', 'b__', 2)])
-def test_mean_baseline_scales_the_gradient_by_k_minus_1_over_k(kind, text, k, knobs):
-    """All groups of k are enumerated. A group's mean has 1/k of the completion itself."""
-    policy, _, prompts = toy(kind, knobs, [text], loss_norm='constant')
-    groups = outcomes(policy, prompts, k)
-
-    def step(rule):
-        for r, p in groups:
-            reward = torch.tensor([[worth(sequence) for sequence in r.sequences]])
-            r.A = (p * rule(reward, {}))[0, r.n]
-        return step_of(policy, [r for r, _ in groups])
-
-    plain = step(lambda reward, scores: reward)     # see the test above
-    close(step(grpo.advantages), plain * (k - 1) / k)
-
-
 # ---- compare -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('rule', ['none', 'std', 'batch'])
@@ -390,22 +373,6 @@ def test_token_stats_equal_a_slow_loop_over_tokens_in_their_views(kind, filters,
     assert policy.logits(policy(r.views)[r.view, r.t]).argmax(1).equal(r.id)
 
 
-@pytest.mark.parametrize('texts', [
-    ['a'], ['a', 'b', 'c'], ['abc', 'bca', 'cab'], ['abc', 'abc', 'abc'], ['ab', 'abcc', 'ab'],
-    ['aaab', 'aaac', 'baab', 'aaab'], ['abca ', 'abcb', 'ab', 'b', 'bb']])
-def test_shared_beginnings_of_causal_texts_change_neither_features_nor_gradients(texts):
-    """The plain way: each text alone, without a cache."""
-    network = tiny(causal=True)
-    tokens = prompts_of(*texts).tokens
-    inputs = nn.functional.pad(tokens[:, :-1], (1, 0), value=TOK.bos)
-    x = torch.cat([network.trunk(row[None]) for row in inputs])                 # (N, T, C)
-    weight = torch.randn(x.shape)
-    both = [(values * weight)[tokens != TOK.pad] for values in (network(tokens), x)]
-    close(*both)
-    close(*[parameters_to_vector(torch.autograd.grad(values.sum(), network.blocks.parameters()))
-            for values in both])
-
-
 # ---- KL ------------------------------------------------------------------------------------------
 
 KLS = {                         # {file: what its mean is, and whose gradient the mean gradient is}
@@ -432,15 +399,6 @@ def test_the_mean_and_the_mean_gradient_of_a_kl_equal_sums_over_all_ids(name, kn
     mean = logp_old.exp() @ grpo.kl_penalty(stats, SimpleNamespace(logp_old=logp_old)).expand(5)
     close(mean, value(z, q))
     close(torch.autograd.grad(mean, now)[0], slope(lambda z: sloped(z, q), z))
-
-
-@pytest.mark.parametrize('name', ['k2', 'k3', 'k3_ratio'])
-def test_a_token_that_the_policy_gave_up_is_never_pushed_further_away(name, knobs):
-    knobs(f'config/kl/{name}.py')
-    logp = torch.tensor(-1000.0, requires_grad=True)
-    stats = grpo.Stats(logp, 0.0, None, None)
-    penalty = grpo.kl_penalty(stats, SimpleNamespace(logp_old=logp.detach()))
-    assert -math.inf < torch.autograd.grad(penalty, logp)[0] <= 0 <= penalty < math.inf
 
 
 # ---- learn ---------------------------------------------------------------------------------------
@@ -573,8 +531,7 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
 # ---- evaluate, it learns -------------------------------------------------------------------------
 
 @pytest.mark.parametrize('rewards, goal', [
-    ({'verify': 3.0}, 'verify'), ({'verify': 2.0, 'letters': -0.5}, 'reward'),
-    ({'letters': -0.5}, 'reward')])
+    ({'verify': 3.0}, 'verify'), ({'verify': 2.0, 'letters': -0.5}, 'reward')])
 def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, knobs):
     """The line to beat is the better of sampling and greedy decoding before the first step."""
     policy, _, prompts = toy('one pass', knobs, rewards=rewards, eval_prompts=9)
@@ -592,7 +549,7 @@ def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, 
         values = right = torch.tensor([1 - text.count('b') / 2 for text in texts])
         if goal == 'reward':
             letters = torch.tensor([text.count('a') / 2 for text in texts])
-            values = rewards.get('verify', 0) * right - letters
+            values = 2 * right - letters
         now, best = values[:36].view(9, 4).mean(1), values[36:]
         if first is None:
             first = max(now, best, key=sum)

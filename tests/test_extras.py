@@ -1,14 +1,18 @@
-"""extras: tiny.py learns, the tasks are right, compare and check find what they promise."""
+"""extras: what a page shows, what compare makes and refuses, what check finds."""
 import json
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, log_of, run
+from conftest import log_of, run
 from extras import check
+from extras.page import page_of, read_lines
+
+HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
 DIFFERENT = [['', ''], ['--seeds=1,1', '', '--group_size=2'], ['', '--eval_prompts=4'],
              ['', '--dataset=arithmetic'], ['', '--seed=3'], ['', '--group_sise=3'],
@@ -53,14 +57,25 @@ def objective(stats, r, inner=objective):
 A = 'def advantages(reward, scores):\n    return '
 
 
-def test_tiny_is_sixty_lines_of_code_and_learns_more_than_greedy_decoding_gives(file):
-    """With a quarter of its steps."""
-    source = (ROOT / 'extras/tiny.py').read_text('utf-8')
-    assert len(re.findall(r'(?m)^\s*[^#\s]', source.split('"""', 2)[2])) <= 60
-    source = source.replace('range(1000)', 'range(300)').replace('range(241)', 'range(61)')
-    _, text, _ = run(file('tiny.py', source))
-    (line, first), *_, (_, last) = re.findall(r'line to beat ([\d.]+) \| true ([\d.]+)', text)
-    assert float(last) > 0.2 + float(line) > 0.2 + float(first)
+# ---- page ----------------------------------------------------------------------------------------
+
+
+def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(finished, tmp_path):
+    """Also a number that is none, HTML that the policy wrote, and a line that is being written."""
+    folder = shutil.copytree(finished, tmp_path / 'hostile')
+    logged = read_lines(folder / 'samples.jsonl')
+    logged.append(logged[-1] | {'step': 7, 'prompt': HOSTILE, 'pieces': [[HOSTILE, 0], [HOSTILE]]})
+    with open(folder / 'log.jsonl', 'a') as log, open(folder / 'samples.jsonl', 'a') as samples:
+        log.write('{"step": 7, "line to beat": NaN}\n{"st')
+        samples.write(json.dumps(logged[-1]) + '\n')
+    data, _ = re.findall('(?s)<script[^>]*>(.*?)</script>', page_of([str(folder)]))
+    shown, = json.loads(data)['runs']
+    assert shown['evals'].pop() == {'step': 7, 'line to beat': None}
+    for line in read_lines(finished / 'log.jsonl'):
+        assert shown['steps' if 'ms' in line else 'evals'].pop(0) == pytest.approx(line, rel=6e-4)
+    assert shown['held_out'][-1][0]['prompt'] == HOSTILE
+    texts = [sample['completion'] for sample in sum(shown['held_out'] + shown['groups'], [])]
+    assert sorted(texts) == sorted(sample['completion'] for sample in logged)
 
 
 # ---- compare -------------------------------------------------------------------------------------
@@ -149,11 +164,3 @@ def test_a_world_checker_reward_or_function_that_is_silently_wrong_is_found(
     found = [f'{mark} {part}' for mark, sentence in check.checks([file('mine.py', text)])
              for part in SENTENCES if mark in ('bad', 'look') and part in sentence]
     assert found == wrong
-
-
-@pytest.mark.parametrize('text, name', [
-    (f'{PPO}losses[:, None], clipped', 'objective'), (f'{REWARD}[1.0]', 'mine'),
-    (f'{PPO}losses * torch.nan, clipped', 'objective')])
-def test_a_loss_or_reward_that_is_no_finite_number_for_each_is_found(text, name, grpo, file):
-    with pytest.raises(AssertionError, match=name):
-        list(check.checks([file('mine.py', text)]))

@@ -146,16 +146,14 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
     """Each of two micro-steps has its two groups of two texts."""
     policy, _, collect = toy_with('dapo', 'one pass', knobs, batch_size=2, group_size=2,
                                   gradient_accumulation_steps=2)
-    seen, before = set(), []
+    seen = set()
     grpo.loss_norm = 'sequence'
     for step in range(20):
         rollouts, scores, A = collect(policy, step)
-        assert not any(r.sequences.equal(rollouts[0].sequences) for r in before)
-        before = rollouts
         assert A.any(1).equal(scores['letters'].std(1) > 0)
         n = len(rollouts) // 2                  # draws
         seen.add(n)
-        assert n == 1 or not rollouts[0].sequences.equal(rollouts[1].sequences)
+        assert n == len({str(r.sequences) for r in rollouts[:n]})
         A = A.view(n, 2, 4)                     # of draws, micro-steps, texts
         for i in range(2):
             chosen = []
@@ -170,8 +168,8 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
 # ---- all files -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name, before', zip(NAMES, NAMES[-1:] + NAMES))
-def test_every_file_takes_steps_before_another(name, before, toy, file, tmp_path):
+@pytest.mark.parametrize('name, before', zip(NAMES[::2], NAMES[1::2] + NAMES[:1]))
+def test_every_file_takes_steps_with_another(name, before, toy, file, tmp_path):
     words = [*toy, file('ones.py', ONES), FILES[name], FILES[before], '--max_iters=2',
              '--kl_beta=0.1']
     train(words, tmp_path / 'run')

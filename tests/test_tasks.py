@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configurator import call
-from conftest import log_of, run
+from conftest import run
 from extras.check import play
 from model import save_network
 from run import samples_of, show_group
@@ -104,7 +104,7 @@ def test_verify_likes_solutions_and_held_out_prompts_are_not_trained(name):
 def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(path):
     train, held_out, verify, reply = load(path)
     n_won = 0
-    for record in train[:500] + held_out:
+    for record in train[:100] + held_out[:100]:
         game = record['answer']
         case = play(reply, record | {'completion': '', 'sampled': '', 'shown': ''}, 99,
                     lambda begun: game[len(begun):][:1])
@@ -117,15 +117,6 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 
 
 # ---- sample.py -----------------------------------------------------------------------------------
-
-
-def test_a_finished_run_is_shown_before_and_after_with_the_numbers_of_its_log(finished):
-    _, text, error = run('sample.py', str(finished), '--num_samples=3')
-    evals = [line for line in log_of(finished) if 'line to beat' in line]
-    for label, line in (('before', evals[0]), ('after', evals[-1])):
-        numbers = [f'| {name} {x:.3f}' for name, x in [*line.items()][1:6]]
-        assert f"\n{label:8}{' '.join(numbers)}\n" in text, error
-        assert len(re.findall(f'{label} +verify +judge  ', text)) == 3
 
 
 @pytest.mark.parametrize('name, prompt, shown', [
@@ -146,10 +137,9 @@ def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy,
         passes = [piece[1] for piece in sample['pieces'] if len(piece) > 1]
         assert passes == sorted(passes) and {1} <= {*passes} <= {1, 2, 3}
     sample['pieces'] = [['a', 10], ['b', 1]]
-    for scores, rows in (('01123456', '16 15 14 12 21 10'), ('01123', '13 12 21 10')):
-        show_group('', [sample | {'scores': {'reward': int(i)}} for i in scores], ['reward'])
-        found = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
-        assert list(map(''.join, found)) == rows.split()
+    show_group('', [sample | {'scores': {'reward': int(i)}} for i in '01123456'], ['reward'])
+    found = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
+    assert list(map(''.join, found)) == '16 15 14 12 21 10'.split()
 
 
 def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo, tmp_path):

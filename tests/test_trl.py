@@ -5,10 +5,8 @@ import pytest
 import torch
 
 pytest.importorskip('trl')
-from trl import GRPOTrainer
 
 from extras.trl import script_of
-from model import get_lr
 from test_hf import save_network, save_tokenizer
 
 FILES = {
@@ -49,10 +47,10 @@ def words(tmp_path, grpo):
         --max_iters=2 --gradient_accumulation_steps=2 --eval_prompts=4 --log_interval=1""".split()
 
 
-def trainer_of(words, tmp_path, name='script'):
+def trainer_of(words, tmp_path):
     """Execute the script for words. Return its trainer."""
     (tmp_path / 'script.py').write_text(script_of(words))
-    return runpy.run_path(tmp_path / 'script.py', run_name=name)['trainer']
+    return runpy.run_path(f'{tmp_path}/script.py')['trainer']
 
 
 @pytest.mark.parametrize('flags', [
@@ -100,15 +98,6 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     torch.testing.assert_close([A.flatten()] + [p.grad for p in ours],
                                [inputs['advantages']] + [p.grad for p in theirs],
                                atol=1e-5, rtol=1e-4)
-
-
-def test_the_script_trains_at_our_learning_rates_and_its_policy_opens_here(words, tmp_path, grpo):
-    trainer = trainer_of([*words, '--epochs=2', '--learning_rate=0.01'], tmp_path, '__main__')
-    logged = [line['learning_rate'] for line in trainer.state.log_history if 'loss' in line]
-    assert logged == pytest.approx([get_lr(step, 0.01, 1e-4, 10, 2) for step in (0, 1)])
-    start, end = [grpo.load_network(folder, 'cpu')[0].network.lm_head.weight
-                  for folder in (grpo.generator, trainer.args.output_dir)]
-    assert torch.equal(end, trainer.model.lm_head.weight) and not torch.equal(start, end)
 
 
 @pytest.mark.parametrize('flags', [
