@@ -70,8 +70,8 @@ def configure(script, words):
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
                     type(key) is str and type(x) in (int, float) and abs(x) < 1e300
                     for key, x in value.items())):
-                sys.exit(f"{word}: {name} = {value!r:.40}: "
-                         f"expected a value such as {known[name]!r}")
+                value = ' '.join(repr(value)[:40].split())      # (of an array: several lines)
+                sys.exit(f"{word}: {name} = {value}: expected a value such as {known[name]!r}")
 
     def include(path):
         nonlocal known
@@ -137,7 +137,7 @@ def show_error(kind, error, trace):
     whatever a function of the user raises (call() adds a note), has its traceback."""
     if (issubclass(kind, (AssertionError, OSError)) and str(error)
             and not hasattr(error, '__notes__')):
-        print(f"error: {error}", file=sys.stderr)
+        print('error:', *str(error).split(), file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 

@@ -200,6 +200,7 @@ def load_network(path, device):
     """Return a network, its tokenizer, and all that was saved with it."""
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
     saved = torch.load(path, map_location='cpu', weights_only=True)
+    assert 'args' in saved, f"{path} is no checkpoint of this project: it has {[*saved]}"
     network = GPT(**saved['args']).to(device)
     # (a checkpoint of plugins/passes.py has weights that a GPT has not)
     missing, _ = network.load_state_dict(saved['model'], strict=False)

@@ -9,6 +9,7 @@ or, if its prompt has some, each _, and then the answer is the whole text:
 
 With blank_kind = 'random', as in the main job, any characters of the text are blank instead, and
 its end is given."""
+import contextlib
 import copy
 import difflib
 import functools
@@ -184,16 +185,17 @@ def columns_of(r):
 def as_numbers(name, values, like):
     """Return what a reward has returned as a tensor like another one, a finite number for each
     text."""
-    try:
-        numbers = torch.as_tensor(values, device=like.device).detach()
+    numbers, found = None, ''
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+        if hasattr(values, 'tolist'):           # (in the list of a masked array None is masked)
+            values = values.tolist()
+        numbers = torch.tensor(values)
+        found = f'{numbers.numel()}: '
         numbers = None if numbers.is_complex() else numbers.to(like.dtype)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        numbers = None
-    found = '' if numbers is None else f'{numbers.numel()}: '
     assert numbers is not None and numbers.shape == like.shape and numbers.isfinite().all(), (
         f"reward {name}: expected {len(like)} finite numbers, one for each completion, not "
         f"{found}{values!r:.200}")
-    return numbers
+    return numbers.to(like.device)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -232,8 +234,7 @@ def load(dataset):
             "out")
         parts = [[as_record(text, path) for text in part] for part in parts]
     else:
-        # (as_record() refuses what is not UTF-8)
-        lines = enumerate(path.read_text('utf-8', 'surrogateescape').split('\n'), 1)
+        lines = enumerate(path.read_bytes().split(b'\n'), 1)
         records = [as_record(line, f'{path}, line {i}') for i, line in lines if line.strip()]
         is_marked = any('held_out' in record for record in records)
         parts = [[], []]
@@ -253,18 +254,18 @@ def load(dataset):
 def as_record(text, place):
     """Return the record of a pair, of a dict, or of a line of JSON."""
     try:
-        record = json.loads(text) if type(text) is str else text
+        record = json.loads(text) if type(text) is bytes else text
         assert type(record) in (dict, list, tuple), "this is neither"
         if type(record) is not dict:
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
         assert type(record['prompt']) is type(record['answer']) is str, "they are texts"
         assert type(record.get('held_out', True)) is bool, "held_out is true or false"
-        (record['prompt'] + record['answer']).encode()          # it fails if they are not UTF-8
+        (record['prompt'] + record['answer']).encode()          # (not of half a surrogate pair)
         return record
     except (AssertionError, KeyError, TypeError, ValueError, RecursionError) as e:
         sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '
-                 f'{text!r:.80} ({e!r})')
+                 f'{text!r:.80} ({type(e).__name__}: {e})')
 
 
 def is_answer(text, original):

@@ -87,13 +87,13 @@ def test_a_bad_line_of_data_is_named_before_a_network_is_made_from_it(line, file
 
 
 def reward(line):
-    return f"rewards = {{'mine': 1.0}}\ndef mine(texts):\n    n = len(texts)\n    {line}\n"
+    return f"import numpy as np\nrewards = {{'mine': 1.0}}\ndef mine(texts):\n    n = len(texts)\n    {line}\n"
 
 
 @pytest.mark.parametrize('values', [
     'None', '[1.0]', '1.0', '"text"', '[None] * n', '[[1.0]] * n', '["a"] * n', '[1e99] * n',
-    '[0.5] * (n - 1) + [float("nan")]', '[float("inf")] * n',
-    '[1j] * n'])
+    '[0.5] * (n - 1) + [float("nan")]', '[float("inf")] * n', '[1j] * n',
+    'np.ma.masked_array([0.5] * n, [0, 1] * (n // 2))'])
 def test_a_reward_that_returns_no_finite_number_for_each_completion_is_named(
         values, file, refusal):
     error = refusal(file('mine.py', reward(f'return {values}')))
@@ -104,7 +104,7 @@ def test_a_reward_that_returns_no_finite_number_for_each_completion_is_named(
 def test_an_exception_in_a_reward_has_its_traceback_and_the_name_of_the_reward(
         wrong, toy, file, tmp_path):
     _, _, error = run(*toy, file('mine.py', reward(wrong)), f'--out_dir={tmp_path}/run')
-    assert error.startswith('Traceback') and 'mine.py", line 4, in mine' in error
+    assert error.startswith('Traceback') and 'mine.py", line 5, in mine' in error
     assert 'in mine()' in error.splitlines()[-1]
 
 
