@@ -154,7 +154,8 @@ def parameters_of(function):
 
 def call(function, columns):
     """Call a function of the user with those of the columns that it names."""
-    names = parameters_of(function) or columns
+    names = parameters_of(function)
+    names = columns if names is None else names
     try:
         return function(**{name: columns[name] for name in names if name in columns})
     except Exception as e:

@@ -13,7 +13,7 @@ from torch import nn
 from muon import Muon
 from tasks import Tokenizer
 
-# letters: N sequences | T tokens, L of them in one pass | V ids | C channels | H heads | D = C / H
+# sizes: N sequences | T tokens, L of them in one pass | V ids | C channels | H heads | D = C / H
 
 
 def norm(x):
@@ -82,13 +82,13 @@ class Network(nn.Module):
         a b c its trunk reads bos a b."""
         if not self.causal:
             return self.trunk(tokens)
-        n = max(2, int((tokens != self.pad_id).any(0).sum()))       # of the longest text
+        n = max(2, int((tokens != self.pad_id).any(0).sum()))       # of the longest text, or 2
         x = self.read(F.pad(tokens[:, :n - 1], (1, 0), value=self.bos_id))
         return F.pad(x, (0, 0, 0, tokens.size(1) - n))
 
     def read(self, inputs):
-        """Return trunk(inputs) of a causal network. Beginnings that texts have in common, their
-        prompts, are computed once, with the gradient of all."""
+        """Return trunk(inputs) of a causal network, in less time: beginnings that texts have in
+        common, their prompts, are computed once, with the gradient of all."""
         L = shared_length(inputs)
         example, row = distinct(inputs[:, :L])
         cache = {}
@@ -131,7 +131,7 @@ class GPT(Network):
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, which has keys and values
         (2, N, H, length, D) of the inputs to their left by layer, if causal, and gets theirs."""
-        start = next(iter(cache.values())).size(3) if cache else 0
+        start = next(iter(cache.values())).size(3) if cache else 0      # (empty at first)
         stop = start + inputs.size(1)
         assert stop <= len(self.mask), (
             f"a text has {stop} tokens: the network can read {len(self.mask)}")
@@ -165,11 +165,11 @@ def random_numbers(n, device):
 def shared_length(inputs):
     """Return how many columns L of inputs (N, n) are best computed once for texts that are equal
     there. This saves L tokens for each copy. Of a b c d, a b c e, a b f g two columns have two
-    copies (2 * 2 tokens), and three have one (3 * 1), so L = 2. L is at least 2, because some
-    networks of plugins/hf.py read nothing in the column of bos."""
+    copies (2 * 2 tokens), and three have one (3 * 1), so L = 2."""
     # Equal beginnings have equal sums with random weights, and stand side by side when sorted.
     sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1).sort(0).values
     n_copies = (sums[1:] == sums[:-1]).sum(0).tolist()      # of the first 1, 2, ... columns
+    # (at least 2: some networks of plugins/hf.py read nothing in the column of bos)
     return max(range(2, inputs.size(1) + 1), key=lambda L: L * n_copies[L - 1])
 
 

@@ -25,7 +25,7 @@ from tasks import path_of
 # numbers that the console spares
 QUIET = ('loss', 'clip_frac', 'grad_norm', 'lr')
 
-# letters: P prompts | k completions of each: N texts of T tokens | M sampled tokens
+# sizes: P prompts | k completions of each: N texts of T tokens | M sampled tokens
 
 
 def open_networks(names, dataset, device, load_network):

@@ -26,7 +26,7 @@ from torch import Tensor
 
 BLANK = '_'
 
-# letters: B prompts, or n | T tokens of a text | V ids
+# sizes: B prompts, or n | T tokens of a text | V ids
 
 
 class Tokenizer:
@@ -141,7 +141,8 @@ class Task:
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
-            blank = random_blanks(is_text, self.low, self.high)
+            # (with what nobody knows, if the record has no answer)
+            blank = random_blanks(is_text, self.low, self.high) | (tokens == self.tok.blank)
         return Prompts(self, tokens, blank, record)
 
     def typed(self, prompt):
@@ -182,20 +183,19 @@ def columns_of(r):
     return columns | {'completion': texts, 'text': texts}
 
 
-def as_numbers(name, values, like):
-    """Return what a reward has returned as a tensor like another one, a finite number for each
-    text."""
+def as_numbers(name, values, n):
+    """Return what a reward has returned as a tensor (n,), a finite number for each text."""
     numbers, found = None, ''
     with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
         if hasattr(values, 'tolist'):           # (in the list of a masked array None is masked)
             values = values.tolist()
         numbers = torch.tensor(values)
         found = f'{numbers.numel()}: '
-        numbers = None if numbers.is_complex() else numbers.to(like.dtype)
-    assert numbers is not None and numbers.shape == like.shape and numbers.isfinite().all(), (
-        f"reward {name}: expected {len(like)} finite numbers, one for each completion, not "
+        numbers = None if numbers.is_complex() else numbers.float()
+    assert numbers is not None and numbers.shape == (n,) and numbers.isfinite().all(), (
+        f"reward {name}: expected {n} finite numbers, one for each completion, not "
         f"{found}{values!r:.200}")
-    return numbers.to(like.device)
+    return numbers
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -241,7 +241,8 @@ def load(dataset):
         for record in records:
             # A hash of the prompt, so that equal prompts stay together.
             is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
-            parts[record.pop('held_out', is_tenth and not is_marked)].append(record)
+            is_held_out = record.pop('held_out', is_tenth and not is_marked)
+            parts[is_held_out].append(record)
     train, held_out = parts
     assert train and len(held_out) > 1, (
         f"{path}: expected records to learn from, and two or more that are held out; found "

@@ -32,20 +32,13 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache:
-    #
-    #     going       texts that go on, (G,)
-    #     row         the row of each of them, (G,)
-    #     next_row    their rows behind the next token, (G,)
-    #     one         of each of these rows one text, by its place in going, (rows,)
-    #
-    # Of four equal texts the first has ended, the others have written b, c, b: going is 1 2 3, row
-    # 0 0 0, next_row 0 1 0, and one is 0 1.
-    going = torch.arange(len(sequences), device=tokens.device)
+    # Texts of one record that are equal so far share a row of the cache.
+    going = torch.arange(len(sequences), device=tokens.device)  # texts that go on, (G,)
     column = int(start.min())
     records = prompts.record.repeat_interleave(k)[:, None]
-    one, row = distinct(torch.cat((records, sequences[:, :column]), 1))
-    inputs = F.pad(sequences[one, :column], (1, 0), value=policy.bos_id)
+    # example: one text of each row, by its place in going | row: the row of each text, (G,)
+    example, row = distinct(torch.cat((records, sequences[:, :column]), 1))
+    inputs = F.pad(sequences[example, :column], (1, 0), value=policy.bos_id)
     cache, table, all_kept = {}, [], []
     while True:
         # Draw a token for each text that writes in this column.
@@ -58,13 +51,15 @@ def complete(policy, prompts, k, greedy=False):
         all_kept.append(kept)
         column += 1
         is_open[n[ids[:, 0] == task.tok.eos], column:] = False
-        # Which texts go on, which of them are still equal, and what does the world say?
+        # Which texts go on, which of them are still equal, and what does the world say? If the
+        # first of four equal texts has ended, and the others have written b, c, b: going is 1 2 3,
+        # row 0 0 0, next_row 0 1 0, and example is 0 1.
         goes_on = is_open[going, column:].any(1)
         going, row, writes = going[goes_on], row[goes_on], writes[goes_on]
-        one, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
+        example, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
         if world and len(going) > 0:
-            asked = going[one]
-            words = replies(world, prompts, asked // k, sequences[asked], writes[one], column)
+            asked = going[example]
+            words = replies(world, prompts, asked // k, sequences[asked], writes[example], column)
             words = words[next_row]                                             # (G, L)
             is_said = is_open[going, column:] & (words >= 0)
             sequences[going, column:] = torch.where(is_said, words, sequences[going, column:])
@@ -74,8 +69,8 @@ def complete(policy, prompts, k, greedy=False):
         if len(open_columns) == 0:
             break
         stop = column + int(open_columns[0])
-        cache = {layer: kv[:, row[one]] for layer, kv in cache.items()}
-        inputs = sequences[going[one], column - 1:stop]
+        cache = {layer: kv[:, row[example]] for layer, kv in cache.items()}
+        inputs = sequences[going[example], column - 1:stop]
         row, column = next_row, stop
     n, t, id = torch.cat(table, 1)
     example, view = distinct(sequences)

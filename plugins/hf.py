@@ -39,7 +39,7 @@ DATA = {'trust_remote_code': False, 'local_files_only': True}
 # With the date of today a chat template would make another prompt tomorrow.
 ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
 
-# letters: N texts of T tokens, L in one pass | V ids of the tokenizer | C channels | M tokens
+# sizes: N texts of T tokens, L in one pass | V ids of the tokenizer | C channels | M tokens
 
 
 def load_network(path, device, inner=load_network):

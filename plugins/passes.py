@@ -57,7 +57,7 @@ def complete(policy, prompts, k, greedy=False):
     is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
     sequences = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
-    n_shares = n_blanks.clamp(1, n_fill_steps)
+    n_passes = n_blanks.clamp(1, n_fill_steps)  # that a text needs
     key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
         key = key.sort(1).values
@@ -90,7 +90,7 @@ def complete(policy, prompts, k, greedy=False):
             # ranks are 1 2 0.
             rank = keys.masked_fill(~left, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
             # The last ones stay open: of 5 blanks in 3 passes 3 are left, then 1, then 0.
-            n_left = (n_shares - 1 - i).clamp(min=0) * n_blanks // n_shares     # (N, 1)
+            n_left = (n_passes - 1 - i).clamp(min=0) * n_blanks // n_passes     # (N, 1)
             now = left & (rank < left.sum(1, keepdim=True) - n_left[alive])
         a, t = now.nonzero(as_tuple=True)
         n = alive[a]
@@ -117,7 +117,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     stats = inner(policy, x, r, reference, x_ref)
     if not isinstance(r, Passes):
         return stats
-    row = torch.empty_like(r.sequences)         # which row of the table is about a place
+    row = torch.empty_like(r.sequences)         # of the table; here a place is sampled once
     row[r.n, r.t] = torch.arange(len(r.n), device=x.device)
     row = row[r.decided_n, r.decided_t]                                         # (D,)
 

@@ -67,7 +67,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words, line, refusal, folder)
     ('del batch_size', 'mine.py: batch_size = None: expected'),
     ('kl_beta = 10 ** 400', 'mine.py: kl_beta = 1000'),
     ('def texts():\n    return [], []', 'mine.py is a task: expected --dataset='),
-    ("include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    return 1",
+    ("include('plugins/causal.py')\ngenerator = judge\ndef reply():\n    return 1",
      'reply() returned 1')])
 def test_a_mistake_in_a_config_file_is_one_line(text, line, file, refusal):
     assert line in refusal(file('mine.py', text))

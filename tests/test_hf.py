@@ -153,7 +153,7 @@ def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformer
     grpo.NUMBERS_AT_ONCE = 3 * ours.pad_id
     r = grpo.complete(ours, task.prompts('train', 3), 4)
     # Ranks add up the gradients of all weights, also where no group teaches anything.
-    grpo.token_stats(ours, r.only(torch.zeros(12) > 0)).logp.sum().backward()
+    grpo.token_stats(ours, grpo.part_of(r, torch.zeros(12) > 0)).logp.sum().backward()
     assert all(p.grad is not None for p in ours.parameters())
     stats = grpo.token_stats(ours, r)
     views = [slow_logits(kind, theirs, view) for view in r.views]

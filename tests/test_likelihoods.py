@@ -31,7 +31,7 @@ def test_the_mean_of_an_estimate_over_random_masks_is_that_over_all_masks(paper,
     policy, reference = tiny(), tiny(seed=3)
     n = 10_000
     many = grpo.complete(policy, prompts_of('b___ '), n, greedy=True)
-    one = many.only(torch.arange(n) == 0)
+    one = grpo.part_of(many, torch.arange(n) == 0)
     expected = 0
     for probability, looks in MASKS[paper]:
         for weight, blanks in looks:

@@ -78,13 +78,14 @@ def test_an_answer_that_does_not_fill_the_blanks_of_its_prompt_is_named(answer, 
 
 
 def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(file):
-    task = task_of([('a', ''), ('abcab', ''), ('abcab', 'caabc')], file)
+    task = task_of([('a', ''), ('abcab', ''), ('abcab', 'caabc'), ('a_', '')], file)
     torch.manual_seed(0)
     prompts = task.prompts('train', 20_000)
     for record, n, counts in ((0, 1, [1]), (1, 5, [1, 2, 3]), (2, 10, [2, 3, 4, 5, 6])):
         blank = prompts.blank[prompts.record == record]
         assert blank.sum(1).unique().tolist() == counts and not blank[:, n:].any()
     assert (blank[:, :10].float().mean(0) - 0.4).abs().max() < 0.03     # 5 times its error
+    assert prompts.blank[prompts.record == 3][:, 1].all()               # nobody knows this one
 
 
 # ---- the shipped tasks ---------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def collect(networks, task, step, inner=collect):
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
         texts = fits.repeat_interleave(group_size, 1)               # (micro-steps, N)
-        draws.append([r.only(chosen) for r, chosen in zip(rollouts, texts)])
+        draws.append([part_of(r, chosen) for r, chosen in zip(rollouts, texts)])
         scores.append(numbers)
         As.append(A)
         if sum_over_ranks(room.sum()) == 0:

@@ -20,7 +20,7 @@ def score(r, networks, *more, inner=score):
     scores = inner(r, networks, *more)
     stats = token_stats(networks.policy, r, networks.reference)
     log_ratio = r.per_text(stats.logp - stats.logp_ref)                         # (N,)
-    scores['reward'] -= kl_beta * log_ratio.view_as(scores['reward'])
+    scores['reward'] -= kl_beta * log_ratio.view_as(scores['reward']).cpu()
     return scores
 
 
