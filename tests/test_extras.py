@@ -73,7 +73,6 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(fini
     assert shown['evals'].pop() == {'step': 7, 'line to beat': None}
     for line in read_lines(finished / 'log.jsonl'):
         assert shown['steps' if 'ms' in line else 'evals'].pop(0) == pytest.approx(line, rel=6e-4)
-    assert shown['held_out'][-1][0]['prompt'] == HOSTILE
     texts = [sample['completion'] for sample in sum(shown['held_out'] + shown['groups'], [])]
     assert sorted(texts) == sorted(sample['completion'] for sample in logged)
 

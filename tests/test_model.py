@@ -78,8 +78,9 @@ def test_muon_takes_the_steps_of_torch_for_matrices_of_several_lengths():
 @pytest.mark.parametrize('name', ['muon', 'adamw'])
 def test_without_a_gradient_nothing_moves_though_there_is_momentum(name):
     network = tiny()
-    optimizers = make_optimizers(network, name)
-    assert not any(group['weight_decay'] for opt in optimizers for group in opt.param_groups)
+    for decay in (0.1, 0.0):
+        optimizers = make_optimizers(network, name, decay)
+        assert all(opt.param_groups[0]['weight_decay'] == decay for opt in optimizers)
     for scale in (1.0, 0.0):
         before = copy.deepcopy(network.state_dict())
         sum(scale * p.sin().sum() for p in network.parameters()).backward()
