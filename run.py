@@ -81,6 +81,8 @@ class RunFolder:
         self.wandb = None
         if not self.is_first:
             return
+        if resume and not self.resume:
+            print(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         for name in ('generator', 'judge', 'reference', 'dataset'):
             assert not Path(config[name] or '.').resolve().is_relative_to(self.path.resolve()), (
                 f"{name} = {config[name]} is in out_dir: choose another out_dir")
@@ -112,8 +114,14 @@ class RunFolder:
                                     weights_only=True)
             for name, value in self.config.items():
                 before = checkpoint['config'].get(name)
+                assert before == value or name not in ('eval_prompts', 'optimizer'), (
+                    f"{name}: a resumed run expects {before!r}, as before")
                 if before != value and name != 'resume' and self.is_first:
                     print(f"resumed with another {name}: {value!r}, not {before!r}")
+            assert checkpoint['step'] <= self.config['max_iters'], (
+                f"{self.path} has taken {checkpoint['step']} steps: expected a larger max_iters")
+            states = checkpoint['state']
+            checkpoint['state'] = states[RANK % len(states)]
             policy.load_state_dict(checkpoint['model'])
             for optimizer, moments in zip(optimizers, checkpoint['optimizers']):
                 optimizer.load_state_dict(moments)
@@ -133,9 +141,13 @@ class RunFolder:
                           and json.loads(line)['step'] < checkpoint['step']))
         return file
 
-    def save(self, policy, tok, optimizers, **more):
+    def save(self, policy, tok, optimizers, state, **more):
+        states = [state]
+        if dist.is_initialized():               # each rank has its own
+            states *= dist.get_world_size()
+            dist.all_gather_object(states, state)
         if self.is_first:
-            save_network(self.path / 'ckpt.pt', policy, tok, config=self.config,
+            save_network(self.path / 'ckpt.pt', policy, tok, config=self.config, state=states,
                          optimizers=[optimizer.state_dict() for optimizer in optimizers], **more)
         if dist.is_initialized():               # no rank goes on, or ends, before it is written
             dist.barrier()
@@ -266,13 +278,14 @@ def advice(lines, config, is_over):
     goal = 'reward' if 'reward' in evals[-1] else 'verify'
     evals = [line for line in evals if goal in line]    # (a resumed run can have other rewards)
     first, last = evals[0], evals[-1]
-    step = steps[0]
+    step = steps[-1] if is_over else steps[0]
+    dead = ("nine of ten groups teach nothing, because their rewards are equal (mean "
+            f"{step['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; or does "
+            "the reward give equal numbers?")
     if not is_over:
         is_alike = abs(step['mean_tokens'] / first['eval/tokens'] - 1) < 0.2
         if step['dead_groups'] > 0.9:
-            return ["nine of ten groups teach nothing, because their rewards are equal (mean "
-                    f"{step['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; "
-                    "or does the reward give equal numbers?"]
+            return [dead]
         if is_alike and step.get('mean_verify', 0) > first.get('eval/verify', 1) + 0.25:
             return [f"the generator has memorised: {step['mean_verify']:.0%} of the samples are "
                     f"right for its own texts, {first['eval/verify']:.0%} for others: more texts"]
@@ -285,19 +298,21 @@ def advice(lines, config, is_over):
     remedy = None
     if above > noise and right[-1] < 0.9 * right[0]:
         remedy = (f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: "
-                "read the samples; a larger kl_beta, a second reward")
-    elif score[-1] < score[0] - noise:
-        remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
+                  "read the samples; a larger kl_beta, more weight on verify")
     elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
         remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
+    elif score[-1] < score[0] - noise:
+        remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
+    elif above <= noise and step['dead_groups'] > 0.9:
+        remedy = dead
     elif above <= noise < last['greedy'] - last['line to beat']:
         remedy = (f"greedy decoding is at {last['greedy']:.3f}, so it has learned, but is not yet "
                   "sure: more max_iters")
     elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
         remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
     elif above <= noise and len(score) > 2:
-        remedy = ("it has learned little that it did not know: another generator, from more texts, "
-                "or answers with steps")
+        remedy = ("it has learned little that it did not know: more max_iters, another generator, "
+                  "from more texts, or answers with steps")
     where = 'not above' if abs(above) <= noise else 'above' if above > 0 else 'below'
     result = f"{goal} {score[-1]:.3f} is {where} the line to beat: {above:+.3f} +- {noise:.3f}"
     return [remedy, result] if remedy else [result]

@@ -6,8 +6,7 @@
 # (the experiment as it is: 99.4, 99.3, 99.1 %)
 # Left out: RePO looks up old completions of this step's prompts. Prompts seldom recur here, so old
 # groups bring their own. The two terms are one
-# mean over all texts. With --mini_batches the old groups are updates of their own. Of several ranks
-# only the groups of the first are saved, so the first step of a resumed run has fewer
+# mean over all texts. With --mini_batches the old groups are updates of their own
 
 from dataclasses import replace
 
@@ -26,8 +25,8 @@ def collect(networks, task, step, inner=collect):
     # A checkpoint holds tensors, lists and dicts. What else a record needs are its class and task.
     new = [(_tensors(r), _tensors(r.prompts)) for r in rollouts]
     old = [replace(rollouts[0], **record, prompts=replace(rollouts[0].prompts, **prompts))
-           for record, prompts in state.get(f'old {RANK}', [])]
-    state[f'old {RANK}'] = new
+           for record, prompts in state.get('old', [])]
+    state['old'] = new
     return rollouts + old, scores, A
 
 
