@@ -36,7 +36,7 @@ def near(name, known):
 
 def configure(script, words):
     """Apply words of a command line to the globals of a script. Return its knobs. Exit with one
-    line if a knob is unknown, or has a wrong type or none of its CHOICES, or if a file is
+    line if a knob is unknown, or has a wrong type or none of its CHOICES, or is not ABOVE_0, or if a file is
     missing."""
     sys.excepthook = show_error
     if '--help' in words:
@@ -63,8 +63,10 @@ def configure(script, words):
         for name, value in ({name: script.get(name) for name in known} | knobs_of(script)).items():
             if name not in known:
                 unknown(word, name)
-            if type(value) in (int, float) and not 0 <= value < 1e300:
-                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number, not below 0")
+            lowest = 1e-9 if name in script.get('ABOVE_0', ()) else 0
+            if type(value) in (int, float) and not lowest <= value < 1e300:
+                kind = 'above' if lowest else 'not below'
+                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number {kind} 0")
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
