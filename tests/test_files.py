@@ -172,7 +172,6 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
     for path in Path('config').rglob('grpo_*.py'):
         if has_transformers or 'plugins/hf.py' not in path.read_text():
             configure(vars(grpo), [str(path)])
-            assert not grpo.generator.endswith('.py') or Path(grpo.generator).exists()
     assert 'nothing calls' not in capsys.readouterr().out
 
 

@@ -140,7 +140,7 @@ def test_ctrl_c_names_the_reward_that_is_waited_for_and_lets_the_step_end_and_sa
     for name in ('run', 'whole'):
         train(words, tmp_path / name, '--resume=True')
     evals = [line for line in log_of(tmp_path / 'run') if 'eval/slow' in line]
-    assert [line['eval/slow'] for line in evals] == [line['step'] for line in evals]
+    assert all(line['eval/slow'] == line['greedy/slow'] == line['step'] for line in evals)
     assert_same(tmp_path / 'run', tmp_path / 'whole')
     text = train(toy, tmp_path / 'run', '--resume=True', '--max_iters=7')
     assert 'another max_iters: 7, not 6' in text and f'another files: {toy[1:2]}, not' in text
@@ -252,6 +252,7 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     assert log_of(finished) == [pytest.approx(line, rel=1e-4) for line in lines]
     for line in open(finished / 'samples.jsonl'):
         sample = json.loads(line)
+        assert sample['scores']['zeros'] == sample['completion'].count('0')
         if 'advantage' in sample['scores']:
             pieces = [numbers for _, *numbers in sample['pieces'] if numbers]
             _, *logp = map(sum, zip(*pieces))
