@@ -15,7 +15,7 @@ from extras.page import page_of, read_lines
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
 DIFFERENT = [['', ''], ['--seeds=1,1', '', '--group_size=2'], ['', '--eval_prompts=4'],
-             ['', '--dataset=arithmetic'], ['', '--seed=3'], ['', '--group_sise=3'],
+             ['', '--dataset=arithmetic'], ['', '--seed=3'],
              ['--goal=eval/reward', '', '--rewards={"judge":2.0}']]
 SENTENCES = ['the policy writes', 'says the same twice', 'verify:', 'mine of 6', 'mine of 4',
              '`state`', 'good completions', 'logp_old', 'own group']

@@ -38,10 +38,3 @@ def test_a_file_of_ones_own_is_halves_and_what_it_holds_out_is_not_trained(join,
         assert len(prompt) == len(answer) == 32
         assert verify(prompt, prompt + answer) == 1 and verify(prompt, prompt + 'q ' * 16) == 0
     assert min(verify(record['prompt'], ''.join(record.values())) for record in held_out) < 1
-
-
-@pytest.mark.parametrize('content', [b'', b'One line.', 'Gr\u00f6\u00dfe'.encode('latin-1')])
-def test_a_file_that_is_no_text_is_refused_in_one_line(content, tmp_path):
-    (tmp_path / 'bad.txt').write_bytes(content)
-    with pytest.raises(AssertionError, match='bad.txt: expected .*$'):
-        load(f'{tmp_path}/bad.txt')
