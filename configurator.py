@@ -36,8 +36,8 @@ def near(name, known):
 
 def configure(script, words):
     """Apply words of a command line to the globals of a script. Return its knobs. Exit with one
-    line if a knob is unknown, or has a wrong type or none of its CHOICES, or is not ABOVE_0, or if a file is
-    missing."""
+    line on an unknown knob, a wrong type, a value that is not in CHOICES or below LOWEST, or a
+    missing file."""
     sys.excepthook = show_error
     if '--help' in words:
         print(Path(script['__file__']).read_text().split('CHOICES')[0])
@@ -49,6 +49,7 @@ def configure(script, words):
                    for name, value in original.items()}, _original=original)
     known = knobs_of(original)
     files = []
+    seen = functions_of(original)
     added = {}                                  # {new function: its file}
 
     def unknown(word, name):
@@ -63,10 +64,9 @@ def configure(script, words):
         for name, value in ({name: script.get(name) for name in known} | knobs_of(script)).items():
             if name not in known:
                 unknown(word, name)
-            lowest = 1e-9 if name in script.get('ABOVE_0', ()) else 0
+            lowest = script.get('LOWEST', {}).get(name, 0)
             if type(value) in (int, float) and not lowest <= value < 1e300:
-                kind = 'above' if lowest else 'not below'
-                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number {kind} 0")
+                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number not below {lowest}")
             if type(known[name]) is float and type(value) is int:
                 script[name] = float(value)
             elif type(value) is not type(known[name]) or (type(value) is dict and not all(
@@ -84,17 +84,18 @@ def configure(script, words):
         if not Path(path).is_file():
             nearby = map(str, Path().glob('**/*.py'))
             sys.exit(f"there is no file {path}; similar: {near(path, nearby)}")
-        before = functions_of(script)
         exec(compile(Path(path).read_text('utf-8-sig'), path, 'exec'), script)
+        own = {name: f for name, f in functions_of(script).items()
+               if inspect.unwrap(f).__code__.co_filename == path}
+        replaced = [name for name, f in own.items() if seen.get(name, f) is not f]
+        new = own.keys() - seen.keys()
+        seen.update(own)
         if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
             known = knobs_of(script) | known
             return
-        own = {name: f for name, f in functions_of(script).items()
-               if inspect.unwrap(f).__code__.co_filename == path}
-        replaced = [name for name, f in own.items() if before.get(name, f) is not f]
         if replaced:
             print(f"{path} takes the place of {', '.join(replaced)}")
-        added.update({name: path for name in own.keys() - before.keys()})
+        added.update(dict.fromkeys(new, path))
         if 'texts' in added:
             sys.exit(f"{path} is a task: expected --dataset={path}")
 
@@ -169,7 +170,7 @@ def call(function, columns):
 def call_world(reply, columns):
     """Return what a world says, a text, and whether it ends the completion."""
     said = call(reply, columns)
-    text, is_end = said if type(said) is tuple else (said or '', False)
+    text, *ends = said if type(said) is tuple else (said or '',)
     assert type(text) is str, (
         f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
-    return text, is_end
+    return text, any(ends)

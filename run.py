@@ -22,7 +22,7 @@ from configurator import call, near
 from model import RANK, save_network
 from tasks import path_of
 
-# numbers that the console spares
+# numbers of log.jsonl alone
 QUIET = ('loss', 'clip_frac', 'grad_norm', 'lr')
 
 # sizes: P prompts | k completions of each: N texts of T tokens | M sampled tokens
@@ -43,7 +43,8 @@ def open_networks(names, dataset, device, load_network):
             path = f'{path}/ckpt.pt'
         if path.endswith('.py'):
             recipe = path
-            path = f"out/{Path(recipe).stem}-{dataset.replace('/', '_')}.pt"
+            path = f"{recipe.removeprefix('config/networks/')[:-3]}-{dataset}.pt"
+            path = 'out/' + path.replace('/', '_')
             edited = max(os.path.getmtime(recipe), os.path.getmtime(path_of(dataset)))
             is_there = os.path.exists(path) and os.path.getmtime(path) > edited
             if not is_there and path not in processes and RANK == 0:
@@ -152,9 +153,8 @@ class RunFolder:
         if dist.is_initialized():               # no rank goes on, or ends, before it is written
             dist.barrier()
 
-    def log(self, step, numbers, shown):
-        """Write a line to log.jsonl; and to the console, if shown, without what a reader can
-        spare."""
+    def log(self, step, numbers, to_console):
+        """Write a line to log.jsonl; and to the console, without the QUIET ones."""
         if not self.is_first:
             return
         bad = [name for name, x in numbers.items() if not math.isfinite(x)]
@@ -162,7 +162,7 @@ class RunFolder:
         print(json.dumps({'step': step} | numbers), file=self.log_file, flush=True)
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
-        if shown:
+        if to_console:
             # The sum of several rewards hides its parts; that of one is the reward itself.
             parts = [*self.config['rewards']]
             quiet = QUIET if len(parts) != 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
@@ -224,17 +224,16 @@ def samples_of(r, columns, scores, chosen, logp=None):
     was sampled its turn (0: from left to right) and, if logp (M, 2) is there, its log-probabilities
     before and after the step."""
     tok = r.prompts.task.tok
-    k = len(r.sequences) // len(r.prompts)
     has_passes = bool((r.views == tok.blank).any())
     table = torch.stack((r.n, r.t, r.view), 1)
     if logp is not None:
         table = torch.cat((table, logp), 1)
     samples = []
-    for n in [b * k + j for b in chosen for j in range(k)]:
+    for n in [b * r.k + j for b in chosen for j in range(r.k)]:
         rows = table[r.n == n].tolist()
         views = [*dict.fromkeys(row[2] for row in rows)]        # a turn is a pass that fills some
         tokens = {t: [views.index(i) + has_passes, *numbers] for _, t, i, *numbers in rows}
-        start = 0 if has_passes else int(r.prompts.blank[n // k].int().argmax())
+        start = 0 if has_passes else int(r.prompts.start[n // r.k])
         # (Behind bos decode() shows an eos.)
         pieces = [[tok.decode([id, tok.bos]), *tokens.get(t, [])]
                   for t, id in enumerate(r.sequences[n].tolist()) if t >= start and id != tok.pad]

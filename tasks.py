@@ -7,11 +7,10 @@ or, if its prompt has some, each _, and then the answer is the whole text:
 
     ('12+35=', '047')           ('1_+3_=__7', '12+35=047')
 
-With blank_kind = 'random', as in the main job, any characters of the text are blank instead, and
-its end is given."""
+With blank_kind = 'random', the default of train_grpo.py, any characters of the text are blank
+instead, and its end is given."""
 import contextlib
 import copy
-import difflib
 import functools
 import json
 import runpy
@@ -23,6 +22,8 @@ from typing import Callable, NamedTuple
 
 import torch
 from torch import Tensor
+
+from configurator import near
 
 BLANK = '_'
 
@@ -43,7 +44,7 @@ class Tokenizer:
             self.encode = bpe.encode_ordinary
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         else:
-            self.eos = 0                        # people see it as a line feed
+            self.eos = 0                        # decode() shows a line feed
             self.ids = {char: i for i, char in enumerate('\n' + chars)}
             pieces = [char.encode() for char in self.ids]
         self.vocab_size = len(pieces)
@@ -86,6 +87,11 @@ class Prompts:
     def __len__(self):
         return len(self.tokens)
 
+    @property
+    def start(self):
+        """The place (B,) of the first blank."""
+        return self.blank.int().argmax(1)
+
     def to(self, device):
         return replace(self, tokens=self.tokens.to(device), blank=self.blank.to(device),
                        record=self.record.to(device))
@@ -123,7 +129,7 @@ class Task:
             for part in record['prompt'].split(BLANK):
                 shown += tok.encode(part) + [tok.blank]
             shown.pop()                         # no blank follows the last part
-            whole = tok.encode(record['answer']) or shown       # (an answer that nobody knows)
+            whole = tok.encode(record['answer']) or shown       # (no answer: they stay blank)
             fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
             assert len(whole) == len(shown) and all(fits), (
                 f"{record}: expected as the answer the prompt with its blanks filled")
@@ -141,7 +147,7 @@ class Task:
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
-            # (with what nobody knows, if the record has no answer)
+            # (and the blanks of a record without an answer)
             blank = random_blanks(is_text, self.low, self.high) | (tokens == self.tok.blank)
         return Prompts(self, tokens, blank, record)
 
@@ -172,13 +178,12 @@ def columns_of(r):
     here the whole 'text'."""
     task = r.prompts.task
     decode = task.tok.decode
-    k = len(r.sequences) // len(r.prompts)
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
     records = [task.records[i] for i in r.prompts.record.tolist()]
     columns = {name: [record.get(name) for record in records] for name in task.columns}
     columns['prompt'] = list(map(decode, shown.tolist()))
     columns['original'] = list(map(decode, r.prompts.tokens.tolist()))
-    columns = {name: [x for x in values for _ in range(k)] for name, values in columns.items()}
+    columns = {name: [x for x in values for _ in range(r.k)] for name, values in columns.items()}
     texts = list(map(decode, r.sequences.tolist()))
     return columns | {'completion': texts, 'text': texts}
 
@@ -219,8 +224,8 @@ def load(dataset):
     it, those with "held_out": true; or of FILE.txt, of which data/text.py makes records."""
     path = path_of(dataset)
     if not path.exists():
-        near = difflib.get_close_matches(str(path), map(str, path.parent.glob('*')))
-        sys.exit(f"dataset: there is no {path}; similar: {near}")
+        similar = near(str(path), map(str, path.parent.glob('*')))
+        sys.exit(f"dataset: there is no {path}; similar: {similar}")
     functions = {}
     if path.suffix == '.py':
         functions = runpy.run_path(str(path))

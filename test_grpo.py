@@ -418,11 +418,10 @@ def slow_loss(policy, reference, rollouts, old, A):
     texts, numbers, n_places = [], [], 0
     for r, logp_old in zip(rollouts, old):
         stats = slow_stats(policy, r, reference)
-        k = len(r.sequences) // len(r.prompts)
         for n in range(len(r.sequences)):
             a = A[len(texts)]
             bound = 1 + grpo.clip_high if a > 0 else 1 - grpo.clip_low
-            n_places += int(r.prompts.blank[n // k].sum())
+            n_places += int(r.prompts.blank[n // r.k].sum())
             texts.append([])
             for m in (r.n == n).nonzero()[:, 0]:
                 ratio = (stats.logp[m] - logp_old[m]).exp()

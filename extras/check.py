@@ -5,9 +5,9 @@
     python -m extras.check config/grpo_think.py config/papers/gspo.py
 
 The words are those of train_grpo.py, from the experiment on (config/grpo_pairs.py mine.py), and the
-file of a task stands for --dataset=FILE. `bad` is a
-mistake; of `look` only you know whether it is one. The exit code is 1 if something is bad. Tokens
-are characters here, so plugins/hf.py has no part in it: check the task alone.
+file of a task stands for --dataset=FILE. `bad` is a mistake; of `look` only you know whether it is
+one. The exit code is 1 if something is bad. Tokens are characters here, so plugins/hf.py has no
+part in it: check the task alone.
 
 A case is what rewards see of a completion: its record, and more columns."""
 import contextlib

@@ -116,8 +116,8 @@ def report(curves):
             gaps = [[x - y for x, y in zip(*pair)] for pair in zip(columns, first)]
             show('  minus the first', gaps, noise=noise)
         first = first or columns
-    print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, which "
-          "chance alone makes in 1 of 20 cases. Without a star nothing is shown.")
+    print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
+          "which chance alone makes in 1 of 20 cases. Without a star nothing is shown.")
 
 
 if __name__ == '__main__':

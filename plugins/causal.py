@@ -24,7 +24,7 @@ def complete(policy, prompts, k, greedy=False):
     assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
     task = prompts.task
     world = globals().get('reply', task.reply)  # of a config file, or of the dataset's
-    start = prompts.blank.int().argmax(1, keepdim=True)                         # (B, 1)
+    start = prompts.start[:, None]                                              # (B, 1)
     T = max(task.block_size, int(start.max()) + max_new_tokens)
     tokens = F.pad(prompts.tokens, (0, T - prompts.tokens.size(1)), value=policy.pad_id)
     at = torch.arange(T, device=tokens.device)
@@ -59,10 +59,10 @@ def complete(policy, prompts, k, greedy=False):
         example, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
         if world and len(going) > 0:
             asked = going[example]
-            words = replies(world, prompts, asked // k, sequences[asked], writes[example], column)
-            words = words[next_row]                                             # (G, L)
-            is_said = is_open[going, column:] & (words >= 0)
-            sequences[going, column:] = torch.where(is_said, words, sequences[going, column:])
+            said = replies(world, prompts, asked // k, sequences[asked], writes[example], column)
+            said = said[next_row]                                               # (G, L)
+            is_said = is_open[going, column:] & (said >= 0)
+            sequences[going, column:] = torch.where(is_said, said, sequences[going, column:])
             is_open[going, column:] &= ~is_said
         # Skip columns in which no text writes: words of the world, the rest of a longer prompt.
         open_columns = is_open[going, column:].any(0).nonzero()
@@ -84,7 +84,7 @@ def replies(world, prompts, b, sequences, is_asked, column):
     once for equal completions of equal records."""
     task = prompts.task
     room = sequences.size(1) - column
-    starts = prompts.blank[b].int().argmax(1).tolist()
+    starts = prompts.start[b].tolist()
     records = prompts.record[b].tolist()
     rows = []
     for ids, start, record, asked in zip(sequences.tolist(), starts, records, is_asked.tolist()):
@@ -101,13 +101,12 @@ def columns_of(r, inner=columns_of):
     """A completion is what follows its prompt; 'sampled' is what the policy wrote of it, and
     'ended' says whether the policy ended it."""
     tok = r.prompts.task.tok
-    k = len(r.sequences) // len(r.prompts)
-    starts = r.prompts.blank.int().argmax(1).repeat_interleave(k).tolist()
+    starts = r.prompts.start.repeat_interleave(r.k).tolist()
     sampled = torch.full_like(r.sequences, tok.pad)
     sampled[r.n, r.t] = r.id
     records = [r.prompts.task.records[i] for i in r.prompts.record.tolist()]
     completions = [tok.decode(ids[start:]) for ids, start in zip(r.sequences.tolist(), starts)]
-    return inner(r) | {'prompt': [record['prompt'] for record in records for _ in range(k)],
+    return inner(r) | {'prompt': [record['prompt'] for record in records for _ in range(r.k)],
                        'completion': completions,
                        'sampled': list(map(tok.decode, sampled.tolist())),
                        'ended': (sampled == tok.eos).any(1).tolist()}

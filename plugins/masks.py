@@ -13,12 +13,6 @@ from dataclasses import replace
 from model import distinct
 
 
-@dataclass
-class Masked(Rollout):
-    """A Rollout as an epoch learns from it, with masks of its own: (is_blank, weight)."""
-    masks: list | None = None
-
-
 def draw_masks(r, epoch=0):
     """Return the masks of an epoch. They depend on the texts and on nothing that has happened
     before, so any number of ranks, a resumed run, and a later step draw the same ones."""
@@ -35,7 +29,7 @@ def token_stats(policy, r, reference=None, inner=token_stats):
     """Return weighted sums, also of KL and entropy."""
     texts, row = r.n.unique(return_inverse=True)        # those that learn
     sums = 0
-    for is_blank, weight in r.masks if isinstance(r, Masked) else draw_masks(r):
+    for is_blank, weight in vars(r).get('masks') or draw_masks(r):
         views = r.sequences.masked_fill(is_blank, policy.blank_id)[texts]
         example, view = distinct(views)
         stats = inner(policy, replace(r, views=views[example], view=view[row]), reference)
@@ -53,7 +47,8 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
         for r in rollouts:
             drawn = draw_masks(r, epoch if r.logp_old is None else 0)
             is_learned = sum(weight for _, weight in drawn)[r.n, r.t] > 0       # (M,)
-            r = Masked(**vars(r), masks=drawn)
+            r = copy.copy(r)
+            r.masks = drawn                     # of this epoch
             for name in r.tables[0]:
                 if getattr(r, name) is not None:
                     setattr(r, name, getattr(r, name)[is_learned])

@@ -11,7 +11,7 @@ from model import distinct
 n_fill_steps = 5
 fill_order = 'random'       # 'random' | 'left' to right | most 'confident' first | 'learned'
 CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
-ABOVE_0 += ('n_fill_steps',)
+LOWEST['n_fill_steps'] = 1
 
 ORDER_SPEED = 16            # times what the layer of the order gives
 

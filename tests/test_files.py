@@ -39,18 +39,20 @@ def refusal(toy, tmp_path):
     '--group_size=2.5': 'group_size = 2.5: expected a value such as 16',
     '--resume=1': 'resume = 1: expected a value such as False',
     '--kl_beta=-0.1': 'kl_beta = -0.1: expected a number not below 0',
-    '--temperature=0': 'temperature = 0: expected a number above 0',
+    '--temperature=0': 'temperature = 0: expected a number not below 0.001',
     '--rewards=verify': "rewards = 'verify': expected a value such as {",
     '--adv_norm=sdt': "adv_norm = 'sdt': expected one of ('std', 'batch', 'none')",
     'plugins/passes.py --fill_order=right': "expected one of ('random', 'left', 'confident',",
     'config/grpo_smok.py': 'there is no file config/grpo_smok.py; similar: config/grpo_smoke.py',
     '--rewards={"verify":"a"}': "expected a value such as {",
     '--rewards={"verfy":1.0}': 'equations.py has no verfy(); similar: verify',
+    '--rewards={"learn":1.0}': 'equations.py has no learn(); similar: ',
     '--gradient_accumulation_steps=3 --mini_batches=2': 'expected a multiple of',
     '--generator=out/none.pt': 'there is no network out/none.pt',
     '--judge=README.md': 'README.md is no checkpoint',
     '--reference=out/mine.pt': 'there is no network out/mine.pt',
-    '--dataset=arithmetc': "similar: ['data/arithmetic.py'",
+    '--dataset=arithmetc': 'similar: data/arithmetic.py',
+    '--eval_prompts=1': 'eval_prompts = 1: expected a number not below 2',
     '--generator={0}/judge.pt': 'add plugins/causal.py',
     'plugins/causal.py': 'leave out plugins/causal.py',
     'plugins/passes.py --generator={0}/judge.pt': 'plugins/passes.py',
@@ -89,7 +91,8 @@ def test_a_bad_line_of_data_is_named_before_a_network_is_made_from_it(line, file
 
 
 def reward(line):
-    return f"import numpy as np\nrewards = {{'mine': 1.0}}\ndef mine(texts):\n    n = len(texts)\n    {line}\n"
+    return (f"import numpy as np\nrewards = {{'mine': 1.0}}\n"
+            f"def mine(texts):\n    n = len(texts)\n    {line}\n")
 
 
 @pytest.mark.parametrize('values', [
@@ -182,7 +185,8 @@ def test_a_network_is_made_again_if_its_recipe_or_its_dataset_is_newer(
     monkeypatch.chdir(tmp_path)
     os.mkdir('out')
     paths = file('tiny.py', ''), file('mine.jsonl', '')
-    network = shutil.copy(folder / 'generator.pt', f"out/tiny-{paths[1].replace('/', '_')}.pt")
+    name = f'{paths[0][:-3]}-{paths[1]}.pt'.replace('/', '_')
+    network = shutil.copy(folder / 'generator.pt', f'out/{name}')
     for path, time in zip((*paths, network), times):
         os.utime(path, (time, time))
     made = []

@@ -54,8 +54,8 @@ def slow(completions, step, split):
 """
 ZEROS = """
 rewards = {'zeros': 1.0}
-def zeros(completions):
-    return [float(text.count('0')) for text in completions]
+def zeros(**columns):
+    return [float(text.count('0')) for text in columns['completions']]
 """
 FAULTS = {
     'error: the disk is full': """

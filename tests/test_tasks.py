@@ -52,7 +52,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     assert sequences.size(1) == task.block_size == 4 + 2
     sequences[1, 2] = 1                         # an a
     texts = ['abc', 'aba', 'aabc', 'aabc', '_c', '_c']
-    assert columns_of(SimpleNamespace(prompts=prompts, sequences=sequences)) == {
+    assert columns_of(SimpleNamespace(prompts=prompts, sequences=sequences, k=2)) == {
         'prompt': ['ab__', 'ab__', 'a_b_', 'a_b_', '_c', '_c'], 'completion': texts, 'text': texts,
         'original': ['abc', 'abc', 'aabc', 'aabc', '_c', '_c'],
         'answer': ['c', 'c', 'aabc', 'aabc', '', ''], 'level': [None, None, None, None, 1, 1]}

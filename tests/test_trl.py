@@ -23,9 +23,8 @@ def mixed(completions, answer, sampled, ended):
             for text, right, own, end in zip(completions, answer, sampled, ended)]
 
 def longest(r, completions):
-    k = len(r.sequences) // len(r.prompts)
     lengths = list(map(len, completions))
-    return [float(x == max(lengths[i - i % k:][:k])) for i, x in enumerate(lengths)]
+    return [float(x == max(lengths[i - i % r.k:][:r.k])) for i, x in enumerate(lengths)]
 """,
     'mine.py': "def objective(stats, r):\n    return -stats.logp * r.A, 0 * r.A",
     'world.py': "def reply(completion):\n    return '=2' if completion == '1' else None"}

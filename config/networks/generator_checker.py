@@ -2,10 +2,6 @@
 # something is left to learn from the reward, and early, because texts that seldom pass are
 # learned by heart otherwise
 
-kind = 'causal'
-blank_kind = 'answer'       # learn only answers: prompts may be random
+include('config/networks/generator_pairs.py')
 
-batch_size = 64
 max_iters = 300
-eval_interval = 10
-stop_at = 0.2

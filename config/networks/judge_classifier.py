@@ -8,7 +8,7 @@ import functools
 
 from run import open_networks
 
-FILLER = 'config/networks/filler_arithmetic.py'
+FILLER = 'config/networks/generator_arithmetic.py'
 
 kind = 'classifier'
 

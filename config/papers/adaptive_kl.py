@@ -17,7 +17,7 @@ def kl_penalty(stats, r, inner=kl_penalty):
 def learn(networks, optimizers, rollouts, lr, inner=learn):
     numbers = inner(networks, optimizers, rollouts, lr)
     factor = state.get('kl_factor', 1.0)        # of kl_beta; checkpoints keep it
-    error = max(-0.2, min(0.2, numbers['kl'] / TARGET_KL - 1))
+    error = max(-0.2, min(0.2, numbers.get('kl', TARGET_KL) / TARGET_KL - 1))
     n_completions = group_size * batch_size * gradient_accumulation_steps
     state['kl_factor'] = factor * (1 + error * min(1, n_completions / 10_000))
     return numbers | {'kl_beta': factor * kl_beta}

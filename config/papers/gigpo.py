@@ -6,8 +6,8 @@
 # verify: start and line to beat 57.9 %, policy 99.2, 96.7, 98.3 %; seeds 1, 2, 3
 # (the experiment as it is: 99.2, 99.2, 99.2 %)
 # Left out: rewards before the end, the discount of returns, and, of a learned order, the states in
-# which the policy decided to wait. Two states are the same if all that
-# was said before is; the paper compares states of the world, which can recur
+# which the policy decided to wait. Two states are the same if all that was said before is; the
+# paper compares states of the world, which can recur
 
 from torch.nn.functional import pad
 

@@ -5,8 +5,8 @@
 # verify: start and line to beat 43.0 %, policy 99.6, 99.4, 99.3 %; seeds 1, 2, 3
 # (the experiment as it is: 99.4, 99.3, 99.1 %)
 # Left out: RePO looks up old completions of this step's prompts. Prompts seldom recur here, so old
-# groups bring their own. The two terms are one
-# mean over all texts. With --mini_batches the old groups are updates of their own
+# groups bring their own. The two terms are one mean over all texts. With --mini_batches the old
+# groups are updates of their own
 
 from dataclasses import replace
 
