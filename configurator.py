@@ -31,7 +31,7 @@ def functions_of(script):
 
 
 def near(name, known):
-    return ', '.join(difflib.get_close_matches(name, known, cutoff=0.5)) or 'none'
+    return ', '.join(difflib.get_close_matches(name.lower(), known, cutoff=0.5)) or 'none'
 
 
 def configure(script, words):
@@ -113,8 +113,9 @@ def configure(script, words):
         elif word.endswith('.py'):
             include(word)
         else:
+            nearby = ['--' + name for name in known] + [*map(str, Path().glob('**/*.py'))]
             sys.exit(f"expected a config file, --name=value, or --dataset=FILE, not {word}; "
-                     f"similar: {near(word, ['--' + name for name in known])}")
+                     f"similar: {near(word, nearby)}")
         check(word)
     for name, choices in script['CHOICES'].items():
         if script[name] not in choices:

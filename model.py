@@ -193,6 +193,8 @@ def save_network(path, network, tok, **more):
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     torch.save({'args': network.args, 'model': network.state_dict(),
                 'vocabulary': tok.vocabulary, **more}, temporary)
+    # (it fails if the `state` of a file cannot be read again)
+    torch.load(temporary, map_location='cpu', weights_only=True, mmap=True)
     os.replace(temporary, path)                 # a checkpoint is whole or not there
 
 
@@ -205,7 +207,9 @@ def load_network(path, device):
     # (a checkpoint of plugins/passes.py has weights that a GPT has not)
     missing, _ = network.load_state_dict(saved['model'], strict=False)
     assert not missing, f"{path} lacks weights: {missing}"
-    return network, Tokenizer(**saved['vocabulary']), saved
+    tok = Tokenizer(**saved['vocabulary'])
+    tok.block_size = network.args['block_size']
+    return network, tok, saved
 
 
 # ---- the device, and ranks -----------------------------------------------------------------------

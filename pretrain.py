@@ -41,6 +41,7 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
 seed = 1
 
+LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'batch_size', 'eval_interval'), 1)
 CHOICES = {'kind': ('fill', 'causal', 'classifier'), 'blank_kind': ('random', 'answer'),
            'positions': ('learned', 'rotary'),
            'device': grpo.CHOICES['device'], 'dtype': grpo.CHOICES['dtype']}
@@ -63,7 +64,8 @@ def loss_of(network, prompts):
 def labelled(prompts):
     """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
     labels = [record.get('label') for record in prompts.task.records]
-    assert {*labels} <= {0, 1}, f"{dataset}: expected a label, 0 or 1, in each record"
+    assert all(label in (0, 1) for label in labels), (
+        f"{dataset}: expected a label, 0 or 1, in each record")
     labels = torch.tensor(labels, device=prompts.record.device).float()
     return prompts.tokens, labels[prompts.record]
 

@@ -13,6 +13,7 @@ import contextlib
 import copy
 import functools
 import json
+import math
 import runpy
 import sys
 import zlib
@@ -34,6 +35,7 @@ class Tokenizer:
     """Characters, or the byte pairs of GPT-2. One of the V ids that a network can produce is eos,
     which ends a text. Behind them come three ids that it only reads: blank, bos (the beginning),
     pad."""
+    block_size = math.inf                       # places that its network can read
 
     def __init__(self, kind, chars=''):
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
@@ -113,10 +115,15 @@ class Task:
         encoded = [self.encode(record) for record in self.records]
         # After any prompt there is room for the longest answer.
         longest_answer = max(len(whole) - n for whole, _, n in encoded)
-        self.block_size = max(n for _, _, n in encoded) + longest_answer        # T
-
+        self.longest_prompt = max(n for _, _, n in encoded)
+        self.block_size = self.longest_prompt + longest_answer                  # T
+        self.check(self.block_size)
         self.tokens = self.rectangle([whole for whole, _, _ in encoded])        # (n, T)
         self.blank = self.rectangle([shown for _, shown, _ in encoded]) == tok.blank    # (n, T)
+
+    def check(self, T):
+        assert T <= self.tok.block_size, (
+            f"texts have up to {T} tokens: the network can read {self.tok.block_size}")
 
     def rectangle(self, rows):
         return torch.tensor([row + [self.tok.pad] * (self.block_size - len(row)) for row in rows])
@@ -194,9 +201,8 @@ def as_numbers(name, values, n):
     with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
         if hasattr(values, 'tolist'):           # (in the list of a masked array None is masked)
             values = values.tolist()
-        numbers = torch.tensor(values)
+        numbers = torch.tensor(values, dtype=torch.float64).float()
         found = f'{numbers.numel()}: '
-        numbers = None if numbers.is_complex() else numbers.float()
     assert numbers is not None and numbers.shape == (n,) and numbers.isfinite().all(), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
         f"{found}{values!r:.200}")
@@ -223,7 +229,7 @@ def load(dataset):
     object a line, {"prompt": ..., "answer": ...}, of which a tenth is held out, or, if some have
     it, those with "held_out": true; or of FILE.txt, of which data/text.py makes records."""
     path = path_of(dataset)
-    if not path.exists():
+    if not path.is_file():
         similar = near(str(path), map(str, path.parent.glob('*')))
         sys.exit(f"dataset: there is no {path}; similar: {similar}")
     functions = {}

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import configure, functions_of
+from configurator import configure, functions_of, parameters_of
 
 SCALE = {'std': 'group', 'batch': 'batch', 'none': 'none'}
 LOSS = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}
@@ -42,6 +42,7 @@ kl_beta > 0 and not files & {'k3', 'k3_ratio'}      # there the KL is an estimat
 'gdpo' in files and adv_norm != 'batch'
 mini_batches > 1 and loss_norm == 'token'           # there all are divided by the same number
 entropy_coef > 0 and (loss_norm != 'token' or gradient_accumulation_steps > 1)  # a mean of means
+any({'step', 'split', 'networks'} & {*(parameters_of(globals().get(f)) or ())} for f in own)
 """
 
 SCRIPT = '''\
@@ -71,6 +72,7 @@ configure(vars(grpo), $words)
 tok = grpo.PretrainedTokenizer($generator, causal=True)
 tok.block_size = tok.theirs.model_max_length
 task = grpo.Task($dataset, tok, 'answer')
+task.verify = vars(grpo).get('verify', task.verify)
 starts = task.blank.int().argmax(1)
 prompts = [ids[:start] for ids, start in zip(task.tokens.tolist(), starts.tolist())]
 data = Dataset.from_list([{'row': i, 'prompt': record['prompt']}
@@ -164,7 +166,9 @@ def script_of(words):
     files = files_of(vars(grpo)[name] for name in original) - files_of(original.values())
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
-    facts = vars(grpo) | {'Path': Path, 'files': {Path(file).stem for file in files}}
+    facts = vars(grpo) | {'Path': Path, 'files': {Path(file).stem for file in files},
+                          'own': grpo.rewards.keys() - {'judge', 'verify'},
+                          'parameters_of': parameters_of}
     for condition in REFUSED.strip().splitlines():
         assert not eval(condition, facts), f"TRL has no equal of: {condition}"
     settings = [f'settings |= dict({FILES[file]})      # {file}' for file in sorted(files)

@@ -111,16 +111,7 @@ class PretrainedTokenizer:
 
 
 class Task(Task):
-    """A Task for language models: chat templates, _ as a character of a causal one, and texts that
-    the network can read."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        T = self.block_size
-        if globals().get('max_new_tokens'):     # a knob of plugins/causal.py
-            T = int(self.blank.int().argmax(1).max()) + max_new_tokens
-        assert T <= self.tok.block_size, (
-            f"texts have up to {T} tokens: the network can read {self.tok.block_size}")
+    """A Task for language models: chat templates, and _ as a character of a causal one."""
 
     def encode(self, record):
         tok = self.tok

@@ -108,7 +108,6 @@ def test_a_comparison_makes_only_what_is_missing_or_unfinished_or_edited(compare
     first, edited, second, _ = made             # of the two seeds
     ends = [log_of(folder)[-1]['eval/verify'] for folder in (first, second)]
     assert f'{ends[0]:.4f} {ends[1]:.4f}' in text and f'{sum(ends) / 2:.4f} +- ' in text
-    assert not {*made} & {*compare('', '--group_size=2', '--goal=kl')[0]}
     assert compare('', mine)[0] == []
     log, config = second / 'log.jsonl', first / 'config.json'
     log.write_text(log.read_text().rpartition('{')[0])          # it was killed

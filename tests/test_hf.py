@@ -206,12 +206,16 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(
 
 
 @pytest.mark.parametrize('word', ['--max_new_tokens=58', '--optimizer=muon', '--compile=True'])
-def test_a_run_that_cannot_be_is_refused_before_it_begins(word, opened):
+def test_a_run_that_cannot_be_is_refused_before_it_begins(word, opened, grpo):
     """A text of 6 + 58 tokens, with its bos, is too long by one."""
-    opened('llama', '--max_new_tokens=57')
+    def begin(word):
+        policy, task, _ = opened('llama', word)
+        grpo.complete(policy, task.prompts('val', 1), 1)
+
+    begin('--max_new_tokens=57')
     assert opened('gpt2')[1].tok.block_size == 49       # as its tokenizer says
     with pytest.raises((AssertionError, SystemExit)):
-        opened('llama', word)
+        begin(word)
 
 
 # ---- runs ----------------------------------------------------------------------------------------

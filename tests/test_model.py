@@ -115,7 +115,6 @@ def log(scores, more, right=None):
 
 ADVICE = {                      # {case: (lines, words of each sentence)}
     'exploited': (log([0.5, 0.9], {'above it': 0.4}, right=[0.6, 0.1]), ['exploited?', 'is above']),
-    'stays': (log([0.5, 0.51, 0.5, 0.51], {'above it': 0.015}), ['learned little', 'is not above']),
     'solved': (log([0.2, 0.97, 0.97], {'above it': 0.47, 'entropy': 0.01}), ['0.970 is above']),
     'dead': (log([0.5], {'dead_groups': 0.95}), ['teach nothing']),
     'died': (log([0.5, 0.5], {})[:-1] + [STEP | {'dead_groups': 0.95}],

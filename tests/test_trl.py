@@ -26,6 +26,7 @@ def longest(r, completions):
     lengths = list(map(len, completions))
     return [float(x == max(lengths[i - i % r.k:][:r.k])) for i, x in enumerate(lengths)]
 """,
+    'late.py': "rewards['late'] = 1.0\ndef late(texts, step):\n    return [step] * len(texts)",
     'mine.py': "def objective(stats, r):\n    return -stats.logp * r.A, 0 * r.A",
     'world.py': "def reply(completion):\n    return '=2' if completion == '1' else None"}
 
@@ -106,7 +107,7 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     '--kl_beta=0.3 config/papers/gspo.py config/kl/k3_ratio.py',
     'config/papers/gdpo.py --adv_norm=std', 'config/papers/cispo.py --loss_norm=sequence',
     'config/papers/cispo.py config/papers/gspo.py --loss_norm=token', '--entropy_coef=0.1',
-    '--gradient_accumulation_steps=1 --entropy_coef=0.1 --loss_norm=sequence',
+    '--gradient_accumulation_steps=1 --entropy_coef=0.1 --loss_norm=sequence', 'HERE/late.py',
     'config/papers/dapo.py', 'HERE/mine.py', 'HERE/mine.py config/papers/gspo.py'])
 def test_an_experiment_of_which_trl_has_no_equal_is_refused(flags, words, tmp_path):
     assert script_of(words)                     # without the flags it is not
