@@ -4,6 +4,7 @@ import atexit
 import functools
 import math
 import os
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -193,8 +194,12 @@ def save_network(path, network, tok, **more):
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     torch.save({'args': network.args, 'model': network.state_dict(),
                 'vocabulary': tok.vocabulary, **more}, temporary)
-    # (it fails if the `state` of a file cannot be read again)
-    torch.load(temporary, map_location='cpu', weights_only=True, mmap=True)
+    try:
+        torch.load(temporary, map_location='cpu', weights_only=True, mmap=True)
+    except pickle.UnpicklingError as e:
+        os.remove(temporary)
+        raise AssertionError("`state` has something else than numbers of Python, texts, tensors, "
+                             f"lists and dicts: {str(e).split('GLOBAL ')[-1].split()[0]}")
     os.replace(temporary, path)                 # a checkpoint is whole or not there
 
 

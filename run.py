@@ -115,7 +115,7 @@ class RunFolder:
                                     weights_only=True)
             for name, value in self.config.items():
                 before = checkpoint['config'].get(name)
-                assert before == value or name not in ('eval_prompts', 'optimizer'), (
+                assert before == value or name != 'optimizer', (
                     f"{name}: a resumed run expects {before!r}, as before")
                 if before != value and name != 'resume' and self.is_first:
                     print(f"resumed with another {name}: {value!r}, not {before!r}")
