@@ -272,11 +272,10 @@ def test_advantages_equal_a_slow_loop(rule, knobs):
 
 @pytest.mark.parametrize('rule', ['none', 'std', 'batch'])
 def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
-    """In float32 the mean of seven rewards of 77.7 is another number."""
-    knobs(adv_norm=rule, group_size=7, batch_size=4, rewards={'level': 1.0, 'same': 0.5})
+    """The mean of seven numbers of 7.1 + 0.3 * 0.1 is another one, in float32 and in float64."""
+    knobs(adv_norm=rule, group_size=7, batch_size=4, rewards={'level': 1.0, 'same': 0.3})
     grpo.same = lambda texts: [0.1] * len(texts)
-    grpo.level = lambda texts: [77.7] * 27 + [77.71]
-    torch.set_default_dtype(torch.float32)
+    grpo.level = lambda texts: [7.1] * 27 + [7.2]
     _, _, A = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
     assert A.any(1).tolist() == [False, False, False, True]
     grpo.advantages = lambda reward, scores: reward             # a file decides for itself
