@@ -162,7 +162,7 @@ class Task:
         """Return Prompts of a text that somebody has typed."""
         task = copy.copy(self)
         task.records = [{'prompt': prompt, 'answer': ''}]
-        whole, shown, _ = self.encode(task.records[0])
+        whole, shown, task.longest_prompt = self.encode(task.records[0])
         blank = self.rectangle([shown]) == self.tok.blank
         return Prompts(task, self.rectangle([whole]), blank, torch.tensor([0]))
 

@@ -25,7 +25,7 @@ def complete(policy, prompts, k, greedy=False):
     task = prompts.task
     world = globals().get('reply', task.reply)  # of a config file, or of the dataset's
     start = prompts.start[:, None]                                              # (B, 1)
-    T = max(task.block_size, task.longest_prompt + max_new_tokens)
+    T = max(prompts.tokens.size(1), task.longest_prompt + max_new_tokens)
     task.check(T)
     tokens = F.pad(prompts.tokens, (0, T - prompts.tokens.size(1)), value=policy.pad_id)
     at = torch.arange(T, device=tokens.device)
