@@ -85,11 +85,11 @@ def configure(script, words):
             nearby = map(str, Path().glob('**/*.py'))
             sys.exit(f"there is no file {path}; similar: {near(path, nearby)}")
         exec(compile(Path(path).read_text('utf-8-sig'), path, 'exec'), script)
-        own = {name: f for name, f in functions_of(script).items()
-               if inspect.unwrap(f).__code__.co_filename == path}
-        replaced = [name for name, f in own.items() if seen.get(name, f) is not f]
-        new = own.keys() - seen.keys()
-        seen.update(own)
+        defined = {name: f for name, f in functions_of(script).items()
+                   if inspect.unwrap(f).__code__.co_filename == path}
+        replaced = [name for name, f in defined.items() if seen.get(name, f) is not f]
+        new = defined.keys() - seen.keys()
+        seen.update(defined)
         if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
             known = knobs_of(script) | known
             return

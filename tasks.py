@@ -197,15 +197,15 @@ def columns_of(r):
 
 def as_numbers(name, values, n):
     """Return what a reward has returned as a tensor (n,), a finite number for each text."""
-    numbers, found = None, ''
+    numbers, n_found = None, ''
     with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
         if hasattr(values, 'tolist'):           # (in the list of a masked array None is masked)
             values = values.tolist()
         numbers = torch.tensor(values, dtype=torch.float64).float()
-        found = f'{numbers.numel()}: '
+        n_found = f'{numbers.numel()}: '
     assert numbers is not None and numbers.shape == (n,) and numbers.isfinite().all(), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{found}{values!r:.200}")
+        f"{n_found}{values!r:.200}")
     return numbers
 
 

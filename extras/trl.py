@@ -42,7 +42,7 @@ kl_beta > 0 and not files & {'k3', 'k3_ratio'}      # there the KL is an estimat
 'gdpo' in files and adv_norm != 'batch'
 mini_batches > 1 and loss_norm == 'token'           # there all are divided by the same number
 entropy_coef > 0 and (loss_norm != 'token' or gradient_accumulation_steps > 1)  # a mean of means
-any({'step', 'split', 'networks'} & {*(parameters_of(globals().get(f)) or ())} for f in own)
+asked & {'step', 'split', 'networks'}       # by a reward
 """
 
 SCRIPT = '''\
@@ -166,9 +166,10 @@ def script_of(words):
     files = files_of(vars(grpo)[name] for name in original) - files_of(original.values())
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
+    functions = vars(grpo).keys() & grpo.rewards.keys() - {'judge'}
+    asked = {name for reward in functions for name in parameters_of(vars(grpo)[reward]) or ()}
     facts = vars(grpo) | {'Path': Path, 'files': {Path(file).stem for file in files},
-                          'own': grpo.rewards.keys() - {'judge', 'verify'},
-                          'parameters_of': parameters_of}
+                          'asked': asked}
     for condition in REFUSED.strip().splitlines():
         assert not eval(condition, facts), f"TRL has no equal of: {condition}"
     settings = [f'settings |= dict({FILES[file]})      # {file}' for file in sorted(files)
