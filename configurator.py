@@ -39,6 +39,7 @@ def configure(script, words):
     line on an unknown knob, a wrong type, a value that is not in CHOICES or below LOWEST, or a
     missing file."""
     sys.excepthook = show_error
+    words = [word.replace('\n', ' ') for word in words]      # (a message is one line)
     if '--help' in words:
         print(Path(script['__file__']).read_text().split('CHOICES')[0])
         sys.exit()

@@ -14,6 +14,7 @@ import copy
 import functools
 import json
 import math
+import reprlib
 import runpy
 import sys
 import zlib
@@ -205,7 +206,7 @@ def as_numbers(name, values, n):
         n_found = f'{numbers.numel()}: '
     assert numbers is not None and numbers.shape == (n,) and numbers.isfinite().all(), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{n_found}{values!r:.200}")
+        f"{n_found}{reprlib.repr(values)}")
     return numbers
 
 
