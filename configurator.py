@@ -1,178 +1,150 @@
 """Poor man's configurator, as in nanoGPT: config files and --name=value flags change the globals of
-a script, from left to right. A file is executed in these globals. So it can set a knob, bring a
-reward, or put another function in the place of one of the script's. include('plugins/...') in a
-file executes another one, which may bring knobs of its own. A name that nobody knows is an
-error."""
+a script, from left to right. Skip this file at first.
+
+A config file is executed in these globals. So it can set a knob, bring a reward, or put another
+function in the place of one of the script's. include('plugins/...') in a file executes another
+file. Only plugins bring knobs. A knob that nobody knows is an error."""
 import ast
+import builtins
 import contextlib
-import copy
 import difflib
-import functools
-import inspect
 import sys
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType
 
-# names of other trainers, and ours
-THEIRS = {'lr': 'learning_rate', 'beta': 'kl_beta', 'num_generations': 'group_size',
-          'max_completion_length': 'max_new_tokens', 'max_steps': 'max_iters',
-          'num_iterations': 'epochs', 'num_train_epochs': 'max_iters, in steps,',
-          'per_device_train_batch_size': 'batch_size, in prompts,'}
+# What knobs can be, here and in pretrain.py. Plugins add to it.
+CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
+           'dtype': ('auto', 'float32', 'bfloat16', 'float64'), 'optimizer': ('muon', 'adamw'),
+           'adv_norm': ('std', 'batch', 'none'), 'loss_norm': ('token', 'sequence', 'constant'),
+           'kind': ('fill', 'causal', 'classifier'), 'positions': ('learned', 'rotary')}
+LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 'temperature': 1e-3,
+          'epochs': 1, 'mini_batches': 1, 'log_interval': 1, 'eval_interval': 1, 'eval_prompts': 2,
+          'n_layer': 1, 'n_head': 1, 'n_embd': 1}
+# Functions of these modules may be replaced.
+OURS = {'__main__'} | {path.stem for path in Path(__file__).parent.glob('*.py')}
 
 
 def knobs_of(script):
-    """Return {name: value} of the knobs of a script: lower-case names of values."""
+    """Return {name: value} of the knobs of a script: lower-case names of numbers, texts, dicts."""
     return {name: value for name, value in script.items() if name[0].islower()
-            and not callable(value) and not isinstance(value, ModuleType) and name != 'state'}
-
-
-def functions_of(script):
-    return {name: f for name, f in script.items() if type(f) is FunctionType and name[0] != '_'}
+            and type(value) in (bool, int, float, str, dict) and name != 'state'}
 
 
 def near(name, known):
-    return ', '.join(difflib.get_close_matches(name.lower(), known, cutoff=0.5)) or 'none'
+    """Return the known names that are like a name, or, if there are none, some of the others."""
+    known = sorted(map(str, known))
+    return ', '.join(difflib.get_close_matches(str(name).lower(), known, cutoff=0.5) or known[:6])
+
+
+def must_exist(path, what='file'):
+    """Return the path of a file or folder that is there."""
+    folder = Path(path).parent
+    if not Path(path).exists():
+        others = [other for other in folder.glob('[!._]*') if other.suffix != '.lock']
+        sys.exit(f"there is no {what} {path}; in {folder}: {near(path, others)}")
+    return path
 
 
 def configure(script, words):
-    """Apply words of a command line to the globals of a script. Return its knobs. Exit with one
-    line on an unknown knob, a wrong type, a value that is not in CHOICES or below LOWEST, or a
-    missing file."""
+    """Apply words of a command line to the globals of a script. Return its knobs, {name: value}.
+    Exit with one line on an unknown knob, a wrong type, a value that is not in CHOICES or below
+    LOWEST, a missing file, or a file that changes what the script has imported."""
     sys.excepthook = show_error
-    words = [word.replace('\n', ' ') for word in words]      # (a message is one line)
-    if '--help' in words:
-        print(Path(script['__file__']).read_text().split('CHOICES')[0])
+    if '--help' in words:                       # up to the first function or class
+        print(Path(script['__file__']).read_text().split('\n\n\n')[0])
         sys.exit()
-    # A second call begins with the original globals. (Files may change the values of a dict.)
+    # A second call begins with the original globals. Files may change the values of a dict.
     original = script.setdefault('_original', dict(script))
     script.clear()
-    script.update({name: copy.deepcopy(value) if type(value) is dict else value
+    script.update({name: value.copy() if type(value) is dict else value
                    for name, value in original.items()}, _original=original)
-    known = knobs_of(original)
-    files = []
-    seen = functions_of(original)
-    added = {}                                  # {new function: its file}
-
-    def unknown(word, name):
-        similar = f'similar: {near(name, known)}'
-        if word.endswith('.py'):
-            similar += '; a constant begins with _ or a capital'
-        if name in THEIRS:
-            similar = f'it is {THEIRS[name]} here'
-        sys.exit(f"{word}: there is no knob {name}; {similar}")
+    known = knobs_of(script)
+    seen = vars(builtins) | script              # what names meant after the last word
+    first = dict(seen)                          # and what they meant here, or in a plugin
+    trees, running = {}, []
 
     def check(word):
-        for name, value in ({name: script.get(name) for name in known} | knobs_of(script)).items():
-            if name not in known:
-                unknown(word, name)
-            lowest = script.get('LOWEST', {}).get(name, 0)
-            if type(value) in (int, float) and not lowest <= value < 1e300:
-                sys.exit(f"{word}: {name} = {value!r:.40}: expected a number not below {lowest}")
-            if type(known[name]) is float and type(value) is int:
-                script[name] = float(value)
-            elif type(value) is not type(known[name]) or (type(value) is dict and not all(
-                    type(key) is str and type(x) in (int, float) and abs(x) < 1e300
-                    for key, x in value.items())):
-                value = ' '.join(repr(value)[:40].split())      # (of an array: several lines)
-                sys.exit(f"{word}: {name} = {value}: expected a value such as {known[name]!r}")
+        """Check what a word, a flag or a file, has changed."""
+        for name in [*known, *knobs_of(script)]:
+            check_knob(script, known, name, word)
+        changed = [name for name, old in seen.items() if script.get(name, old) is not old
+                   and name not in known and name[:2] != '__']
+        for name in changed:
+            if name in first and getattr(first[name], '__module__', '') not in OURS:
+                sys.exit(f"{word} changes {name}, which is used here already: expected another "
+                         f"name, such as _{name}")
+        if changed:
+            print(f"{word} takes the place of {', '.join(sorted(changed))}")
+        seen.update({name: x for name, x in script.items() if callable(x) or name in seen})
 
     def include(path):
-        nonlocal known
-        if path in files:
+        if running:
+            check(running[-1])                  # what it has changed so far
+        file = Path(must_exist(path)).resolve()
+        if file in trees:
             return
-        check(files[-1] if files else path)
-        files.append(path)
-        if not Path(path).is_file():
-            nearby = map(str, Path().glob('**/*.py'))
-            sys.exit(f"there is no file {path}; similar: {near(path, nearby)}")
-        exec(compile(Path(path).read_text('utf-8-sig'), path, 'exec'), script)
-        defined = {name: f for name, f in functions_of(script).items()
-                   if inspect.unwrap(f).__code__.co_filename == path}
-        replaced = [name for name, f in defined.items() if seen.get(name, f) is not f]
-        new = defined.keys() - seen.keys()
-        seen.update(defined)
-        if Path(path).parent.name == 'plugins':         # a plugin may bring knobs
-            known = knobs_of(script) | known
-            return
-        if replaced:
-            print(f"{path} takes the place of {', '.join(replaced)}")
-        added.update(dict.fromkeys(new, path))
-        if 'texts' in added:
-            sys.exit(f"{path} is a task: expected --dataset={path}")
+        trees[file] = ast.parse(file.read_bytes(), path)
+        running.append(path)
+        exec(compile(trees[file], path, 'exec', dont_inherit=True), script)
+        running.pop()
+        if file.parent.name == 'plugins':       # it brings knobs, and nobody asks what it replaces
+            known.update(knobs_of(script))
+            seen.update(script)
+            first.update(script | first)
+        check(path)
+        assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
 
-    script['include'] = include
+    script['include'] = seen['include'] = include
     for word in words:
-        if word.startswith('--') and '=' in word:
-            name, _, value = word[2:].partition('=')
-            if type(known.get(name, '')) is not str:
-                with contextlib.suppress(Exception):            # a text, which check() refuses
-                    value = ast.literal_eval(value)
-            if name in known:
-                script[name] = value
-            else:
-                unknown(word, name)
-        elif word.endswith('.py'):
+        name, has_value, value = word.removeprefix('--').partition('=')
+        if word.endswith('.py') and not has_value:
             include(word)
-        else:
-            nearby = ['--' + name for name in known] + [*map(str, Path().glob('**/*.py'))]
-            sys.exit(f"expected a config file, --name=value, or --dataset=FILE, not {word}; "
-                     f"similar: {near(word, nearby)}")
-        check(word)
-    for name, choices in script['CHOICES'].items():
-        if script[name] not in choices:
-            sys.exit(f"{name} = {script[name]!r}: expected one of {choices}")
-    named = {'reply', 'verify', *script.get('rewards', ())}
-    named.update(*map(names_in, functions_of(script).values()))
-    for name in added.keys() - named:
-        similar = near(name, functions_of(original))
-        print(f"{added[name]}: nothing calls {name}(), nor is it in rewards; similar: {similar}")
+            continue
+        if type(known.get(name)) is not str:
+            with contextlib.suppress(Exception):            # a text, which check_knob() refuses
+                value = ast.literal_eval(value)
+        script[name] = value
+        check_knob(script, known, name, word)
+    names = {node.id for tree in trees.values() for node in ast.walk(tree)
+             if isinstance(node, ast.Name)} | {'verify', 'reply', *script.get('rewards', ())}
+    for file, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
+                    node.name not in names | original.keys() and node.name[0] != '_'):
+                functions = [name for name in original if callable(original[name])]
+                print(f"{file.name}: nothing calls {node.name}(); similar: "
+                      f"{near(node.name, functions)}")
     return knobs_of(script)
 
 
-def names_in(function):
-    """Return the names that the code of a function uses."""
-    codes = [inspect.unwrap(function).__code__]
-    for code in codes:
-        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
-    return {name for code in codes for name in code.co_names}
+def check_knob(script, known, name, word):
+    """Check the value that a knob has after a word of the command line."""
+    if name not in known:
+        sys.exit(f"{word}: there is no knob {name}; similar: {near(name, known)}")
+    value, example = script.get(name), known[name]
+    if type(value) is int and type(example) is float and abs(value) < 1e300:
+        value = script[name] = float(value)
+    choices = script.get('CHOICES', {}).get(name, [value])
+    lowest = script.get('LOWEST', {}).get(name, 0)
+    expected = ''
+    if type(value) is not type(example):
+        expected = f'a value such as {example!r}'
+    elif value not in choices:
+        expected = f'one of {choices}'
+    elif type(value) in (int, float) and not lowest <= value < 1e300:
+        expected = f'a number not below {lowest}'
+    if expected:
+        value = ' '.join(f'{value!r:.40}'.split())      # of an array: one line
+        sys.exit(f"{word}: {name} = {value}: expected {expected}")
 
 
 def show_error(kind, error, trace):
-    """The excepthook: a failed assert of ours, or a missing file, is one line. All else, and
-    whatever a function of the user raises (call() adds a note), has its traceback."""
+    """The excepthook. A failed assert of ours, or a missing file, is one line. What a function of
+    the user raises has its traceback: call() of rewards.py adds a note to it."""
+    if issubclass(kind, BrokenPipeError):       # of `| head`
+        return
     if (issubclass(kind, (AssertionError, OSError)) and str(error)
             and not hasattr(error, '__notes__')):
         print('error:', *str(error).split(), file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
-
-
-# ---- functions of the user -----------------------------------------------------------------------
-
-
-@functools.cache
-def parameters_of(function):
-    """Return the names of the parameters of a function; None if it takes all, as **kwargs."""
-    parameters = inspect.signature(function).parameters
-    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else [*parameters]
-
-
-def call(function, columns):
-    """Call a function of the user with those of the columns that it names."""
-    names = parameters_of(function)
-    names = columns if names is None else names
-    try:
-        return function(**{name: columns[name] for name in names if name in columns})
-    except Exception as e:
-        name = getattr(function, '__name__', function)
-        e.add_note(f"in {name}(), which can ask for {', '.join(columns)}")
-        raise
-
-
-def call_world(reply, columns):
-    """Return what a world says, a text, and whether it ends the completion."""
-    said = call(reply, columns)
-    text, *ends = said if type(said) is tuple else (said or '',)
-    assert type(text) is str, (
-        f"reply() returned {said!r:.80}: expected a text, (text, True), or None")
-    return text, any(ends)

@@ -1,35 +1,31 @@
-"""The judge: a frozen network that has read good texts, or a classifier, which has learned from
-texts with labels. A causal network scores a text by the mean log-probability of its tokens, in
-nats, and a classifier by P(label = 1)."""
+"""The judge: a frozen network that scores texts. A causal judge has read good texts, and a score is
+the mean log-probability of a token, in nats. A classifier has read texts with labels, and a score
+is the probability of label 1."""
 import torch
 import torch.nn.functional as F
 
-from model import distinct
+from shared import unique_rows
 
 
 @torch.no_grad()
-def judge_scores(judge, sequences):
-    """Return the scores (N,) of sequences (N, T)."""
-    # Equal texts go through the network once. This saves time, and their scores are equal to the
-    # last bit: a division by the std of a group would make a rounding error as large as a
-    # difference.
-    example, kind = distinct(sequences)
-    texts = sequences[example]                                                  # (S, T)
-    if not judge.causal:
-        # A classifier uses the first output alone: the weights of the others are 0.
-        assert not judge.head.weight[1:].any(), (
-            "the judge fills blanks, and sees what it scores: expected a causal one, or a "
-            "classifier")
-        return label_logits(judge, texts).sigmoid()[kind]
+def judge_scores(judge, texts):
+    """Return the scores (N,) of texts (N, T)."""
+    # Score each different text once. This saves time, and equal texts have equal scores.
+    rows, inverse = unique_rows(texts)
+    texts = texts[rows]                                                         # (S, T)
+    if judge.args.get('kind') == 'classifier':
+        return label_logits(judge, texts).sigmoid()[inverse]
+    assert judge.causal, (
+        "the judge fills blanks, so it sees what it scores: expected a causal one, or a classifier")
     is_text = texts != judge.pad_id
-    logits = judge.logits(judge(texts)[is_text])        # (tokens, V): features at t predict token t
+    logits = judge.logits(judge.features(texts)[is_text])                       # (tokens, V)
     logp = torch.zeros(texts.shape, device=texts.device)
     logp[is_text] = -F.cross_entropy(logits, texts[is_text], reduction='none')
-    return (logp.sum(1) / is_text.sum(1))[kind]
+    return (logp.sum(1) / is_text.sum(1))[inverse]
 
 
-def label_logits(judge, texts):
-    """Return the logits (S,) of label 1 of texts (S, T): a classifier's first output, its mean over
-    the tokens of a text."""
-    is_text = texts != judge.pad_id
-    return (judge.logits(judge(texts))[..., 0] * is_text).sum(1) / is_text.sum(1)
+def label_logits(classifier, texts):
+    """Return the logits (N,) of label 1 for texts (N, T): the first logit, mean over the tokens."""
+    is_text = texts != classifier.pad_id
+    logits = classifier.logits(classifier.features(texts))[..., 0]              # (N, T)
+    return (logits * is_text).sum(1) / is_text.sum(1)

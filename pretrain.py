@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 
 import train_grpo as grpo
-from configurator import configure
+from configurator import CHOICES, LOWEST, configure
+from devices import init_device, set_precision
+from files import load
 from judge import label_logits
-from model import (GPT, get_lr, init_device, make_optimizers, optimizer_step, save_network,
-                   set_precision)
+from model import GPT
+from optim import get_lr, make_optimizers, optimizer_step
+from run import save_network
 from tasks import Task, make_tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
@@ -41,11 +44,6 @@ device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
 seed = 1
 
-LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'batch_size', 'eval_interval'), 1)
-CHOICES = {'kind': ('fill', 'causal', 'classifier'), 'blank_kind': ('random', 'answer'),
-           'positions': ('learned', 'rotary'),
-           'device': grpo.CHOICES['device'], 'dtype': grpo.CHOICES['dtype']}
-
 
 def loss_of(network, prompts):
     """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of answers;
@@ -58,7 +56,7 @@ def loss_of(network, prompts):
         inputs = inputs.masked_fill(where, network.blank_id)
     elif blank_kind == 'random':
         where = inputs != network.pad_id
-    return F.cross_entropy(network.logits(network(inputs)[where]), prompts.tokens[where])
+    return F.cross_entropy(network.logits(network.features(inputs)[where]), prompts.tokens[where])
 
 
 def labelled(prompts):
@@ -77,35 +75,46 @@ def share_right(network, prompts):
     return scores['verify'].mean().item()
 
 
-if __name__ == '__main__':
+def main():
     configure(globals(), sys.argv[1:])
     plugins = ['plugins/causal.py'] if kind == 'causal' else []
     configure(vars(grpo), plugins + ['--rewards={}'])
     torch_device = init_device(device, dtype)
     tok = make_tokenizer(tokenizer, dataset)
-    task = Task(dataset, tok, blank_kind)
+    task = Task(load(dataset), tok, blank_kind)
+    task.device = torch_device
     has_answers = any(record['answer'] for record in task.records)
     assert blank_kind == 'random' or kind == 'classifier' or has_answers, (
         f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
     torch.manual_seed(seed)
-    network = GPT(tok.vocab_size, block_size or task.block_size, n_layer, n_head, n_embd,
-                  kind == 'causal', positions).to(torch_device)
+    network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
+                  positions).to(torch_device)
+    network.tok = tok
     set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
-    held_out = task.prompts('val', 512).to(torch_device)
+    held_out = task.prompts('val', 512)
     for step in range(1, max_iters + 1):
-        loss = loss_of(network, task.prompts('train', batch_size).to(torch_device))
+        loss = loss_of(network, task.prompts('train', batch_size))
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
         optimizer_step(network, optimizers, lr, grad_clip=1.0)
         if step % eval_interval == 0 or step == max_iters:
-            with torch.no_grad():
+            # Evaluations have random numbers of their own, so their interval changes no network.
+            with torch.no_grad(), torch.random.fork_rng():
+                torch.manual_seed(0)
                 held_out_loss = loss_of(network, held_out)
-            is_checked = task.verify and kind != 'classifier'
-            right = share_right(network, held_out) if is_checked else float('nan')
+                is_checked = task.verify and kind != 'classifier'
+                right = share_right(network, held_out) if is_checked else float('nan')
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '
                   f'right {right:.3f}', flush=True)
             if 0 < stop_at <= right:
                 break
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    save_network(out, network, tok, dataset=dataset, blank_kind=blank_kind)
+    save_network(out, network, dataset=dataset, blank_kind=blank_kind)
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(f'stopped, so {out} was not written')

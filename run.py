@@ -1,10 +1,8 @@
-"""What surrounds a run: the networks that it needs, its folder, the console, and what its numbers
-mean.
+"""What surrounds a run: its networks, its folder, and the line to beat. Skip this file at first.
 
-A folder has config.json (the knobs and the words of the command), log.jsonl (the numbers of each
-step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first
+A folder has config.json (the knobs, and the words of the command), log.jsonl (the numbers of each
+step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first one
 writes."""
-import collections
 import json
 import math
 import os
@@ -13,305 +11,330 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import filelock
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
-from configurator import call, near
-from model import RANK, save_network
-from tasks import path_of
+from configurator import must_exist
+from devices import N_RANKS, RANK, means_of, wait_for_ranks
+from files import path_of
+from model import GPT
+from show import print_group
+from tasks import Tokenizer
 
-# numbers of log.jsonl alone
-QUIET = ('loss', 'clip_frac', 'grad_norm', 'lr')
+# What of the log is shown. The parts of several rewards are, too.
+CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
+           'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
+PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold
+LOGS = ('log.jsonl', 'samples.jsonl')
+# What an evaluation depends on. If one of these knobs changes, another line to beat begins.
+MEASURED = ('dataset', 'blank_kind', 'blank_low', 'blank_high', 'rewards', 'sources', 'judge',
+            'temperature', 'top_k', 'top_p', 'eval_prompts')
 
-# sizes: P prompts | k completions of each: N texts of T tokens | M sampled tokens
+
+# ---- networks ------------------------------------------------------------------------------------
+def save_network(path, network, **more):
+    """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
+    assert all(weight.isfinite().all() for weight in network.state_dict().values()), (
+        f"the weights are not finite, so {path} was not written: is learning_rate too large?")
+    temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
+    torch.save({'args': network.args, 'model': network.state_dict(),
+                'vocabulary': network.tok.vocabulary, **more}, temporary)
+    os.replace(temporary, path)
 
 
-def open_networks(names, dataset, device, load_network):
-    """Return a tokenizer and {name: network} of names {name: checkpoint, folder of a run, or
-    recipe}. A recipe is a config file of pretrain.py, which makes its network,
+def load_checkpoint(path):
+    """Return the dict of a checkpoint."""
+    assert zipfile.is_zipfile(path), f"{path} is no checkpoint, or not all of it is there"
+    # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
+    saved = torch.load(path, map_location='cpu', weights_only=True)
+    assert 'args' in saved, f"{path} is no checkpoint of this project: it has {[*saved]}"
+    if 'causal' in saved['args']:               # an older version has written it
+        saved['args']['kind'] = 'causal' if saved['args'].pop('causal') else 'fill'
+    return saved
+
+
+def load_network(path, device):
+    """Return the network of a checkpoint, with its tokenizer, and the dict of the checkpoint."""
+    saved = load_checkpoint(path)
+    network = GPT(**saved['args']).to(device)
+    # A checkpoint of plugins/passes.py has more weights than a GPT.
+    missing, _ = network.load_state_dict(saved['model'], strict=False)
+    assert not missing, f"{path} lacks weights: {missing}"
+    network.tok = Tokenizer(**saved['vocabulary'])
+    return network, saved
+
+
+def open_networks(paths, dataset, device, load_network, compile=False):
+    """Return networks by the names of paths: {name: a checkpoint, the folder of a run, a recipe, or
+    '' for None}. A recipe is a config file of pretrain.py, which makes its network,
     out/RECIPE-DATASET.pt, if there is none, or if the recipe or the dataset is newer."""
-    paths = {}
-    processes = {}
-    for path in names.values():
-        if not os.path.exists(path):
-            similar = near(path, map(str, Path(path).parent.glob('*')))
-            sys.exit(f"there is no network {path}; similar: {similar}")
-    for name, path in names.items():
-        if Path(path, 'ckpt.pt').exists():
-            path = f'{path}/ckpt.pt'
-        if path.endswith('.py'):
-            recipe = path
-            path = f"{recipe.removeprefix('config/networks/')[:-3]}-{dataset}.pt"
-            path = 'out/' + path.replace('/', '_')
-            edited = max(os.path.getmtime(recipe), os.path.getmtime(path_of(dataset)))
-            is_there = os.path.exists(path) and os.path.getmtime(path) > edited
-            if not is_there and path not in processes and RANK == 0:
-                command = ['pretrain.py', f'--dataset={dataset}', recipe, f'--out={path}']
-                print('$ python', *command, flush=True)
-                # (side by side, and none of them is a rank of this run)
-                processes[path] = subprocess.Popen(
-                    [sys.executable, *command], env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
-        paths[name] = path
-    if any([process.wait() for process in processes.values()]):
-        sys.exit(1)                             # it has said why
-    if dist.is_initialized():                   # other ranks wait for the first one
-        dist.barrier()
-    for path in paths.values():
-        assert os.path.isdir(path) or zipfile.is_zipfile(path), f"{path} is no checkpoint"
-    loaded = {name: load_network(path, device) for name, path in paths.items()}
-    toks = [tok for _, tok, _ in loaded.values()]
-    assert all(tok.vocabulary == toks[0].vocabulary for tok in toks), (
-        f"{', '.join(paths.values())}: expected networks of one vocabulary")
-    return toks[0], {name: network for name, (network, _, _) in loaded.items()}
+    paths = {name: path and must_exist(path, 'network') for name, path in paths.items()}
+    files, processes = {}, {}
+    for name, path in paths.items():
+        if not path:
+            continue
+        files[name] = f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
+        if not path.endswith('.py'):
+            continue
+        recipe = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
+        out = files[name] = f"out/{quote(recipe, safe='')}.pt"      # other paths, another name
+        newest = max(os.path.getmtime(path), os.path.getmtime(path_of(dataset)))
+        is_made = os.path.exists(out) and os.path.getmtime(out) > newest
+        if RANK == 0 and not is_made and out not in processes:
+            command = ['pretrain.py', f'--dataset={dataset}', path, f'--out={out}']
+            print('$ python', *command, flush=True)
+            # Side by side, no rank of this run, and in a session without Ctrl-C.
+            processes[out] = subprocess.Popen([sys.executable, *command], start_new_session=True,
+                                              env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
+    try:
+        codes = [process.wait() for process in processes.values()]
+    except KeyboardInterrupt:
+        for process in processes.values():
+            process.terminate()
+        sys.exit('stopped: a network that is not finished is not written')
+    if any(codes):
+        sys.exit(1)                             # pretrain.py has said why
+    wait_for_ranks()                            # for the first rank, which has made networks
+    loaded = {name: load_network(path, device) for name, path in files.items()}
+    networks = {name: network for name, (network, _) in loaded.items()}
+    for name in networks.keys() - {'policy'}:   # a policy learns what its maker has not frozen
+        networks[name].requires_grad_(False)
+    for network in networks.values() if compile else ():
+        network.trunk = torch.compile(network.trunk)
+    one, *others = [network.tok.vocabulary for network in networks.values()]
+    assert all(other == one for other in others), (
+        f"{', '.join(files.values())}: expected networks of one vocabulary")
+    return SimpleNamespace(**dict.fromkeys(paths) | networks)
 
 
 # ---- the folder ----------------------------------------------------------------------------------
-
-
 class RunFolder:
-    """A new run moves an older one that has a checkpoint out of its way. A resumed run cuts off
-    what the logs say of steps after the checkpoint, because it takes them again."""
+    """The folder of a run. A new run moves an older one that has a checkpoint out of its way. A
+    resumed run cuts its logs to their lengths at the checkpoint, because it takes the steps after
+    the checkpoint again."""
 
-    def __init__(self, path, config, resume, wandb_project):
-        self.path = path = Path(path)           # (out-grpo/ is out-grpo)
-        self.config = config | {'files': [word for word in sys.argv[1:] if word[0] != '-']}
-        self.resume = resume and Path(path, 'ckpt.pt').exists()
-        self.is_first = RANK == 0
-        self.wandb = None
-        if not self.is_first:
-            return
-        if resume and not self.resume:
-            print(f'there is no {path}/ckpt.pt, so the run begins at its first step')
+    def __init__(self, path, config):
+        self.path = Path(path).resolve()        # a reward may change the folder of the process
+        self.config = config
+        # The console shows the parts of several rewards, because their sum hides them.
+        self.parts = [*config['rewards']] if len(config['rewards']) > 1 else []
+        self.saved = {}                         # the checkpoint of a resumed run
+        if RANK == 0:
+            self.prepare()
+        if config['resume'] and (self.path / 'ckpt.pt').exists():
+            self.saved = load_checkpoint(self.path / 'ckpt.pt')
+            self.compare()
+        elif config['resume']:
+            self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
+        states = self.saved.get('state', [{}])
+        self.state = states[RANK % len(states)]
+
+    def say(self, text):
+        if RANK == 0 and text:
+            print(text, flush=True)
+
+    def prepare(self):
+        """Lock the folder, check that it is a run's, and move an older run out of the way."""
+        path = self.path
         for name in ('generator', 'judge', 'reference', 'dataset'):
-            assert not Path(config[name] or '.').resolve().is_relative_to(self.path.resolve()), (
-                f"{name} = {config[name]} is in out_dir: choose another out_dir")
-        self.lock = filelock.FileLock(f'{path.resolve()}.lock')         # it ends with the process
+            assert not Path(self.config[name] or '/').resolve().is_relative_to(path), (
+                f"{name} = {self.config[name]} is in out_dir: choose another out_dir")
+        self.lock = filelock.FileLock(f'{path}.lock', timeout=0)    # it ends with the process
         try:
-            self.lock.acquire(timeout=0)
-        except filelock.Timeout:
-            sys.exit(f"another run is writing to {path}: choose another --out_dir")
-        is_used = self.path.exists() and any(self.path.iterdir())
-        assert not is_used or list(self.path.glob('log.jsonl')) + list(self.path.glob('ckpt.pt')), (
+            self.lock.acquire()
+            for below in path.rglob('*.lock'):
+                filelock.FileLock(below, timeout=0).acquire().lock.release()
+        except filelock.Timeout as e:
+            sys.exit(f"another run is writing to {e.lock_file[:-5]}: choose another --out_dir")
+        config = path / 'config.json'
+        is_run = config.exists() and b'"words"' in config.read_bytes()
+        assert is_run or not path.exists() or not os.listdir(path), (
             f"out_dir = {path} is no folder of a run, and holds something else")
-        if Path(path, 'ckpt.pt').exists() and not resume:
+        if (path / 'ckpt.pt').exists() and not self.config['resume']:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
-            self.path.rename(f'{path}-{number}')
-            print(f'{path} held another run, which is now in {path}-{number}')
-        self.path.mkdir(parents=True, exist_ok=True)
-        if wandb_project:
-            import wandb
-            self.wandb = wandb.init(project=wandb_project, name=self.path.name, config=config)
+            print(f'{path.name} held another run, which is now in {path.name}-{number}')
+            path.rename(f'{path}-{number}')
+        path.mkdir(parents=True, exist_ok=True)
+        for temporary in path.glob('*.tmp'):    # of a run that was killed
+            temporary.unlink()
 
-    def load(self, policy, optimizers):
-        """Return the dict of the checkpoint of a resumed run, whose weights and moments are loaded;
-        {} of a new run, or of one that was killed before it had a checkpoint."""
-        checkpoint = {}
-        if self.resume:
-            checkpoint = torch.load(self.path / 'ckpt.pt', map_location=policy.device,
-                                    weights_only=True)
-            for name, value in self.config.items():
-                before = checkpoint['config'].get(name)
-                assert before == value or name != 'optimizer', (
-                    f"{name}: a resumed run expects {before!r}, as before")
-                if before != value and name != 'resume' and self.is_first:
-                    print(f"resumed with another {name}: {value!r}, not {before!r}")
-            assert checkpoint['step'] <= self.config['max_iters'], (
-                f"{self.path} has taken {checkpoint['step']} steps: expected a larger max_iters")
-            states = checkpoint['state']
-            checkpoint['state'] = states[RANK % len(states)]
-            policy.load_state_dict(checkpoint['model'])
-            for optimizer, moments in zip(optimizers, checkpoint['optimizers']):
+    def compare(self):
+        """Say what a resumed run has changed, and refuse what it must not change."""
+        saved = self.saved
+        assert 'sizes' in saved, f"{self.path}/ckpt.pt is not of a run, or of an older version"
+        assert saved['step'] <= self.config['max_iters'], (
+            f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
+        for name, x in self.config.items():
+            before = saved['config'].get(name, x)
+            assert before == x or name != 'optimizer', f"optimizer: expected {before!r}, as before"
+            if before != x and name != 'resume':
+                self.say(f'resumed with another {name}: {x}, not {before}')
+        if len(saved['state']) != N_RANKS and any(saved['state']):
+            self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
+                     "`state` of one, and what others kept is lost")
+
+    def load(self, policy, optimizers, measured):
+        """Load the weights and moments of a resumed run. Return its step, and its line to beat, or
+        None if what is measured has changed."""
+        saved = self.saved
+        if not saved:
+            self.begin_logs()
+            return 0, None
+        is_same = (saved['vocabulary'] == policy.tok.vocabulary
+                   and saved['args'].get('kind') == policy.args.get('kind'))
+        try:
+            policy.load_state_dict(saved['model'])
+            for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                 optimizer.load_state_dict(moments)
-        if self.is_first:
-            self.log_file = self.open('log.jsonl', checkpoint)
-            self.samples_file = self.open('samples.jsonl', checkpoint)
-            words = {'words': sys.argv[1:]}
-            (self.path / 'config.json').write_text(json.dumps(self.config | words, indent=1))
-        return checkpoint
+        except (RuntimeError, ValueError):
+            is_same = False
+        assert is_same, (
+            f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, the size and "
+            "the vocabulary of its generator, its frozen weights, and a learned order")
+        before = saved['config']                # it may have knobs of a plugin that is gone
+        changed = [name for name in [*measured, *before.keys() - self.config.keys()]
+                   if before.get(name) != self.config.get(name)]
+        if changed:
+            self.say(f"another {changed[0]}: a new line to beat begins at step {saved['step']}")
+        self.begin_logs()                       # a run that is refused has changed nothing
+        return saved['step'], None if changed else saved['line']
 
-    def open(self, name, checkpoint):
-        """Return a log to write to, without the lines that will come again."""
-        file = open(self.path / name, 'a')
-        lines = (self.path / name).read_text().splitlines(True) if checkpoint else []
-        # (a kill can have cut the last line)
-        file.truncate(sum(len(line) for line in lines if line.endswith('\n')
-                          and json.loads(line)['step'] < checkpoint['step']))
-        return file
+    def begin_logs(self):
+        """Write the knobs. Cut the logs of a resumed run."""
+        if RANK > 0:
+            return
+        config = self.config
+        (self.path / 'config.json').write_text(
+            json.dumps(config | {'words': sys.argv[1:]}, indent=1))
+        self.begun, self.sizes = None, self.saved.get('sizes', [0, 0])
+        for name, size in zip(LOGS, self.sizes):
+            with open(self.path / name, 'a') as file:
+                file.truncate(min(size, file.tell()))       # somebody may have deleted it
+        self.wandb = None
+        if config['wandb_project']:
+            import wandb
+            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+                                    id=self.saved.get('wandb'), resume='allow', config=config)
+            self.wandb.define_metric('*', step_metric='step')
 
-    def save(self, policy, tok, optimizers, state, **more):
-        states = [state]
-        if dist.is_initialized():               # each rank has its own
-            states *= dist.get_world_size()
+    def save(self, policy, optimizers, step, line, state):
+        """Write the checkpoint. Each rank has a state of its own."""
+        kinds = {type(x) for x in tree_leaves(state)} - PLAIN
+        assert not kinds, f"`state` holds {kinds}: expected numbers, texts, tensors, lists, dicts"
+        states = [state] * N_RANKS
+        if N_RANKS > 1:
             dist.all_gather_object(states, state)
-        if self.is_first:
-            save_network(self.path / 'ckpt.pt', policy, tok, config=self.config, state=states,
-                         optimizers=[optimizer.state_dict() for optimizer in optimizers], **more)
-        if dist.is_initialized():               # no rank goes on, or ends, before it is written
-            dist.barrier()
+        if RANK == 0:
+            self.begin(step)
+            save_network(self.path / 'ckpt.pt', policy, config=self.config, step=step, line=line,
+                         state=states, sizes=self.sizes, wandb=self.wandb and self.wandb.id,
+                         optimizers=[optimizer.state_dict() for optimizer in optimizers])
+        wait_for_ranks()                        # none goes on before the checkpoint is there
 
-    def log(self, step, numbers, to_console):
-        """Write a line to log.jsonl; and to the console, without the QUIET ones."""
-        if not self.is_first:
+    def begin(self, step):
+        """Note the lengths of the logs before the first line of a step."""
+        if step != self.begun:
+            self.begun = step
+            self.sizes = [os.path.getsize(self.path / name) for name in LOGS]
+
+    def append(self, name, step, records):
+        self.begin(step)
+        with open(self.path / name, 'a') as file:
+            file.writelines(json.dumps({'step': step} | record) + '\n' for record in records)
+
+    def log(self, step, numbers, to_console=True):
+        """Write the numbers of a step or of an evaluation."""
+        if RANK > 0:
             return
         bad = [name for name, x in numbers.items() if not math.isfinite(x)]
         assert not bad, f"step {step}: not finite, so the run ends: {', '.join(bad)}"
-        print(json.dumps({'step': step} | numbers), file=self.log_file, flush=True)
+        self.append('log.jsonl', step, [numbers])
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
+        shown = [*CONSOLE, *[f'mean_{x}' for x in self.parts], *[f'eval/{x}' for x in self.parts]]
         if to_console:
-            # The sum of several rewards hides its parts; that of one is the reward itself.
-            parts = [*self.config['rewards']]
-            quiet = QUIET if len(parts) != 1 else (*QUIET, f'mean_{parts[0]}', f'eval/{parts[0]}')
-            watched = {'verify', *parts} - numbers.keys()
-            names = [name for name in numbers if name not in quiet and (
-                '/' not in name or name[:5] == 'eval/' and name[5:] in watched)]
-            print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in names],
-                  flush=True)
+            print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in numbers
+                                      if name in shown], flush=True)
 
-    def show(self, step, r, columns, scores, chosen, logp=None):
-        """Write the completions of the chosen prompts to samples.jsonl; the first group of a run,
-        which has an advantage, to the console."""
-        if not self.is_first:
-            return
-        samples = samples_of(r, columns, scores, chosen, logp)
-        for sample in samples:
-            print(json.dumps({'step': step} | sample), file=self.samples_file, flush=True)
-        if step == 0 and logp is not None:
-            names = [*samples[0]['scores']]     # a single reward is the sum itself
-            show_group('', samples, names if len(names) > 3 else ('reward', 'advantage'))
-
-    def advise(self, is_over):
-        """Print what the numbers of the run mean so far."""
-        if self.is_first:
-            with open(self.path / 'log.jsonl') as file:
-                for line in advice(list(map(json.loads, file)), self.config, is_over):
-                    print(line)
+    def show(self, step, samples, to_console=False):
+        """Write samples, and print them as one group."""
+        if RANK == 0:
+            self.append('samples.jsonl', step, samples)
+            if to_console and samples:
+                print_group(samples, ['reward', *self.parts, 'advantage'])
 
 
 class Stop:
-    """number is that of a signal, Ctrl-C or SIGTERM, which lets the step end. The second one ends
-    the process at once. If the step waits for a function of the user, this one is named."""
-    number = 0
+    """is_asked says whether Ctrl-C or SIGTERM has come. The first one lets the step end, and then
+    the run saves itself. The second one ends the run, with a traceback that shows what hangs."""
+    is_asked = False
 
     def __init__(self):
-        signal.signal(signal.SIGINT, self)
-        signal.signal(signal.SIGTERM, self)
+        self.handle(self)
+
+    def handle(self, handler):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, handler)
 
     def __call__(self, number, frame):
-        self.number = number
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        where, code = '', None
-        while frame:
-            if frame.f_code is call.__code__ and code:          # code: what it has called
-                where = f', which waits for {code.co_name}() of {code.co_filename}'
-            code, frame = frame.f_code, frame.f_back
-        text = (f'\nstopping after this step{where}; the same command with --resume=True goes on; '
-                'once more to stop at once\n')
-        os.write(2, text.encode())
-
-
-# ---- completions, to read ------------------------------------------------------------------------
-
-
-def samples_of(r, columns, scores, chosen, logp=None):
-    """Return the completions of the chosen prompts of a Rollout, k dicts for each: 'prompt',
-    'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; and if it
-    was sampled its turn (0: from left to right) and, if logp (M, 2) is there, its log-probabilities
-    before and after the step."""
-    tok = r.prompts.task.tok
-    has_passes = bool((r.views == tok.blank).any())
-    table = torch.stack((r.n, r.t, r.view), 1)
-    if logp is not None:
-        table = torch.cat((table, logp), 1)
-    samples = []
-    for n in [b * r.k + j for b in chosen for j in range(r.k)]:
-        rows = table[r.n == n].tolist()
-        views = [*dict.fromkeys(row[2] for row in rows)]        # a turn is a pass that fills some
-        tokens = {t: [views.index(i) + has_passes, *numbers] for _, t, i, *numbers in rows}
-        start = 0 if has_passes else int(r.prompts.start[n // r.k])
-        # (Behind bos decode() shows an eos.)
-        pieces = [[tok.decode([id, tok.bos]), *tokens.get(t, [])]
-                  for t, id in enumerate(r.sequences[n].tolist()) if t >= start and id != tok.pad]
-        samples.append({'prompt': columns['prompt'][n], 'completion': columns['completion'][n],
-                        'scores': {name: x.flatten()[n].item() for name, x in scores.items()},
-                        'pieces': pieces})
-    return samples
-
-
-def show_group(label, samples, names):
-    """Print the different completions of a prompt and their scores, the best first; of more than
-    six the best and the worst. Below a text stand the turns in which its blanks were filled (a:
-    10), if there were several, or dots below what the policy wrote, if a world wrote the rest."""
-    count = collections.Counter()
-    for sample in samples:
-        letters = ''
-        for text, *numbers in sample['pieces']:
-            i = min(numbers[0], 35) + 1 if numbers else 0
-            letters += ' .123456789abcdefghijklmnopqrstuvwxyz'[i] * len(text)
-        scores = tuple(sample['scores'][name] for name in names)
-        count[scores, sample['completion'], letters.rstrip()] += 1
-    print(f"{label:12}{''.join(f'{name:>11.10}' for name in names)}   {samples[0]['prompt']!r}")
-    rows = sorted(count, reverse=True)
-    for scores, text, letters in rows[:3] + rows[3:][-3:]:
-        line = f"{count[scores, text, letters]:10} x{''.join(f'{x:11.3f}' for x in scores)}   "
-        print(f'{line}{text!r}')
-        if letters.strip('1 ') and set(letters) != {'.'}:
-            print(f"{'':{len(line)}} {letters}")
+        self.is_asked = True
+        self.handle(signal.default_int_handler)
+        # print() could be what was interrupted.
+        os.write(2, b'\nstopping after this step; the same command with --resume=True goes on; '
+                    b'once more to stop at once\n')
 
 
 # ---- what the numbers mean -----------------------------------------------------------------------
+def against_line(scores, greedy, line, rewards):
+    """Compare the scores of an evaluation, {name: (P, 4)}, with the line to beat (P,), or begin a
+    line. Return the line, and numbers. The goal is 'verify'; or 'reward', if a config file has
+    brought a reward, or if there is no verify()."""
+    goal = 'verify' if 'verify' in scores and rewards.keys() <= {'judge', 'verify'} else 'reward'
+    now, likeliest = scores[goal].mean(1), greedy[goal].mean(1)                 # (P,)
+    if line is None:
+        # A policy that only samples its favourites more often ends at its greedy score. So
+        # something is learned only above the better of both, before the first step.
+        line = max(now, likeliest, key=torch.mean)
+    above = now - line          # prompt by prompt: how hard they are has no part in the error
+    numbers = {goal: now, 'greedy': likeliest, 'line to beat': line, 'above it': above,
+               'standard error': above.std() / len(above) ** 0.5}
+    if 'verify' in scores:
+        numbers['eval/pass@4'] = (scores['verify'] == 1).any(1).double()
+    return line, means_of(numbers) | means_of(scores, 'eval/') | means_of(greedy, 'greedy/')
 
 
-def advice(lines, config, is_over):
-    """Return sentences, from the lines of log.jsonl: after the first step what can be expected; at
-    the end one line of what would help, and whether the run is above the line to beat."""
-    evals = [line for line in lines if 'line to beat' in line]
-    steps = [line for line in lines if 'ms' in line]
-    if not steps:
-        return []
-    goal = 'reward' if 'reward' in evals[-1] else 'verify'
-    evals = [line for line in evals if goal in line]    # (a resumed run can have other rewards)
-    first, last = evals[0], evals[-1]
-    step = steps[-1] if is_over else steps[0]
-    dead = ("nine of ten groups teach nothing, because their rewards are equal (mean "
-            f"{step['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; or does "
-            "the reward give equal numbers?")
-    if not is_over:
-        is_alike = abs(step['mean_tokens'] / first['eval/tokens'] - 1) < 0.2
-        if step['dead_groups'] > 0.9:
-            return [dead]
-        if is_alike and step.get('mean_verify', 0) > first.get('eval/verify', 1) + 0.25:
-            return [f"the generator has memorised: {step['mean_verify']:.0%} of the samples are "
-                    f"right for its own texts, {first['eval/verify']:.0%} for others: more texts"]
-        return []
-    score = [line[goal] for line in evals]
-    above, noise = last['above it'], 2 * last['standard error']
-    rise = score[-1] - score[(len(score) - 1) * 2 // 3]         # in the last third
-    entropy = [line['entropy'] for line in steps if line['entropy'] > 0]        # 0: nothing learned
-    right = [line.get('eval/verify', 1) for line in evals]
-    remedy = None
-    if above > noise and right[-1] < 0.9 * right[0]:
-        remedy = (f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: "
-                  "read the samples; a larger kl_beta, more weight on verify")
-    elif len(score) > 2 and rise > max(0.05 * abs(score[-1]), noise / 2):
-        remedy = f"the score still rises ({rise:.3f} in the last third): more max_iters"
-    elif score[-1] < score[0] - noise:
-        remedy = f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate"
-    elif above <= noise and step['dead_groups'] > 0.9:
-        remedy = dead
-    elif above <= noise < last['greedy'] - last['line to beat']:
-        remedy = (f"greedy decoding is at {last['greedy']:.3f}, so it has learned, but is not yet "
-                  "sure: more max_iters")
-    elif entropy and entropy[-1] < 0.05 * entropy[0] and score[-1] < 0.9 and goal == 'verify':
-        remedy = f"the entropy fell to {entropy[-1]:.3f}, so little is tried: a larger entropy_coef"
-    elif above <= noise and len(score) > 2:
-        remedy = ("it has learned little that it did not know: more max_iters, another generator, "
-                  "from more texts, or answers with steps")
-    where = 'not above' if abs(above) <= noise else 'above' if above > 0 else 'below'
-    result = f"{goal} {score[-1]:.3f} is {where} the line to beat: {above:+.3f} +- {noise:.3f}"
-    return [remedy, result] if remedy else [result]
+def means_of_step(scores, rewards):
+    """Return the means of the scores of a step, and the share of groups that teach nothing."""
+    means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
+    return means_of(means | {'dead_groups': (scores['advantage'] == 0).all(1).double()})
+
+
+def warning_of(numbers, result):
+    """Return what the first step and the first evaluation warn of, a sentence or ''."""
+    if numbers['dead_groups'] > 0.9:
+        return ("nine of ten groups teach nothing, because their rewards are equal (mean "
+                f"{numbers['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; "
+                "or does the reward give equal numbers?")
+    is_alike = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
+    if is_alike and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
+        return (f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
+                f"right for its own texts, {result['eval/verify']:.0%} for others: more texts")
+    return ''
+
+
+def verdict_of(result, n, path):
+    """Return where the last evaluation, of n prompts, stands, and how to learn more."""
+    (goal, score), above, error = [*result.items()][0], result['above it'], result['standard error']
+    if n < 4 or error == 0:
+        return f"{goal} {score:.3f}: nothing can be told from {n} prompts, or from equal ones"
+    margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %
+    where = 'not above' if abs(above) <= margin else 'above' if above > 0 else 'below'
+    return (f"{goal} {score:.3f} is {where} the line to beat: {above:+.3f} +- {margin:.3f}\n"
+            f"what would help: python -m extras.advice {path}")

@@ -7,7 +7,8 @@ enumeration of all that can be drawn, finite differences, a slow loop, a formula
     sample          filters, frequencies, the order of passes
     look again      log-probabilities, KL and entropy of single tokens
     KL              of each kind the mean, and the mean of the gradient
-    learn           steps with micro-steps, mini-batches and epochs; what a step returns
+    learn           steps with micro-steps, mini-batches and epochs, and what they return; what is
+                    read; when no weight moves
     worlds          what reply() sees, and whose words its words are
     evaluate, it learns
 
@@ -27,8 +28,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import train_grpo as grpo
 from configurator import configure
-from model import GPT, make_optimizers
-from run import samples_of
+from model import GPT
+from optim import make_optimizers
+from show import samples_of
 from tasks import Prompts, Tokenizer
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
@@ -64,11 +66,11 @@ def close(actual, expected, atol=1e-9):
     torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-6, check_dtype=False)
 
 
-def tiny(causal=False, seed=0, T=6, positions='learned'):
+def tiny(kind='fill', seed=0, T=6, positions='learned'):
     """Return a GPT all of whose weights matter. (In a new one the logits are 0.) `order` is the
     layer of a learned order."""
     torch.manual_seed(seed)
-    network = GPT(V, T, 1 + causal, 2, 8, causal, positions)
+    network = GPT(V, T, 1 + (kind == 'causal'), 2, 8, kind, positions)
     network.order = nn.Linear(8, 1)
     for p in network.parameters():
         nn.init.normal_(p, std=0.5)
@@ -78,16 +80,17 @@ def tiny(causal=False, seed=0, T=6, positions='learned'):
 
 
 def prompts_of(*texts, records=None, reply=None):
-    """Return Prompts of texts such as 'b_c_'. The original has an a in each blank. Behind a text,
-    and for each space, stands padding."""
+    """Return Prompts of texts such as 'b_c_\\n', which ends with an eos. The original has an a in
+    each blank. Behind a text, and for each space, stands padding."""
     T = max(map(len, texts))
     texts = [text.ljust(T) for text in texts]
-    ids = {'_': TOK.ids['a'], ' ': TOK.pad} | TOK.ids
+    ids = {'_': TOK.ids['a'], ' ': TOK.pad, '\n': TOK.eos} | TOK.ids
     tokens = torch.tensor([[ids[c] for c in text] for text in texts])           # (P, T)
     blank = torch.tensor([[c == '_' for c in text] for text in texts])
     records = records or [{}] * len(texts)
     task = SimpleNamespace(tok=TOK, records=records, columns=list(records[0]), block_size=T,
-                           longest_prompt=blank.int().argmax(1).max(), check=int, reply=reply)
+                           longest_prompt=blank.int().argmax(1).max(), check=int, verify=None,
+                           reply=reply)
     prompts = Prompts(task, tokens, blank, torch.arange(len(texts)))
     task.prompts = lambda split, n: pick(prompts, torch.randint(len(texts), (n,)))
     return prompts
@@ -178,23 +181,29 @@ def slow_order(network, view, t):
     return 16 * nn.functional.pad(network.order(network.trunk(view[None])[0, t]), (1, 0))
 
 
+def decisions(r, m):
+    """Return the (turn, view) in which a policy of a learned order decided about token m."""
+    if not hasattr(r, 'seen'):
+        return []
+    return list(enumerate(r.seen[m, :-1][:r.turn[m]].tolist(), 1))
+
+
 def slow_stats(policy, r, reference=None):
     """Return the Stats of one token after the other, with graph."""
     rows = {}
 
-    def add(logits_of, n, t, view, id, kept):
+    def add(logits_of, n, t, view, id, allowed):
         z, z_ref = [logits_of(network, view, t) for network in (policy, reference or policy)]
-        logp = [x[id] - x[kept].logsumexp(0) for x in (z, z_ref)]
+        logp = [x[id] - x[allowed].logsumexp(0) for x in (z, z_ref)]
         entropy = -z.softmax(0) @ z.log_softmax(0)
         place = int(n), int(t)
         rows[place] = rows.get(place, 0) + torch.stack([*logp, kl_of(z, z_ref), entropy])
 
-    kept = torch.ones(len(r.n), V).bool() if r.kept is None else r.kept
-    for draw in zip(r.n, r.t, r.views[r.view], r.id, kept):
+    allowed = torch.ones(len(r.text), V).bool() if r.allowed is None else r.allowed
+    for m, draw in enumerate(zip(r.text, r.place, r.views[r.view], r.token, allowed)):
         add(slow_logits, *draw)
-    if getattr(r, 'is_now', None) is not None:
-        for draw in zip(r.decided_n, r.decided_t, r.views[r.decided_view], r.is_now.long()):
-            add(slow_order, *draw, [0, 1])
+        for turn, view in decisions(r, m):
+            add(slow_order, *draw[:2], r.views[view], int(turn == r.turn[m]), [0, 1])
     return grpo.Stats(*torch.stack(list(rows.values())).T)
 
 
@@ -207,7 +216,7 @@ def worth(sequence):
 
 def two_letters(completion, letter):
     """A world: it says something after an a, and ends a text after a c."""
-    return {'a': f'\n{letter}', 'c': (letter, True)}.get(completion[-1:])
+    return {'a': f'b{letter}', 'c': (letter, True)}.get(completion[-1:])
 
 
 KINDS = {                       # files, knobs, and a prompt
@@ -223,18 +232,18 @@ KINDS = {                       # files, knobs, and a prompt
     'a world': ([CAUSAL], {}, 'b____'),
 }
 TEXTS = ['___b__', 'c__a', '__\nb_', '_bc']
-BEGINNINGS = ['b_____', 'bac___', 'bac___', 'ba____']
+BEGINNINGS = ['c_____', 'bac___', 'bac___', 'ba____']
 
 
 def toy(kind, knobs, texts=None, **more):
     """Return a policy, a reference, and Prompts of one of the KINDS, of different lengths."""
     files, values, _ = KINDS[kind]
     knobs(*files, **values | more)
-    is_causal = files == [CAUSAL]
-    texts = texts or (BEGINNINGS if is_causal else TEXTS)
+    network = 'causal' if files == [CAUSAL] else 'fill'
+    texts = texts or (BEGINNINGS if network == 'causal' else TEXTS)
     records = [{'prompt': text.strip('_'), 'letter': 'ca'[i % 2]} for i, text in enumerate(texts)]
     prompts = prompts_of(*texts, records=records, reply=two_letters if kind == 'a world' else None)
-    return tiny(is_causal), tiny(is_causal, seed=3).requires_grad_(False), prompts
+    return tiny(network), tiny(network, seed=3).requires_grad_(False), prompts
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -243,9 +252,11 @@ def test_the_mean_gradient_over_all_completions_is_that_of_the_expected_reward(k
     policy, _, prompts = toy(kind, knobs, [KINDS[kind][2]], temperature=0.8, loss_norm='constant')
     found = outcomes(policy, prompts)
     close(sum(p for _, p in found), 1.0)
+    trajectories = {str((r.texts, r.place, r.turn)) for r, _ in found}
+    assert len(trajectories) == len(found)      # none is there twice
     for r, p in found:
         close(r.per_text(grpo.token_stats(policy, r).logp).exp(), [p])
-        r.A = torch.full(r.n.shape, p * worth(r.sequences[0]))
+        r.advantage = torch.full(r.text.shape, p * worth(r.texts[0]))
     n_places = sum(r.prompts.blank.sum() for r, _ in found)     # by which 'constant' divides
     step = n_places * step_of(policy, [r for r, _ in found])
     direction = torch.randn(len(step))
@@ -253,7 +264,7 @@ def test_the_mean_gradient_over_all_completions_is_that_of_the_expected_reward(k
     def expected_reward(x):                     # if the weights move x steps along the direction
         moved = copy.deepcopy(policy)
         vector_to_parameters(weights(policy) + x * direction, moved.parameters())
-        return torch.tensor(sum(p * worth(r.sequences[0]) for r, p in outcomes(moved, prompts)))
+        return torch.tensor(sum(p * worth(r.texts[0]) for r, p in outcomes(moved, prompts)))
 
     close(step @ direction, slope(expected_reward, torch.zeros(1))[0], atol=1e-7)
 
@@ -276,26 +287,26 @@ def test_equal_rewards_have_advantage_exactly_0(rule, knobs):
     knobs(adv_norm=rule, group_size=7, batch_size=4, rewards={'level': 1.0, 'same': 0.3})
     grpo.same = lambda texts: [0.1] * len(texts)
     grpo.level = lambda texts: [7.1] * 27 + [7.2]
-    _, _, A = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
-    assert A.any(1).tolist() == [False, False, False, True]
-    grpo.advantages = lambda reward, scores: reward             # a file decides for itself
-    assert grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)[2].all()
+    _, scores = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
+    assert scores['advantage'].any(1).tolist() == [False, False, False, True]
 
 
-def test_each_micro_step_of_each_step_and_seed_has_random_numbers_of_its_own(knobs):
-    policy, _, prompts = toy('one pass', knobs, rewards={}, gradient_accumulation_steps=2)
+@pytest.mark.parametrize('files', [[], ['config/papers/tis.py'], ['config/papers/gigpo.py']])
+def test_each_micro_step_of_each_draw_step_and_seed_has_random_numbers_of_its_own(files, knobs):
+    knobs(*files, rewards={}, gradient_accumulation_steps=2)
+    policy, prompts = tiny(), prompts_of(*TEXTS)
     found = set()
-    for seed, step in ((1, 0), (1, 1), (2, 0)):
+    for seed, step, draw in ((1, 0, 0), (1, 0, 1), (1, 1, 0), (2, 0, 0), (2, 0, 0)):
         grpo.seed = seed
-        rollouts, _, _ = grpo.collect(SimpleNamespace(policy=policy), prompts.task, step)
-        found.update(str(r.sequences) for r in rollouts)
-    assert len(found) == 6
+        rollouts, _ = grpo.collect(SimpleNamespace(policy=policy), prompts.task, step, draw)
+        found.update(str(r.texts) for r in rollouts)
+    assert len(found) == 8
 
 
 def test_a_text_learns_though_the_credits_of_its_tokens_cancel(knobs):
     policy = tiny()
     r = grpo.complete(policy, prompts_of('c__a'), 3)
-    r.A = (-1.0) ** r.t
+    r.advantage = (-1.0) ** r.place
     assert step_of(policy, [r]).any()
 
 
@@ -310,10 +321,10 @@ def test_ids_are_drawn_from_the_tempered_and_filtered_distribution(filters, knob
     logits = 2 * torch.randn(8, 7)
     p = torch.tensor([slow_softmax(row) for row in logits])
     n = 20_000
-    ids, kept = grpo.sample(logits, n)
+    ids, allowed = grpo.sample(logits, n)
     frequency = torch.stack([row.bincount(minlength=7) for row in ids]) / n
     assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
-    close(grpo.log_probs(logits, kept).exp(), p)
+    close(grpo.log_probs(logits, allowed).exp(), p)
     best, _ = grpo.sample(logits, 3, greedy=True)
     assert best.equal(p.argmax(1)[:, None].expand(-1, 3))
 
@@ -334,25 +345,28 @@ def test_passes_fill_equal_shares_of_the_blanks_in_their_order(order, n_fill_ste
         n_blanks = len(is_open)
         n_passes = min(n_fill_steps, n_blanks)
         for i in range(n_passes):
-            view = r.sequences[n].clone()
+            view = r.texts[n].clone()
             view[is_open] = TOK.blank
-            confidence = policy.logits(policy(view[None]))[0].softmax(1).amax(1)
+            confidence = policy.logits(policy.features(view[None]))[0].softmax(1).amax(1)
             key = {'left': range(6), 'random': given[n], 'confident': -confidence}[order]
             is_open.sort(key=lambda t: key[t])
             n_left = n_blanks - math.ceil((i + 1) * n_blanks / n_passes)
             now = is_open[:-n_left or None]
             is_open = is_open[len(now):]
-            assert sorted(now) == r.t[(r.n == n) & (seen == view).all(1)].tolist()
+            rows = (r.text == n) & (r.turn == i + 1)
+            assert sorted(now) == r.place[rows].tolist() and (seen[rows] == view).all()
 
 
 def test_greedy_decoding_in_a_learned_order_fills_what_is_likely_and_at_least_the_likeliest(knobs):
     knobs(PASSES, fill_order='learned', n_fill_steps=3)
     policy = tiny(seed=2)
     r = grpo.complete(policy, prompts_of(*TEXTS), 2, greedy=True)
-    for n, view, t, is_now in zip(r.decided_n, r.decided_view, r.decided_t, r.is_now):
-        rivals = r.decided_t[(r.decided_n == n) & (r.decided_view == view)]
-        scores = torch.stack([slow_order(policy, r.views[view], t)[1] for t in rivals])
-        assert is_now == ((scores > 0) | (scores == scores.max()))[rivals == t]
+    for m, t in enumerate(r.place):
+        for turn, view in decisions(r, m):
+            rivals = r.place[(r.text == r.text[m]) & (r.turn >= turn)]
+            scores = torch.stack([slow_order(policy, r.views[view], t)[1] for t in rivals])
+            is_likely = (scores > 0) | (scores == scores.max())
+            assert (r.turn[m] == turn) == is_likely[rivals == t]
 
 
 # ---- look again ----------------------------------------------------------------------------------
@@ -368,17 +382,17 @@ def test_token_stats_equal_a_slow_loop_over_tokens_in_their_views(kind, filters,
         torch.manual_seed(0)
         prompts.tokens[prompts.blank] = letter
         r = grpo.complete(policy, prompts, 5)
-        texts.append(r.sequences)
+        texts.append(r.texts)
     assert texts[0].equal(texts[1])
     for network, its_reference in ((policy, reference), (reference, None)):
         stats = grpo.token_stats(network, r, its_reference)
         for actual, expected in zip(stats, slow_stats(network, r, its_reference)):
             close(actual, expected)
-    for m in range(len(r.n) if filters else 0):
-        z = grpo.temperature * slow_logits(policy, r.views[r.view[m]], r.t[m])
-        assert r.kept[m].tolist() == [p > 0 for p in slow_softmax(z)]
+    for m in range(len(r.text) if filters else 0):
+        z = grpo.temperature * slow_logits(policy, r.views[r.view[m]], r.place[m])
+        assert r.allowed[m].tolist() == [p > 0 for p in slow_softmax(z)]
     r = grpo.complete(policy, prompts, 2, greedy=True)          # also the cache that samples
-    assert policy.logits(policy(r.views)[r.view, r.t]).argmax(1).equal(r.id)
+    assert policy.logits(policy.features(r.views)[r.view, r.place]).argmax(1).equal(r.token)
 
 
 # ---- KL ------------------------------------------------------------------------------------------
@@ -417,23 +431,23 @@ def slow_loss(policy, reference, rollouts, old, A):
     texts, numbers, n_places = [], [], 0
     for r, logp_old in zip(rollouts, old):
         stats = slow_stats(policy, r, reference)
-        for n in range(len(r.sequences)):
+        for n in range(len(r.texts)):
             a = A[len(texts)]
             bound = 1 + grpo.clip_high if a > 0 else 1 - grpo.clip_low
             n_places += int(r.prompts.blank[n // r.k].sum())
             texts.append([])
-            for m in (r.n == n).nonzero()[:, 0]:
+            for m in (r.text == n).nonzero()[:, 0]:
                 ratio = (stats.logp[m] - logp_old[m]).exp()
                 is_clipped = a * (ratio - bound) > 0
                 gain = a * (bound if is_clipped else ratio)
                 bonus = grpo.entropy_coef * stats.entropy[m]
-                texts[-1].append(grpo.kl_beta * stats.kl[m] - gain - bonus)
-                if a != 0 or grpo.kl_beta + grpo.entropy_coef > 0:
+                texts[-1].append(grpo.kl_beta * 2 * stats.kl[m] - gain - bonus)
+                if a != 0:
                     numbers.append(torch.stack([stats.kl[m], stats.entropy[m], is_clipped]))
     tokens = torch.stack(sum(texts, []))
     loss = {'token': tokens.mean(), 'constant': tokens.sum() / n_places,
             'sequence': sum(sum(text) / len(text) for text in texts) / len(texts)}[grpo.loss_norm]
-    return loss, torch.stack(numbers).mean(0)
+    return loss, torch.stack(numbers).mean(0) if numbers else []
 
 
 def descend(network, loss, lr):
@@ -448,33 +462,36 @@ def descend(network, loss, lr):
 
 BOTH = {'kl_beta': 0.3, 'entropy_coef': 0.1}
 FOUR = {'batch_size': 1, 'gradient_accumulation_steps': 4}
+SEVEN = {'group_size': 7, **FOUR}
 CLIP = {'clip_low': 0.005, 'clip_high': 0.01}
 STEPS = {                       # one of KINDS, and knobs
     'one update': ('one pass', {'grad_clip': 0.01}),
     'of a group, tempered': ('one pass', {'adv_norm': 'std', 'temperature': 1.3, **BOTH}),
     'updates': ('one pass', {'epochs': 3, **CLIP}),
-    'mini-batches': ('one pass', {'mini_batches': 2, 'epochs': 2, 'top_k': 3, **FOUR, **CLIP}),
+    'mini-batches': ('one pass', {'mini_batches': 2, 'epochs': 2, 'top_k': 3, **SEVEN}),
     'passes': ('two passes, random order', {'loss_norm': 'sequence', **BOTH, **FOUR}),
     'a learned order': ('a learned order, five passes', {'epochs': 2, **FOUR, **CLIP}),
     'causal': ('causal', {'adv_norm': 'batch', 'entropy_coef': 0.1, **FOUR}),
     'an older policy': ('causal', {'kl_beta': 0.1}),
-    'a world': ('a world', {'loss_norm': 'constant', 'mini_batches': 2, **FOUR, **CLIP}),
+    'a world': ('a world', {'loss_norm': 'constant', 'mini_batches': 4, **BOTH, **FOUR, **CLIP}),
     'a world, filtered': ('a world', {'top_p': 0.8, 'epochs': 2, 'loss_norm': 'sequence', **CLIP}),
 }
 
 
 @pytest.mark.parametrize('name', STEPS)
 def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
-    """Of four micro-steps the first teaches nothing. A file can have set log-probabilities, those
-    of an older policy."""
+    """Of four micro-steps the last teaches nothing; if it is an update, it logs no KL. A file has
+    doubled the KL of the loss, or set log-probabilities, those of an older policy."""
     kind, values = STEPS[name]
-    values = {'rewards': {'letters': 1.0}, 'group_size': 4, 'batch_size': 4} | values
+    values = {'rewards': {'liked': 1.0}, 'group_size': 4, 'batch_size': 4} | values
     policy, reference, prompts = toy(kind, knobs, **values)
-    grpo.letters = lambda texts: [text.count('b') - text.count('c') / 4 for text in texts]
+    grpo.liked = lambda r: [worth(text) for text in r.texts]
+    grpo.kl_penalty = lambda stats, r: 2 * stats.kl
     networks = SimpleNamespace(policy=policy, reference=reference)
-    rollouts, _, A = grpo.collect(networks, prompts.task, 0)
+    rollouts, scores = grpo.collect(networks, prompts.task, 0)
+    A = scores['advantage']
     if len(rollouts) == 4:
-        A[0] = rollouts[0].A[:] = 0
+        A[3] = rollouts[3].advantage[:] = 0
     by_hand = copy.deepcopy(policy)
     old = [slow_stats(by_hand, r).logp.detach() for r in rollouts]
     if name == 'an older policy':
@@ -489,30 +506,73 @@ def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
                                 A[i * grpo.batch_size:].flatten())
         norm = descend(by_hand, loss, 0.2)
     close(weights(policy), weights(by_hand), atol=1e-7)
-    actual = [numbers[name] for name in ('loss', 'grad_norm', 'kl', 'entropy', 'clip_frac')]
+    names = ('loss', 'grad_norm', 'kl', 'entropy', 'clip_frac')
+    actual = [numbers[name] for name in names if name in numbers]
     close(actual, torch.stack([loss, norm, *means]), atol=1e-6)
+
+
+def test_mini_batches_have_equally_many_micro_steps(knobs):
+    knobs(mini_batches=3)
+    with pytest.raises(AssertionError, match='^4 Rollouts: expected a multiple of mini_batches$'):
+        grpo.updates_of([*'abcd'])
+
+
+@pytest.mark.parametrize('kind', ['two passes, random order', 'a learned order', 'causal'])
+def test_a_network_reads_each_view_of_texts_that_learn_once(kind, knobs, monkeypatch):
+    policy, _, prompts = toy(kind, knobs)
+    r = grpo.complete(policy, prompts, 3)
+    read, features = [], GPT.features
+    monkeypatch.setattr(GPT, 'features', lambda network, views: (
+        read.append(sorted(views.tolist())), features(network, views))[1])
+    for group in range(4):
+        r.advantage = (r.text // 3 == group).double()
+        step_of(policy, [r])
+        used = {int(view) for m in r.advantage.nonzero()[:, 0]
+                for view in [r.view[m], *dict(decisions(r, m)).values()]}
+        assert read.pop() == sorted(r.views[[*used]].tolist()) and not read
+
+
+@pytest.mark.parametrize('name', [name for name in KLS if name != 'k1'])
+def test_a_policy_that_is_its_reference_stays_if_no_text_has_an_advantage(name, knobs):
+    """The gradient of the KL is exactly 0: Muon and AdamW make a full step of a rounding error, and
+    momentum goes on without a gradient. (That of k1 is noise.)"""
+    torch.set_default_dtype(torch.float32)
+    policy, _, prompts = toy('one pass', knobs, kl_beta=0.3)
+    if name:
+        grpo.include(f'config/kl/{name}.py')
+    networks = SimpleNamespace(policy=policy, reference=copy.deepcopy(policy))
+    optimizers = make_optimizers(policy, 'muon', weight_decay=0.1)
+    r = grpo.complete(policy, prompts, 3)
+    before = weights(policy)
+    for scale, lr in ((1.0, 0.0), (0.0, 0.1)):
+        r.advantage = scale * torch.randn(12)[r.text]
+        numbers = grpo.learn(networks, optimizers, [r], lr)
+        assert weights(policy).equal(before)
+    assert numbers['grad_norm'] == 0
 
 
 # ---- worlds --------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('max_new_tokens', [0, 1, 3])
 def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_new_tokens, knobs):
-    """It is asked once for equal completions of equal records. Its words are not in the table, its
-    line feeds end nothing, its end ends a text, and what has no room is cut."""
-    policy, _, prompts = toy('a world', knobs, max_new_tokens=max_new_tokens)
+    """It is asked once for equal completions of equal prompts. (Two prompts of one record begin at
+    different places.) Its words are not in the table, its end ends a text, and what has no room is
+    cut."""
+    policy, _, prompts = toy('a world', knobs, max_new_tokens=max_new_tokens, temperature=3.0)
+    prompts.record[3] = 2
     asked, expected = [], set()
 
     def reply(prompt, letter, completion):
         asked.append((prompt, letter, completion))
         return two_letters(completion, letter)
 
-    grpo.reply = reply                          # before that of the dataset
-    r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 9)
+    prompts.task.reply = reply
+    r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 20)
     columns = grpo.columns_of(r)
-    for n, ids in enumerate(r.sequences.tolist()):
-        prompt, letter = prompts.task.records[r.prompts.record[n // 9]].values()
-        says = {'a': f'\n{letter}', 'c': letter}
-        t = start = len(prompt)
+    for n, ids in enumerate(r.texts.tolist()):
+        prompt, letter = prompts.task.records[r.prompts.record[n // 20]].values()
+        says = {'a': f'b{letter}', 'c': letter}
+        t = start = int(r.prompts.start[n // 20])
         stop = start + (max_new_tokens or 6 - start)
         own, last = [], None
         while t < stop and last not in ('', 'c'):
@@ -520,51 +580,64 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
             t += 1
             last = TOK.decode(ids[t - 1:t])     # '' ends a text
             if t < stop and last:
-                expected.add((prompt, letter, TOK.decode(ids[start:t])))
+                expected.add((start, prompt, letter, TOK.decode(ids[start:t])))
                 words = TOK.encode(says.get(last, ''))[:stop - t]
                 assert ids[t:t + len(words)] == words
                 t += len(words)
         assert set(ids[t:]) <= {TOK.pad}
-        assert sorted(r.t[r.n == n].tolist()) == own
+        assert sorted(r.place[r.text == n].tolist()) == own
         assert columns['completion'][n] == TOK.decode(ids[start:])
         assert columns['sampled'][n] == TOK.decode([ids[t] for t in own])
         assert columns['ended'][n] == (last == '')
-        assert columns['original'][n] == prompt.ljust(6, 'a')
-    assert sorted(asked) == sorted(expected)
-    pieces = sum([sample['pieces'] for sample in samples_of(r, columns, {}, range(5))], [])
+        assert columns['original'][n] == prompt[:start].ljust(6, 'a')
+    assert sorted(asked) == sorted(case[1:] for case in expected)
+    pieces = sum([sample['pieces'] for sample in samples_of(r, columns, {})], [])
     assert {piece[1] for piece in pieces if piece[1:]} == {0}
 
 
 # ---- evaluate, it learns -------------------------------------------------------------------------
 
+@pytest.mark.parametrize('batch_size', [4, 9])
 @pytest.mark.parametrize('rewards, goal', [
     ({'verify': 3.0}, 'verify'), ({'letters': -0.5}, 'reward')])
-def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, knobs):
-    """The line to beat is the better of sampling and greedy decoding before the first step."""
-    policy, _, prompts = toy('one pass', knobs, rewards=rewards, eval_prompts=9)
-    prompts.task.verify = lambda text: 1 - text.count('b') / 2
+def test_the_numbers_of_an_evaluation_equal_loops_over_its_texts(rewards, goal, batch_size, knobs):
+    """The samples are those of parts of batch_size prompts, each with a seed of its own. The line
+    to beat is the better of sampling and greedy decoding before the first step."""
+    policy, _, prompts = toy('one pass', knobs, rewards=rewards, batch_size=batch_size,
+                             eval_prompts=9)
+    prompts.task.verify = lambda text, letter: 1 - text.count(letter) / 2
     grpo.letters = lambda texts: [text.count('a') for text in texts]
-    first, line = None, {}
+    first = line = None
     for network in (policy, tiny(seed=7)):
         networks = SimpleNamespace(policy=network)
-        r, scores, greedy = grpo.evaluate(networks, prompts.task)
-        grpo.seed += 1
-        again, *_ = grpo.evaluate(networks, prompts.task, 9)    # at each step the same
-        assert again.sequences.equal(r.sequences)
-        line, numbers = grpo.against_line(scores, greedy, line)
-        alone = grpo.complete(network, r.prompts, 1, greedy=True).sequences
-        texts = [TOK.decode(ids) for ids in torch.cat((r.sequences, alone)).tolist()]
-        values = right = torch.tensor([1 - text.count('b') / 2 for text in texts])
+        grpo.seed += 1                          # held-out prompts have the same one
+        samples, scores, greedy = grpo.evaluate(networks, prompts.task, grpo.seed, n_shown=2)
+        line, numbers = grpo.against_line(scores, greedy, line, rewards)
+        grpo.set_seed(0)
+        held_out = prompts.task.prompts('val', 9)
+        texts = []
+        for i in range(0, 9, batch_size):
+            grpo.set_seed(0, i // batch_size)
+            part = pick(held_out, range(9)[i:i + batch_size])
+            texts += grpo.complete(network, part, 4).texts.tolist()
+        texts += grpo.complete(network, held_out, 1, greedy=True).texts.tolist()
+        texts = list(map(TOK.decode, texts))
+        assert [sample['completion'] for sample in samples] == texts[:8]
+        pieces = sum([sample['pieces'] for sample in samples], [])
+        assert {piece[1] for piece in pieces if piece[1:]} == {1}       # turns
+        letters = ['ca'[i % 2] for i in held_out.record]            # of the records
+        letters = sum([4 * [letter] for letter in letters], []) + letters
+        right = [1 - text.count(letter) / 2 for text, letter in zip(texts, letters)]
+        values = right = torch.tensor(right)
         if goal == 'reward':
-            letters = torch.tensor([text.count('a') / 2 for text in texts])
-            values = -letters
+            values = torch.tensor([-text.count('a') / 2 for text in texts])
         now, best = values[:36].view(9, 4).mean(1), values[36:]
         if first is None:
             first = max(now, best, key=sum)
         is_right = [1 in right[n:n + 4] for n in range(0, 36, 4)]
         expected = {goal: now, 'greedy': best, 'line to beat': first, 'above it': now - first,
                     'eval/pass@4': is_right, 'eval/verify': right[:36],
-                    'greedy/verify': right[36:], 'eval/tokens': r.prompts.blank.sum(1)}
+                    'greedy/verify': right[36:], 'eval/tokens': held_out.blank.sum(1)}
         for name, values in expected.items():
             close(numbers[name], sum(values) / len(values))
         close(numbers['standard error'], statistics.stdev((now - first).tolist()) / 3)
@@ -577,7 +650,7 @@ def test_a_policy_learns_the_letter_that_a_reward_likes(kind, knobs):
     networks = SimpleNamespace(policy=policy, reference=None)
     optimizers = make_optimizers(policy, 'muon')
     for step in range(15):
-        rollouts, _, _ = grpo.collect(networks, prompts.task, step)
+        rollouts, _ = grpo.collect(networks, prompts.task, step)
         numbers = grpo.learn(networks, optimizers, rollouts, 0.02)
         assert 'kl' not in numbers
-    assert (rollouts[0].id == 1).float().mean() > 0.8
+    assert (rollouts[0].token == 1).float().mean() > 0.8

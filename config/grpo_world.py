@@ -20,7 +20,7 @@ batch_size = 32
 
 adv_norm = 'batch'
 kl_beta = 0.0
-entropy_coef = 0.2          # how much a world needs, and when, nobody has to know: see learn()
+entropy_coef = 0.2          # see learn()
 learning_rate = 6e-3        # if the score falls in the first 50 steps: 4e-3
 max_iters = 200
 
@@ -34,10 +34,10 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     """The bonus acts only while the entropy is below a line, which falls from the entropy of the
     first step to 0 at the end."""
     global entropy_coef
-    coef = state.setdefault('entropy_coef', entropy_coef)
-    first, last, step = state.get('entropies', (0.0, 0.0, 0))
+    coef, (first, last, step) = entropy_coef, state.get('entropies', (0.0, 0.0, 0))
     entropy_coef = coef if last < first * (1 - step / max_iters) else 0.0
     numbers = inner(networks, optimizers, rollouts, lr)
-    entropy = numbers['entropy'] or last        # 0: all rewards were equal
+    entropy_coef = coef
+    entropy = numbers.get('entropy', last)      # absent if all rewards were equal
     state['entropies'] = (first or entropy, entropy, step + 1)
     return numbers

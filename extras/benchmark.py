@@ -2,10 +2,12 @@
 the reference and the judge. The networks are of any size, and not trained; texts are random.
 
     python -m extras.benchmark                                  # as large as the default's
-    python -m extras.benchmark --n_layer=6 --n_embd=384 --length=128 --batch_size=8
+    python -m extras.benchmark --n_layer=6 --n_head=6 --n_embd=384 --length=128 --batch_size=4
+    python -m extras.benchmark --dtype=float32                  # or bfloat16
 
-More words are for train_grpo.py. Both ways take turns, at learning rate 0, so that the policy and
-the cost of a step stay as they are."""
+More words are for train_grpo.py. Both ways have the same loss and the same optimizers, so their
+ratio is about sampling, scoring and learning. They take turns, at learning rate 0, so that the
+policy and the cost of a step stay as they are."""
 import json
 import random
 import statistics
@@ -18,7 +20,8 @@ import torch.nn.functional as F
 
 import train_grpo as grpo
 from configurator import configure
-from model import GPT, make_optimizers, optimizer_step, save_network
+from model import GPT
+from run import save_network
 from tasks import make_tokenizer
 
 # ---- knobs; other words are for train_grpo.py ----------------------------------------------------
@@ -27,8 +30,6 @@ n_head = 4
 n_embd = 64
 length = 9                  # letters of a text
 n_steps = 15                # of which the first third warms up
-
-CHOICES = {}
 
 
 def make_files(folder):
@@ -39,46 +40,47 @@ def make_files(folder):
         for _ in range(2000):
             print(json.dumps({'prompt': ''.join(rng.choices('0123456789+=', k=length))}), file=file)
     tok = make_tokenizer('char', f'{folder}/texts.jsonl')
-    for name in ('generator', 'judge'):
-        size = length + 1, n_layer, n_head, n_embd, name == 'judge'
-        network = GPT(tok.vocab_size, *size)
+    for name, kind in {'generator': 'fill', 'judge': 'causal'}.items():
+        network = GPT(tok.vocab_size, length + 1, n_layer, n_head, n_embd, kind)
+        network.tok = tok
         torch.nn.init.normal_(network.head.weight, std=0.02)
-        save_network(f'{folder}/{name}.pt', network, tok)
+        save_network(f'{folder}/{name}.pt', network)
         words.append(f'--{name}={folder}/{name}.pt')
     return words
 
 
 def our_step(networks, optimizers, task, step):
-    rollouts, *_ = grpo.collect(networks, task, step)
+    rollouts, _ = grpo.collect(networks, task, step)
     grpo.learn(networks, optimizers, rollouts, lr=0.0)
 
 
 def usual_step(networks, optimizers, task, step):
     """Take a step of one pass in the usual way, with k copies of each prompt."""
     policy = networks.policy
-    torch.manual_seed(step)
-    prompts = task.prompts('train', grpo.batch_size).to(policy.device)
+    grpo.set_seed(step)
+    prompts = task.prompts('train', grpo.batch_size)
     tokens = prompts.tokens.repeat_interleave(grpo.group_size, 0)           # (N, T)
     blank = prompts.blank.repeat_interleave(grpo.group_size, 0)
+    views = tokens.masked_fill(blank, policy.blank_id)
 
     def logp_of(network):                       # (M, V)
-        views = tokens.masked_fill(blank, policy.blank_id)
-        return grpo.log_probs(network.logits(network(views)[blank]))
+        return grpo.log_probs(network.logits(network.features(views)[blank]))
 
     with torch.no_grad():                       # act, judge and compare with the reference
-        ids = logp_of(policy).exp().multinomial(1)                          # (M, 1)
-        sequences = tokens.masked_scatter(blank, ids)
-        inputs = F.pad(sequences[:, :-1], (1, 0), value=policy.bos_id)
+        token = logp_of(policy).exp().multinomial(1)                        # (M, 1)
+        texts = tokens.masked_scatter(blank, token)
+        inputs = F.pad(texts[:, :-1], (1, 0), value=policy.bos_id)
         logits = networks.judge.logits(networks.judge.trunk(inputs))        # (N, T, V)
-        losses = F.cross_entropy(logits.mT, sequences, reduction='none')    # (N, T)
+        losses = F.cross_entropy(logits.mT, texts, reduction='none')        # (N, T)
         logp_ref = logp_of(networks.reference)
     A = grpo.advantages(-losses.mean(1).view(-1, grpo.group_size), {}).flatten()
     logp = logp_of(policy)
-    kl = (logp.exp() * (logp - logp_ref)).sum(1)
-    # before the first update every ratio is 1
-    loss = kl * grpo.kl_beta - logp.gather(1, ids)[:, 0] * A[blank.nonzero()[:, 0]]
+    entropy = -(logp.exp() * logp).sum(1)
+    # Before the first update every ratio is 1.
+    loss = (grpo.kl_beta * grpo.divergence(logp, logp_ref) - grpo.entropy_coef * entropy
+            - logp.gather(1, token)[:, 0] * A[blank.nonzero()[:, 0]])
     loss.mean().backward()
-    return optimizer_step(policy, optimizers, 0.0, 1.0).item()
+    grpo.optimizer_step(policy, optimizers, 0.0, grpo.grad_clip)
 
 
 if __name__ == '__main__':
@@ -88,7 +90,7 @@ if __name__ == '__main__':
     with tempfile.TemporaryDirectory() as folder:
         words = make_files(folder) + [word for word in sys.argv[1:] if word not in ours]
         _, networks, task = grpo.set_up(words)
-    optimizers = make_optimizers(networks.policy, grpo.optimizer)
+    optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     times = {our_step: [], usual_step: []}
     for step in range(n_steps):
         for take_step, ms in times.items():
@@ -96,5 +98,6 @@ if __name__ == '__main__':
             take_step(networks, optimizers, task, step)         # it ends with a number, which waits
             ms.append(1000 * (time.time() - began))
     mine, usual = [statistics.median(ms[n_steps // 3:]) for ms in times.values()]
-    print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}: a step "
-          f"takes {mine:.1f} ms, the usual way {usual:.1f} ms, {usual / mine:.2f} times as long")
+    print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}, "
+          f"{grpo.optimizer}: a step takes {mine:.1f} ms, the usual way {usual:.1f} ms, "
+          f"{usual / mine:.2f} times as long")

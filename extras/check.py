@@ -4,14 +4,13 @@
     python -m extras.check small.py
     python -m extras.check config/grpo_think.py config/papers/gspo.py
 
-The words are those of train_grpo.py, from the experiment on (config/grpo_pairs.py mine.py), and the
-file of a task stands for --dataset=FILE. `bad` is a mistake; of `look` only you know whether it is
-one. The exit code is 1 if something is bad. Tokens are characters here, so plugins/hf.py has no
-part in it: check the task alone.
+The words are those of train_grpo.py, from the experiment on (config/grpo_pairs.py mine.py). The
+file of a task stands for --dataset=FILE, and without an experiment it gets one that fits. `bad` is
+a mistake; of `look` only you know whether it is one. The exit code is 1 if something is bad. Tokens
+are characters here, so plugins/hf.py has no part in it: check the task alone.
 
 A case is what rewards see of a completion: its record, and more columns."""
 import contextlib
-import copy
 import random
 import sys
 import tempfile
@@ -19,15 +18,19 @@ import time
 from pathlib import Path
 
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 import train_grpo as grpo
-from configurator import call, call_world, configure, parameters_of
-from model import GPT, save_network
-from tasks import BLANK, as_numbers, make_tokenizer
+from configurator import configure, must_exist
+from files import is_answer, load
+from model import GPT
+from rewards import as_numbers, call_reward, calling, parameters_of, world_answer
+from run import RunFolder, save_network
+from tasks import BLANK, make_tokenizer
 
 TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '--mini_batches=1',
-       '--eval_prompts=8', '--grad_clip=0', '--device=cpu', '--dtype=float64', '--compile=False']
+       '--eval_prompts=8', '--grad_clip=0', '--device=cpu', '--dtype=float64', '--compile=False',
+       '--reference=', '--wandb_project=']
 RNG = random.Random(0)
 
 
@@ -35,35 +38,42 @@ def so(is_so, sentence, mark='bad'):
     return ('ok', sentence) if is_so else (mark, f'not so: {sentence}')
 
 
-def task_of(word):
-    """Return the file of a task that a word names, or ''."""
-    path = Path(word.removeprefix('--dataset='))
-    is_task = path.suffix == '.jsonl' or path.suffix == '.py' and path.is_file() and (
-        'def texts(' in path.read_text('utf-8'))
-    return str(path) if is_task else ''
+def is_task(word):
+    return word[:2] != '--' and (word.endswith('.jsonl') or (
+        word.endswith('.py') and 'def texts(' in Path(must_exist(word)).read_text('utf-8')))
 
 
-def set_up_toy(words):
-    """Return words for train_grpo.py, and networks and task of a run with tiny, random networks."""
-    if any(map(task_of, words)) and not any(word.startswith('config/') for word in words):
-        words = ['plugins/causal.py', "--rewards={'verify':1.0}", *words]
-    words = [f'--dataset={task_of(word)}' if task_of(word) else word for word in words] + TOY
+def words_for(words):
+    """Return words for train_grpo.py: --dataset=FILE for the file of a task, and an experiment."""
+    words = [f'--dataset={word}' if is_task(word) else word for word in words]
+    tasks = [word for word in words if word.startswith('--dataset=')]
+    if not tasks or any(word.startswith(('config/', 'plugins/')) for word in words):
+        return words
+    data = load(tasks[-1].removeprefix('--dataset='))
+    if data.reply:
+        return ['config/grpo_world.py', *words]
+    if BLANK in data.train[0]['prompt']:
+        return ['config/grpo_config.py', '--blank_kind=answer', *words]
+    return [f"config/grpo_{'pairs' if data.verify is is_answer else 'checker'}.py", *words]
+
+
+def make_toy(words, folder):
+    """Make tiny, random networks in a folder. Return words of a run with them."""
+    words = words + TOY + [f'--out_dir={folder}/run']
     config = configure(vars(grpo), words)
     if 'chat_template' in config:
         sys.exit("plugins/hf.py needs its own tokens, and here they are characters: check the task")
-    tok = make_tokenizer('char', config['dataset'])
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ('generator', 'judge'):
-            is_causal = name == 'judge' or 'max_new_tokens' in config
-            network = GPT(tok.vocab_size, 1024, 1, 2, 8, is_causal)
-            for p in network.parameters():      # (of a new one the logits are 0)
-                torch.nn.init.normal_(p, std=0.5)
-            save_network(f'{folder}/{name}.pt', network, tok)
-            words.append(f'--{name}={folder}/{name}.pt')
-        with contextlib.redirect_stdout(None):                  # it has been said
-            _, networks, task = grpo.set_up([*words, '--reference='])
-    return words, networks, task
+    tok = make_tokenizer('char', config['dataset'])
+    for name in ('generator', 'judge'):
+        is_causal = name == 'judge' or 'max_new_tokens' in config
+        network = GPT(tok.vocab_size, 1024, 1, 2, 8, 'causal' if is_causal else 'fill')
+        network.tok = tok
+        for p in network.parameters():          # of a new one the logits are 0
+            torch.nn.init.normal_(p, std=0.5)
+        save_network(f'{folder}/{name}.pt', network)
+        words.append(f'--{name}={folder}/{name}.pt')
+    return words
 
 
 # ---- texts, and a world --------------------------------------------------------------------------
@@ -78,51 +88,59 @@ def play(world, case, room, write):
         completion += char
         sampled += char
         if world and len(completion) < room:
-            text, is_over = call_world(world, case | {'completion': completion})
+            columns = case | {'completion': completion}
+            with calling('reply', world, columns) as call:
+                text, is_over = world_answer(call(columns))
             completion = (completion + text)[:room]
-    return case | {'completion': completion, 'sampled': sampled, 'text': case['shown'] + completion}
+    text = case['prompt'] + completion
+    return case | {'completion': completion, 'sampled': sampled, 'text': text}
 
 
 def score(task, name, cases):
     """Return a reward (N,) of cases, called as score() of train_grpo.py does."""
-    if name == 'verify':
-        values = [call(task.verify, case) for case in cases]
-    else:
-        columns = {key: [case[key] for case in cases] for key in cases[0]}
-        columns |= {f'{key}s': columns[key] for key in ('prompt', 'completion', 'text')}
-        columns |= {'step': 0, 'split': 'val'}
-        values = call(vars(grpo)[name], columns)
+    function = task.verify if name == 'verify' else vars(grpo)[name]
+    columns = {column: [case[column] for case in cases] for column in cases[0]}
+    values = call_reward(name, function, columns, {'step': 0, 'split': 'val'})
     return as_numbers(name, values, len(cases))
 
 
 def groups_of(task, is_causal):
-    """Return three cases of each of 200 records: its own answer, a part of it, and nothing."""
+    """Return three cases of each of 200 held-out records. From left to right they are its own
+    answer, a part of it, and nothing; else its text, with random characters in half of the blanks,
+    and in all."""
+    prompts = task.prompts('val', 200)
+    shown = prompts.tokens.masked_fill(prompts.blank, task.tok.blank)
     groups = []
-    for record in RNG.sample(task.records, min(200, len(task.records))):
-        shown, whole, left = record['prompt'], record['answer'], ''
-        if not is_causal:                       # a completion is the whole text
-            whole = whole if BLANK in shown else shown + whole
-            left = shown.ljust(len(whole), BLANK)               # behind a part
-            shown = ''
-        case = record | {'completion': '', 'sampled': '', 'ended': True, 'shown': shown,
-                         'original': shown + whole}
-        texts = [whole[:n] + left[n:] for n in (len(whole), RNG.randrange(max(1, len(whole))), 0)]
-        groups.append([play(task.reply, case, len(text), lambda begun: text[len(begun)])
+    for i, *rows in zip(prompts.record.tolist(), shown.tolist(), prompts.tokens.tolist()):
+        prompt, original = map(task.tok.decode, rows)
+        record, answer = task.records[i], task.records[i]['answer']
+        case = dict.fromkeys(task.columns) | record | {
+            'original': original, 'completion': '', 'sampled': '', 'ended': True}
+        if is_causal:
+            texts = answer, answer[:RNG.randrange(max(1, len(answer)))], ''
+            groups.append([play(task.reply, case, len(text), lambda begun: text[len(begun)])
+                           for text in texts])
+            continue
+        texts = [''.join(RNG.choice([*task.tok.ids]) if a == BLANK and RNG.random() < share else b
+                         for a, b in zip(prompt, original)) for share in (0, 0.5, 1)]
+        groups.append([case | {'prompt': prompt, 'completion': text, 'text': text}
                        for text in texts])
     return groups
 
 
-def check_texts(task, name, groups):
-    """Score cases of texts, and of parts of them."""
+def check_texts(task, name, groups, is_causal):
+    """Score cases of texts, and of others that are not as good."""
     began = time.time()
     scores = score(task, name, sum(groups, [])).view(-1, 3)
     ms = 1000 * (time.time() - began) / scores.numel()
     own, part, nothing = scores.mean(0).tolist()
     mark = 'look' if own <= max(part, nothing, 0.02) else 'ok'      # or hardly a text is right
-    if name == 'verify' and nothing > 0 and groups[0][0]['shown']:
+    if name == 'verify' and nothing > 0 and is_causal:
         mark = 'bad'
-    yield mark, (f"{name}: {own:.3g} for the texts' answers, {part:.3g} for a part of each, "
-                 f"{nothing:.3g} for the prompt alone; {ms:.2f} ms for a completion")
+    others = f"{part:.3g} with random characters in half of the blanks, {nothing:.3g} in all"
+    if is_causal:
+        others = f"{part:.3g} for a part of each, {nothing:.3g} for the prompt alone"
+    yield mark, f"{name}: {own:.3g} for the texts, {others}; {ms:.2f} ms for a completion"
 
 
 def check_order(task, name, groups):
@@ -158,11 +176,12 @@ def check_world(task, cases):
     if strange := ''.join(said - task.tok.ids.keys()):
         yield 'bad', f"the world says {strange!r}, which no text has"
     if only:
-        sentence = f"if the policy writes {''.join(only)!r} itself, a lost game stays lost"
-        if forged:
-            sentence = (f"if the policy writes {''.join(only)!r} itself, verify() calls these lost "
-                        f"games won: {forged[:3]}; let it look at `sampled`")
-        yield 'bad' if forged else 'ok', sentence
+        found = f": {forged[:3]}; let verify() look at `sampled`" if forged else ''
+        yield so(not forged, f"if the policy writes {''.join(only)!r} itself, a lost game stays "
+                 f"lost{found}")
+    missing = parameters_of(task.reply)[1] - {'completion', 'prompt', 'answer'}
+    yield so(not missing, f"reply() has a default for {' '.join(missing) or 'all columns'}, as "
+             "sample.py --prompt needs it", 'look')
 
 
 # ---- toy steps -----------------------------------------------------------------------------------
@@ -174,60 +193,57 @@ def watched(name, f):
         results = f(*args, **more)
         r, = [arg for arg in args if isinstance(arg, grpo.Rollout)]
         for x in [results] if isinstance(results, torch.Tensor) else results:
-            assert x.shape == r.n.shape and x.isfinite().all(), (
-                f"{name}() returns {tuple(x.shape)}: expected finite numbers, {tuple(r.n.shape)}")
+            assert x.shape == r.text.shape and x.isfinite().all(), (
+                f"{name}() returns {tuple(x.shape)}: expected finite numbers, "
+                f"{tuple(r.text.shape)}")
         return results
     return look
 
 
-def begin(words):
-    """Give train_grpo the globals of a new run. Its rewards are drawn, because most of a random
-    network would be equal."""
-    with contextlib.redirect_stdout(None):
-        configure(vars(grpo), words)
+def begin(words, resume=False):
+    """Begin a run, or go on, as main() of train_grpo.py does. Return the folder, networks, task and
+    optimizers. Its rewards are drawn, because most of a random network would be equal."""
+    with contextlib.redirect_stdout(None):      # it has been said
+        config, networks, task = grpo.set_up(words)
+        folder = RunFolder(grpo.out_dir, config | {'resume': resume})
+    folder.lock.release()                       # for the next one
     for name in ('objective', 'kl_penalty', 'token_stats'):
         vars(grpo)[name] = watched(name, vars(grpo)[name])
-    inner = grpo.as_numbers
-    grpo.as_numbers = lambda *args: torch.rand_like(inner(*args))
+    grpo.as_numbers = lambda *args: torch.rand_like(as_numbers(*args))
+    grpo.state.update(folder.state)
+    optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
+    folder.load(networks.policy, optimizers, ())
+    return folder, networks, task, optimizers
 
 
-def step_of(networks, rollouts):
-    """Move the weights by a step of gradient descent. Return the step."""
-    parameters = [*networks.policy.parameters()]
-    before = parameters_to_vector(parameters)
-    grpo.learn(networks, [torch.optim.SGD(parameters)], rollouts, 0.01)
-    return (parameters_to_vector(parameters) - before).detach()
+def second_step(networks, task, optimizers, shift=0):
+    """Return the weights after the second step. shift: the policy that sampled was another one."""
+    rollouts, _ = grpo.collect(networks, task, 1)
+    for r in rollouts if shift else ():
+        logp = grpo.log_probs_of(networks.policy, r)
+        r.logp_old = logp + torch.linspace(-shift, shift, len(logp))
+    grpo.learn(networks, optimizers, rollouts, 1e-3)
+    return parameters_to_vector(networks.policy.parameters())
 
 
-def check_steps(words, networks, task):
-    """Take steps of a toy run."""
-    begin(words)
+def check_steps(words, folder, networks, task, optimizers):
+    """Take two steps of a toy run, and the second one again."""
+    policy = networks.policy
     grpo.evaluate(networks, task)
-    for step in range(2):
-        saved = copy.deepcopy((networks.policy.state_dict(), grpo.state))
-        rollouts, *_ = grpo.collect(networks, task, step)
-        last = step_of(networks, rollouts)
-
-    def again():
-        """Go back to the checkpoint before the last step. Return its Rollouts."""
-        begin(words)
-        networks.policy.load_state_dict(saved[0])
-        grpo.state.update(copy.deepcopy(saved[1]))
-        return grpo.collect(networks, task, step)[0]
-
-    def log_probs():
-        return [grpo.log_probs_of(networks.policy, r) for r in rollouts]
-
-    rollouts = again()
-    before = log_probs()
-    yield so(step_of(networks, rollouts).equal(last),
-             "a resumed run takes the same step, because what lasts is in `state`")
-    gain = sum((r.A * (new - old)).sum() for r, new, old in zip(rollouts, log_probs(), before))
+    rollouts, _ = grpo.collect(networks, task, 0)
+    before = [grpo.log_probs_of(policy, r) for r in rollouts]
+    grpo.learn(networks, optimizers, rollouts, 1e-3)
+    # Estimates of the likelihood are nan for a token that no mask looks at.
+    gain = sum((r.advantage * (grpo.log_probs_of(policy, r) - old)).nansum()
+               for r, old in zip(rollouts, before))
     yield so(gain > 0, "a step makes good completions likelier")
-    rollouts = again()
-    for r, old in zip(rollouts, log_probs()):
-        r.logp_old = old + torch.linspace(-1, 1, len(old))
-    yield so(not step_of(networks, rollouts).equal(last),
+    folder.save(policy, optimizers, 1, None, grpo.state)
+    last = second_step(networks, task, optimizers)
+    again = second_step(*begin(words, resume=True)[1:])
+    older = second_step(*begin(words, resume=True)[1:], shift=1)
+    yield so(again.equal(last),
+             "a resumed run takes the same step, because what lasts is in `state`")
+    yield so(not older.equal(last),
              "a step weighs tokens of an older policy, by r.logp_old", 'look')
     reward = torch.rand(3, 6)
     A, other = [grpo.advantages(x, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], x))
@@ -237,28 +253,35 @@ def check_steps(words, networks, task):
 
 
 def checks(words):
-    """Yield (mark, sentence)."""
-    words, networks, task = set_up_toy(words)
-    is_causal = networks.policy.causal
-    task.reply = vars(grpo).get('reply', task.reply) if is_causal else None
-    kind = 'writes from left to right' if is_causal else 'fills blanks'
-    yield '', (f"{grpo.dataset}: {len(task.rows['train'])} texts, {len(task.rows['val'])} held "
-               f"out; the generator {kind}")
-    groups = groups_of(task, is_causal)
-    names = [name for name in grpo.rewards if name not in ('judge', 'verify')
-             and not {'r', 'networks'} & {*(parameters_of(vars(grpo)[name]) or ())}]
-    for name in (['verify'] if task.verify else []) + names:
-        yield from check_texts(task, name, groups)
-    for name in names:
-        yield from check_order(task, name, groups)
-    if task.reply and task.verify:
-        yield from check_world(task, [group[0] for group in groups])
-    yield from check_steps(words, networks, task)
+    """Yield (mark, sentence) of words of train_grpo.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = make_toy(words, folder)
+        run = begin(words)
+        _, networks, task, _ = run
+        is_causal = networks.policy.causal
+        kind = 'writes from left to right' if is_causal else 'fills blanks'
+        if grpo.blank_kind == 'random':
+            kind += f", which are {grpo.blank_low:g} to {grpo.blank_high:g} of a text, at random"
+        yield '', (f"{grpo.dataset}: {len(task.rows['train'])} texts, {len(task.rows['val'])} held "
+                   f"out; the generator {kind}")
+        groups = groups_of(task, is_causal)
+        names = [name for name in grpo.rewards if name not in ('judge', 'verify')
+                 and not {'r', 'networks'} & parameters_of(vars(grpo)[name])[0]]
+        for name in (['verify'] if task.verify else []) + names:
+            yield from check_texts(task, name, groups, is_causal)
+        for name in names:
+            yield from check_order(task, name, groups)
+        if is_causal and task.reply and task.verify:
+            yield from check_world(task, [group[0] for group in groups])
+        yield from check_steps(words, *run)
 
 
 if __name__ == '__main__':
+    words = words_for(sys.argv[1:])
     marks = set()
-    for mark, sentence in checks(sys.argv[1:]):
+    for mark, sentence in checks(words):
         print(f'{mark:5}{sentence}', flush=True)
         marks.add(mark)
-    sys.exit('bad' in marks)
+    if 'bad' in marks:
+        sys.exit(1)
+    print('nothing is bad' if 'look' in marks else 'all ok', '-> python train_grpo.py', *words)

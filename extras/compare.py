@@ -28,8 +28,6 @@ goal = 'eval/verify'        # a number of log.jsonl: 'greedy/verify', 'eval/pass
 out_dir = 'out-compare'     # folder of the folders of the runs
 jobs = 1                    # runs at a time
 
-CHOICES = {}
-
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
@@ -38,16 +36,19 @@ def meaning_of(command):
     """Return what must be equal, or the goal is another number: the held-out prompts, and the
     rewards that it is about. (This also finds mistakes, and makes networks that are missing.)"""
     words = command.replace('{seed}', seeds.split(',')[0]).split()
-    assert not any(word.startswith(('--seed=', '--out_dir=')) for word in words), (
-        f"{command}: each run gets its seed and its folder: expected neither")
-    config, _, task = grpo.set_up([*words, '--device=cpu'])
+    for word in words:
+        assert word.endswith('.py') or '=' in word, (
+            f"{word}: expected commands; to see runs side by side: python -m extras.page {word}")
+        assert not word.startswith(('--seed=', '--out_dir=')), (
+            f"{command}: each run gets its seed and its folder: expected neither")
+    config, _, _ = grpo.set_up([*words, '--device=cpu'])
     meaning = {name: config[name] for name in ('dataset', 'blank_kind', 'eval_prompts')}
     name = goal.split('/')[-1].removeprefix('mean_')
-    functions = vars(grpo) | {'verify': task.verify, 'judge': config['judge']}
+    # The sources are hashes of the files that define verify() and the rewards.
+    sources = {'judge': config['judge']} | config['sources']
     for reward, weight in ({'verify': 0.0} | config['rewards']).items():
         if name == reward or name == 'reward' and weight:
-            function = functions[reward]
-            meaning[reward] = weight * (name == 'reward'), getattr(function, '__code__', function)
+            meaning[reward] = weight * (name == 'reward'), sources.get(reward)
     if name == 'reward':
         meaning['score()'] = grpo.score.__code__
     return meaning
@@ -86,7 +87,7 @@ def curve_of(folder):
     """Return {step: the goal} of a run."""
     lines = [loads(line) for line in open(f'{folder}/log.jsonl')]
     curve = {line['step']: line[goal] for line in lines if goal in line}
-    assert curve, f"there is no {goal} in the log; similar: {near(goal, lines[0] | lines[1])}"
+    assert curve, f"there is no {goal} in the log; similar: {near(goal, set().union(*lines[:2]))}"
     return curve
 
 

@@ -85,7 +85,8 @@ if __name__ == '__main__':
     for layers, width, length, B in sizes:
         for dtype in ('float32', 'bfloat16'):
             text = output_of('-m', 'extras.benchmark', f'--n_layer={layers}', f'--n_embd={width}',
-                             f'--length={length}', f'--batch_size={B}', f'--dtype={dtype}', DEVICE)
+                             f'--n_head={max(4, width // 64)}', f'--length={length}',
+                             f'--batch_size={B}', f'--dtype={dtype}', DEVICE)
             print(f'| {dtype} | {text.strip()} |', flush=True)
     for B, k, n in [(2, 2, 8)] if IS_TOY else [(8, 8, 64), (16, 16, 192)]:
         with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import model
 import train_grpo as grpo
-from model import make_optimizers
 
 FREE = {'_unsafe_view', 'empty', 'empty_like', 'new_empty', '_record_function_enter_new',
         '_record_function_exit'}
@@ -44,10 +43,10 @@ if __name__ == '__main__':
     model.attention = lambda q, k, v, mask: F.scaled_dot_product_attention(
         q, k, v, mask.to(q.dtype))
     _, networks, task = grpo.set_up(sys.argv[1:])
-    optimizers = make_optimizers(networks.policy, grpo.optimizer)
+    optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     for step in range(2):                       # the first one makes moments, too
         with Count() as acting:
-            rollouts, *_ = grpo.collect(networks, task, step)
+            rollouts, _ = grpo.collect(networks, task, step)
         with Count() as learning:
             grpo.learn(networks, optimizers, rollouts, grpo.learning_rate)
     for name, count in {'act and score': acting, 'learn': learning}.items():

@@ -12,12 +12,7 @@ from pathlib import Path
 
 import train_grpo as grpo
 from configurator import knobs_of, show_error
-from run import advice
-
-
-def read_lines(path):
-    """Return the objects of a file of JSON lines, without a last line that a run is writing."""
-    return [json.loads(line) for line in Path(path).read_text('utf-8').split('\n')[:-1]]
+from extras.advice import advice_for, must_be_run, read_lines
 
 
 def thin(items, most):
@@ -29,10 +24,13 @@ def thin(items, most):
 
 def read_run(folder):
     """Return what the page shows of a run."""
-    log = read_lines(f'{folder}/log.jsonl')
+    log = read_lines(f'{must_be_run(folder)}/log.jsonl')
     evals = [line for line in log if 'line to beat' in line]
     assert evals, f"{folder} has no evaluation yet"
     config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
+    words = config.pop('words')
+    for name in ('sources', 'files'):           # no knobs; an older version had files
+        config.pop(name, None)
     groups = {True: [], False: []}              # of steps, of evaluations
     for (_, is_step), samples in itertools.groupby(
             read_lines(f'{folder}/samples.jsonl'),
@@ -40,9 +38,9 @@ def read_run(folder):
         groups[is_step].append([*samples])
     return {
         'name': folder,
-        'command': shlex.join(['python', 'train_grpo.py', *config.pop('words')]),
+        'command': shlex.join(['python', 'train_grpo.py', *words]),
         'config': config,
-        'says': advice(log, config, is_over=evals[-1]['step'] == config['max_iters']),
+        'says': advice_for(folder),
         'evals': thin(evals, 1000),
         'steps': thin([line for line in log if 'ms' in line], 1000),
         'groups': thin(groups[True], 60),

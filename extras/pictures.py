@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 import train_grpo as grpo
 from configurator import show_error
 from data.guess import LETTERS
-from extras.page import read_lines
-from run import samples_of
+from extras.advice import must_be_run, read_lines
 from sample import open_run
 
 BLUE, RED = '#2f6fb0', '#c8551b'
@@ -36,16 +35,16 @@ def curve(ax, folder, name, title, label=None):
     """Draw a number of the evaluations of a run."""
     lines = [line for line in read_lines(f'{folder}/log.jsonl') if name in line]
     ax.plot([line['step'] for line in lines], [line[name] for line in lines], label=label, lw=2)
-    ax.set(title=title, xlabel='step', ylim=(0, None))
+    ax.set(title=title, xlabel='step')
+    ax.set_ylim(0, auto=True)                   # a next curve may be higher
 
 
 def held_out(folder):
     """Return pairs of 'before' or 'after' and four samples of each held-out prompt. Their tokens
     are the pieces that the policy wrote."""
-    task, both = open_run(folder)
+    task, both, _ = open_run(folder)
     for label, networks in both.items():
-        r, scores, _ = grpo.evaluate(networks, task)
-        samples = samples_of(r, grpo.columns_of(r), scores, range(len(r.prompts)))
+        samples, _, _ = grpo.evaluate(networks, task, n_shown=10 ** 6)      # all
         for sample in samples:
             sample['tokens'] = [piece for piece in sample['pieces'] if len(piece) > 1]
         yield label, samples
@@ -131,6 +130,7 @@ def think(figure, folder):
 if __name__ == '__main__':
     sys.excepthook = show_error
     name, *folders = sys.argv[1:]
+    list(map(must_be_run, folders))
     figure = Figure(figsize=(12, 3.6))
     globals()[name](figure, *folders)
     figure.savefig(f'docs/assets/{name}.png')

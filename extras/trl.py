@@ -1,25 +1,30 @@
-"""Print a script that goes on with an experiment in GRPOTrainer of TRL: on several machines, with
-vLLM, with LoRA. Its policy opens here again.
+"""Print a script that goes on with an experiment in GRPOTrainer of TRL: on several machines, or
+with vLLM. Its policy opens here again.
 
     python -m extras.trl config/grpo_problems.py --group_size=16 > problems_trl.py
 
-Words are those of train_grpo.py. The network is a folder of transformers (plugins/hf.py). The
-script reads the same texts and calls the same rewards, and the loss of the same completions is the
-same. An experiment of which TRL has no equal is refused."""
+Words are those of train_grpo.py. The network is one of transformers (plugins/hf.py). The script
+reads the same texts and calls the same rewards, and the loss of the same completions is the same.
+An experiment of which TRL has no equal is refused."""
 import contextlib
 import inspect
+import os
 import shlex
 import string
 import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import configure, functions_of, parameters_of
+from configurator import configure
+from files import load
+from rewards import parameters_of
 
 SCALE = {'std': 'group', 'batch': 'batch', 'none': 'none'}
 LOSS = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}
+ROOT = Path(__file__).resolve().parent.parent
 # files that put functions in the place of ours, and the arguments of TRL that do the same
-FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'config/kl/k3.py': '',
+FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'plugins/lora.py': '',
+         'config/kl/k3.py': '',
          'config/kl/k3_ratio.py': "use_bias_correction_kl=True",
          'config/papers/cispo.py': "loss_type='cispo', epsilon_high=1 + $clip_high",
          'config/papers/gdpo.py': "multi_objective_aggregation='normalize_then_sum'",
@@ -27,10 +32,10 @@ FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'config/kl/k3.py': '',
 # TRL has no equal of an experiment in which one of these is true. files: those names
 REFUSED = """
 not {'causal', 'hf'} <= files       # TRL trains language models
-not Path(generator, 'tokenizer_config.json').exists()       # extras.export makes such a folder
+not Path(find_network(generator)[0], 'tokenizer_config.json').exists()      # or extras.export
 max_new_tokens == 0 or max_iters == 0 or resume
 blank_kind != 'answer'
-globals().get('reply') or load(dataset)[3]          # a world
+globals().get('reply') or load(dataset).reply       # a world
 'judge' in rewards
 top_k > 0 or top_p < 1              # there the ratio is that of all ids
 reference                           # there it is the start
@@ -65,19 +70,19 @@ from trl import GRPOConfig, GRPOTrainer
 
 import train_grpo as grpo
 from configurator import configure
-from model import N_RANKS, get_lr
+from devices import N_RANKS
+from optim import get_lr
 
 # ---- texts and rewards are those of train_grpo.py ----
 configure(vars(grpo), $words)
-tok = grpo.PretrainedTokenizer($generator, causal=True)
-tok.block_size = tok.theirs.model_max_length
-task = grpo.Task($dataset, tok, 'answer')
-task.verify = vars(grpo).get('verify', task.verify)
+folder, _ = grpo.find_network($generator)
+tok = grpo.PretrainedTokenizer(folder, causal=True)
+task = grpo.Task(grpo.open_data(vars(grpo))[0], tok, 'answer')
 starts = task.blank.int().argmax(1)
 prompts = [ids[:start] for ids, start in zip(task.tokens.tolist(), starts.tolist())]
 data = Dataset.from_list([{'row': i, 'prompt': record['prompt']}
                           for i, record in enumerate(task.records)])
-torch.manual_seed(0)
+grpo.set_seed(0)
 held_out = task.prompts('val', $eval_prompts).record
 names = [*dict.fromkeys([*grpo.rewards, 'verify'] if task.verify else grpo.rewards)]
 
@@ -88,10 +93,11 @@ def reward_of(name):
         texts = [torch.tensor(prompts[i] + ids) for i, ids in zip(row, completion_ids)]
         texts = pad_sequence(texts, True, tok.pad)                              # (N, T)
         columns = torch.arange(texts.size(1))
-        n, t = ((columns >= starts[row, None]) & (texts != tok.pad)).nonzero(as_tuple=True)
-        first = row[::trainer.num_generations if trainer.model.training else 4]
+        text, place = ((columns >= starts[row, None]) & (texts != tok.pad)).nonzero(as_tuple=True)
+        k = trainer.num_generations if trainer.model.training else 4
+        first = row[::k]
         shown = grpo.Prompts(task, task.tokens[first], task.blank[first], torch.tensor(first))
-        r = grpo.Rollout(shown, texts, texts, n, t, texts[n, t], n)
+        r = grpo.Rollout(shown, k, texts, texts, text, place, texts[text, place], text)
         return grpo.score(r, None, [name])[name].flatten().tolist()
     reward.__name__ = name
     return reward
@@ -135,46 +141,55 @@ settings = dict(
     use_vllm=False, vllm_mode='colocate', vllm_importance_sampling_correction=False)
 $settings
 config = GRPOConfig($out_dir + '-trl', **settings)
-trainer = Trainer($generator, [reward_of(name) for name in names], config,
+$adapters
+trainer = Trainer(folder, [reward_of(name) for name in names], config,
                   data.select(task.rows['train']), data.select(held_out.tolist()), tok.theirs,
-                  peft_config=None)     # peft.LoraConfig(16, target_modules='all-linear')
+                  peft_config=adapters)
 trainer.model.generation_config = GenerationConfig(eos_token_id=trainer.eos_token_ids)      # only
 
 if __name__ == '__main__':
     assert not [*Path(config.output_dir).glob('checkpoint-*')], "an older run is there"
     trainer.train()
-    # with LoRA first: trainer.model = trainer.model.merge_and_unload()
+    if adapters:
+        trainer.model = trainer.model.merge_and_unload()
     trainer.save_model()
     print(f"it opens in train_grpo.py: --generator={config.output_dir}")
 '''
 
 
-def files_of(functions):
-    """Return the files of functions, and of those that they wrap, their `inner`."""
-    files = set()
-    for function in map(inspect.unwrap, functions):
-        inner = filter(inspect.isfunction, function.__defaults__ or ())
-        files |= {function.__code__.co_filename} | files_of(inner)
-    return files
+def files_of(x):
+    """Return the files of a function, or of the methods of a class, and those of what it replaces,
+    its `inner`. Files of the core are left out."""
+    x = inspect.unwrap(x)
+    functions = [*filter(inspect.isfunction, vars(x).values() if isinstance(x, type) else [x])]
+    paths = [os.path.relpath(f.__code__.co_filename, ROOT) for f in functions] or [repr(x)]
+    files = {path for path in paths if not Path(ROOT, Path(path).name).exists()}
+    inner = [x for f in functions for x in f.__defaults__ or () if inspect.isfunction(x)]
+    return files.union(*map(files_of, inner))
 
 
 def script_of(words):
     """Return the script for words of a command line."""
     with contextlib.redirect_stdout(sys.stderr):        # the script is what is printed
         k = configure(vars(grpo), words)
-    original = functions_of(grpo._original)
-    files = files_of(vars(grpo)[name] for name in original) - files_of(original.values())
+    replaced = [vars(grpo)[name] for name, x in grpo._original.items()
+                if callable(x) and vars(grpo)[name] is not x]
+    files = set().union(*map(files_of, replaced))
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
     functions = vars(grpo).keys() & grpo.rewards.keys() - {'judge'}
-    asked = {name for reward in functions for name in parameters_of(vars(grpo)[reward]) or ()}
-    facts = vars(grpo) | {'Path': Path, 'files': {Path(file).stem for file in files},
-                          'asked': asked}
+    asked = {name for reward in functions for name in parameters_of(vars(grpo)[reward])[0]}
+    facts = vars(grpo) | {'Path': Path, 'load': load, 'asked': asked,
+                          'files': {Path(file).stem for file in files}}
     for condition in REFUSED.strip().splitlines():
         assert not eval(condition, facts), f"TRL has no equal of: {condition}"
     settings = [f'settings |= dict({FILES[file]})      # {file}' for file in sorted(files)
                 if FILES[file]]
-    script = SCRIPT.replace('$settings', '\n'.join(settings))
+    adapters = 'adapters = None'
+    if 'plugins/lora.py' in files:
+        adapters = """from peft import LoraConfig
+adapters = LoraConfig(r=$lora_rank, lora_alpha=$lora_alpha, target_modules='all-linear')"""
+    script = SCRIPT.replace('$settings', '\n'.join(settings)).replace('$adapters', adapters)
     k |= {'words': words, 'adv_norm': SCALE[k['adv_norm']], 'loss_norm': LOSS[k['loss_norm']]}
     k = {name: repr(value) for name, value in k.items()}
     return string.Template(script).substitute(k, command=shlex.join(words))

@@ -1,17 +1,16 @@
 """Write from left to right what follows prompts, up to and including eos. If the task has a
-reply(), it is a world, which says what stands behind a completion now. include() this in a
-config.
-
-(What is not imported here is of train_grpo.py; inner is the function that is replaced.)"""
+reply(), it is a world, which says what stands after a completion now. include() this file in a
+config. Names that are not imported here are those of train_grpo.py, and inner is the function that
+a function replaces."""
 import torch.nn.functional as F
-from dataclasses import replace
 
-from configurator import call_world
-from model import distinct
+from rewards import calling, world_answer
+from shared import unique_rows
 
 blank_kind = 'answer'
 max_new_tokens = 0          # write so many tokens at most; 0: to the end of the row, in which the
                             # longest answer fits behind the longest prompt
+MEASURED += ('max_new_tokens',)
 
 
 @torch.no_grad()
@@ -23,7 +22,6 @@ def complete(policy, prompts, k, greedy=False):
     """
     assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
     task = prompts.task
-    world = globals().get('reply', task.reply)  # of a config file, or of the dataset's
     start = prompts.start[:, None]                                              # (B, 1)
     T = max(prompts.tokens.size(1), task.longest_prompt + max_new_tokens)
     task.check(T)
@@ -32,70 +30,73 @@ def complete(policy, prompts, k, greedy=False):
     blank = (at >= start) & (at < start + (max_new_tokens or T))                # (B, T)
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
-    sequences = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one record that are equal so far share a row of the cache.
-    going = torch.arange(len(sequences), device=tokens.device)  # texts that go on, (G,)
+    texts = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
+    # Texts of one prompt that are equal so far share a row of the cache.
+    going = torch.arange(len(texts), device=tokens.device)      # numbers of texts that go on, (G,)
     column = int(start.min())
-    records = prompts.record.repeat_interleave(k)[:, None]
-    # example: one text of each row, by its place in going | row: the row of each text, (G,)
-    example, row = distinct(torch.cat((records, sequences[:, :column]), 1))
-    inputs = F.pad(sequences[example, :column], (1, 0), value=policy.bos_id)
-    cache, table, all_kept = {}, [], []
+    prompt = torch.cat((prompts.record[:, None], start), 1).repeat_interleave(k, 0)
+    # rows: one text of each row of the cache, by its place in going | inverse: the row of each text
+    rows, inverse = unique_rows(torch.cat((prompt, texts[:, :column]), 1))
+    inputs = F.pad(texts[rows, :column], (1, 0), value=policy.bos_id)
+    cache, table, filters = {}, [], []
     while True:
         # Draw a token for each text that writes in this column.
         x = policy.trunk(inputs, cache)[:, -1]                                  # (rows, C)
         writes = is_open[going, column]         # in the others prompt or world have this column
-        n = going[writes]
-        ids, kept = sample(policy.logits(x)[row[writes]], 1, greedy)
-        sequences[n, column] = ids[:, 0]
-        table.append(torch.stack((n, torch.full_like(n, column), ids[:, 0])))
-        all_kept.append(kept)
+        text = going[writes]
+        token, allowed = sample(policy.logits(x)[inverse[writes]], 1, greedy)
+        token = token[:, 0]
+        texts[text, column] = token
+        table.append(torch.stack((text, torch.full_like(text, column), token)))
+        filters.append(allowed)
         column += 1
-        is_open[n[ids[:, 0] == task.tok.eos], column:] = False
-        # Which texts go on, which of them are still equal, and what does the world say? If the
-        # first of four equal texts has ended, and the others have written b, c, b: going is 1 2 3,
-        # row 0 0 0, next_row 0 1 0, and example is 0 1.
+        is_open[text[token == task.tok.eos], column:] = False
+        # Which texts go on, and which of them are still equal? If the first of four equal texts
+        # has ended, and the others have written b, c, b, then going is 1 2 3, inverse 0 0 0,
+        # next_inverse 0 1 0, and rows is 0 1.
         goes_on = is_open[going, column:].any(1)
-        going, row, writes = going[goes_on], row[goes_on], writes[goes_on]
-        example, next_row = distinct(torch.stack((row, sequences[going, column - 1]), 1))
-        if world and len(going) > 0:
-            asked = going[example]
-            said = replies(world, prompts, asked // k, sequences[asked], writes[example], column)
-            said = said[next_row]                                               # (G, L)
+        going, inverse, writes = going[goes_on], inverse[goes_on], writes[goes_on]
+        rows, next_inverse = unique_rows(torch.stack((inverse, texts[going, column - 1]), 1))
+        if task.reply and len(going) > 0:
+            asked = going[rows]
+            said = replies(prompts, asked // k, texts[asked], writes[rows], column)
+            said = said[next_inverse]                                           # (G, T - column)
             is_said = is_open[going, column:] & (said >= 0)
-            sequences[going, column:] = torch.where(is_said, said, sequences[going, column:])
+            texts[going, column:] = torch.where(is_said, said, texts[going, column:])
             is_open[going, column:] &= ~is_said
         # Skip columns in which no text writes: words of the world, the rest of a longer prompt.
         open_columns = is_open[going, column:].any(0).nonzero()
         if len(open_columns) == 0:
             break
         stop = column + int(open_columns[0])
-        cache = {layer: kv[:, row[example]] for layer, kv in cache.items()}
-        inputs = sequences[going[example], column - 1:stop]
-        row, column = next_row, stop
-    n, t, id = torch.cat(table, 1)
-    example, view = distinct(sequences)
-    kept = None if all_kept[0] is None else torch.cat(all_kept)
-    return Rollout(prompts, sequences, sequences[example], n, t, id, view[n], kept)
+        cache = {layer: kv[:, inverse[rows]] for layer, kv in cache.items()}
+        inputs = texts[going[rows], column - 1:stop]
+        inverse, column = next_inverse, stop
+    text, place, token = torch.cat(table, 1)
+    rows, inverse = unique_rows(texts)          # a causal network sees a text itself
+    allowed = None if filters[0] is None else torch.cat(filters)
+    view = inverse[text]
+    return Rollout(prompts, k, texts, texts[rows], text, place, token, view, allowed=allowed)
 
 
-def replies(world, prompts, b, sequences, is_asked, column):
-    """Return what the world says behind the first columns of sequences (n, T), completions of
-    prompts b (n,), as ids (n, T - column); -1: nothing. It has no state of its own, so it is asked
-    once for equal completions of equal records."""
+def replies(prompts, prompt, texts, is_asked, column):
+    """Return what the world says after the first columns of texts (n, T), completions of prompts
+    prompt (n,), as ids (n, T - column); -1: nothing. The world has no state of its own, so it is
+    asked once for equal completions of equal prompts."""
     task = prompts.task
-    room = sequences.size(1) - column
-    starts = prompts.start[b].tolist()
-    records = prompts.record[b].tolist()
-    rows = []
-    for ids, start, record, asked in zip(sequences.tolist(), starts, records, is_asked.tolist()):
-        row = []
-        if asked:
-            completion = task.tok.decode(ids[start:column])
-            text, is_end = call_world(world, task.records[record] | {'completion': completion})
-            row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
-        rows.append((row + [-1] * room)[:room])
-    return torch.tensor(rows, device=sequences.device)
+    room = texts.size(1) - column
+    starts = prompts.start[prompt].tolist()
+    records = prompts.record[prompt].tolist()
+    said = []
+    with calling('reply', task.reply, {*task.columns, 'completion'}) as call:
+        for ids, start, record, asked in zip(texts.tolist(), starts, records, is_asked.tolist()):
+            row = []
+            if asked:
+                columns = task.records[record] | {'completion': task.tok.decode(ids[start:column])}
+                text, is_end = world_answer(call(columns))
+                row = task.tok.encode(text) + [task.tok.pad] * (room * is_end)
+            said.append((row + [-1] * room)[:room])
+    return torch.tensor(said, device=texts.device)
 
 
 def columns_of(r, inner=columns_of):
@@ -103,10 +104,10 @@ def columns_of(r, inner=columns_of):
     'ended' says whether the policy ended it."""
     tok = r.prompts.task.tok
     starts = r.prompts.start.repeat_interleave(r.k).tolist()
-    sampled = torch.full_like(r.sequences, tok.pad)
-    sampled[r.n, r.t] = r.id
+    sampled = torch.full_like(r.texts, tok.pad)
+    sampled[r.text, r.place] = r.token
     records = [r.prompts.task.records[i] for i in r.prompts.record.tolist()]
-    completions = [tok.decode(ids[start:]) for ids, start in zip(r.sequences.tolist(), starts)]
+    completions = [tok.decode(ids[start:]) for ids, start in zip(r.texts.tolist(), starts)]
     return inner(r) | {'prompt': [record['prompt'] for record in records for _ in range(r.k)],
                        'completion': completions,
                        'sampled': list(map(tok.decode, sampled.tolist())),

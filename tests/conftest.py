@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import sys
 import tempfile
@@ -75,6 +76,7 @@ def become(words, files, env):
     sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
     os.environ.update(env)
     sys.argv = list(words)
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores it
     for path in ROOT.glob('*.py'):
         sys.modules.pop(path.stem, None)
     try:

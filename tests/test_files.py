@@ -2,25 +2,81 @@
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
-import sys
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from configurator import configure
-from conftest import log_of, run, train
-from model import load_network
-from run import open_networks
+from conftest import ROOT, run
+from files import load
+from run import load_network, open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
+RECIPES = [f'--{name}=config/networks/{name}_smoke.py' for name in ('generator', 'judge')]
+WORLD = "include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    "
+VERIFY = 'def verify(text):\n    '
+REWARD = "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(texts)\n    "
+# Words of a command line, or a config file, and a part of the line with which the run ends.
+WORDS = """
+--group_sise=2 -> there is no knob group_sise; similar: group_size
+--n_fill_steps=3 -> there is no knob n_fill_steps
+group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
+--Group_size=2 -> there is no knob Group_size; similar: group_size
+--group_size=2.5 -> group_size = 2.5: expected a value such as 16
+--resume=1 -> resume = 1: expected a value such as False
+--kl_beta=-0.1 -> kl_beta = -0.1: expected a number not below 0
+--temperature=0 -> temperature = 0.0: expected a number not below 0.001
+--rewards=verify -> rewards = 'verify': expected a value such as {
+--adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
+plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
+config/grpo_smok.py -> there is no file config/grpo_smok.py; in config: config/grpo_smoke.py
+--rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
+--rewards={"verfy":1.0} -> there is no verfy(); similar: verify
+--rewards={"learn":1.0} -> there is no learn(); similar:
+--gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
+--generator=out/none.pt -> there is no network out/none.pt
+--reference=out/mine.pt -> there is no network out/mine.pt
+--dataset=arithmetc -> in data: data/arithmetic.py
+--eval_prompts=1 -> eval_prompts = 1: expected a number not below 2
+--blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
+--blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
+--generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint
+--generator={0}/judge.pt --judge={0}/judge.pt -> add plugins/causal.py
+--generator={0}/generator.pt --judge={0}/judge.pt plugins/causal.py -> leave out plugins/causal.py
+--generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py
+--generator={0}/generator.pt --judge={0}/judge.pt plugins/passes.py --fill_order=learned \
+--n_fill_steps=1 -> n_fill_steps"""
+TEXTS = """
+group_sise = 2; include('plugins/causal.py') -> there is no knob group_sise; similar: group_size
+include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no knob foo
+include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: plugins/causal.py
+kl_beta = None -> mine.py: kl_beta = None: expected
+del batch_size -> mine.py: batch_size = None: expected
+kl_beta = 10 ** 400 -> mine.py: kl_beta = 1000
+def texts(): return [], [] -> mine.py is a task: expected --dataset=
+from time import time -> mine.py changes time, which is used here already
+import math as torch -> mine.py changes torch,
+def len(x): return 1 -> mine.py changes len,
+def hash(x): return 1 -> mine.py changes hash,
+include('plugins/causal.py'); import math as F -> mine.py changes F,
+def verify(text): pass -> reward verify: expected 4 finite numbers
+rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> mine() asks for text; similar: texts
+rewards = {'mine': 1.0}; mine = lambda anser: [1.0] -> mine() asks for anser; similar: answer"""
+SAID = '1 | 0 | [] | ("", "False") | ("2", False, {})'
+VALUES = """None | [1.0] | 1.0 | "text" | [None] * n | [[1.0]] * n | texts | [1e99] * n | [1j] * n |
+    [0.5] * (n - 1) + [float("nan")] | [float("inf")] * n"""
 
 
 @pytest.fixture
 def refusal(toy, tmp_path):
     """refusal(word, ...) returns the line with which a run ends before it has made anything."""
     def refuse(*words):
-        code, text, error = run(*toy, f'--out_dir={tmp_path}/run', *words)
+        code, text, error = run(*toy, *RECIPES, f'--out_dir={tmp_path}/run', *words)
         assert code == 1 and error.count('\n') == 1, error
         assert not {'$', '|'} & {*text}         # neither a command nor a number
         return error
@@ -30,92 +86,107 @@ def refusal(toy, tmp_path):
 # ---- mistakes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('words, line', {
-    '--group_sise=2': 'there is no knob group_sise; similar: group_size',
-    '--beta=0.1': 'there is no knob beta; it is kl_beta here',
-    '--n_fill_steps=3': 'there is no knob n_fill_steps',        # of a plugin
-    'group_size=2': 'not group_size=2; similar: --group_size',
-    '--Group_size=2': 'there is no knob Group_size; similar: group_size',
-    '--group_size=2.5': 'group_size = 2.5: expected a value such as 16',
-    '--resume=1': 'resume = 1: expected a value such as False',
-    '--kl_beta=-0.1': 'kl_beta = -0.1: expected a number not below 0',
-    '--temperature=0': 'temperature = 0: expected a number not below 0.001',
-    '--rewards=verify': "rewards = 'verify': expected a value such as {",
-    '--adv_norm=sdt': "adv_norm = 'sdt': expected one of ('std', 'batch', 'none')",
-    'plugins/passes.py --fill_order=right': "expected one of ('random', 'left', 'confident',",
-    'config/grpo_smok.py': 'there is no file config/grpo_smok.py; similar: config/grpo_smoke.py',
-    '--rewards={"verify":"a"}': "expected a value such as {",
-    '--rewards={"verfy":1.0}': 'equations.py has no verfy(); similar: verify',
-    '--rewards={"learn":1.0}': 'equations.py has no learn(); similar: ',
-    '--gradient_accumulation_steps=3 --mini_batches=2': 'expected a multiple of',
-    '--generator=out/none.pt': 'there is no network out/none.pt',
-    '--judge=README.md': 'README.md is no checkpoint',
-    '--reference=out/mine.pt': 'there is no network out/mine.pt',
-    '--dataset=arithmetc': 'similar: data/arithmetic.py',
-    '--eval_prompts=1': 'eval_prompts = 1: expected a number not below 2',
-    '--generator={0}/judge.pt': 'add plugins/causal.py',
-    'plugins/causal.py': 'leave out plugins/causal.py',
-    'plugins/passes.py --generator={0}/judge.pt': 'plugins/passes.py',
-    'plugins/passes.py --fill_order=learned --n_fill_steps=1': 'n_fill_steps',
-}.items())
-def test_a_mistake_on_the_command_line_is_one_line(words, line, refusal, folder):
-    assert line in refusal(*[word.replace('{0}', str(folder)) for word in words.split()])
+@pytest.mark.parametrize('case', WORDS.strip().splitlines())
+def test_a_mistake_on_the_command_line_is_one_line(case, refusal, folder):
+    words, line = case.replace('{0}', str(folder)).split(' -> ')
+    assert line in refusal(*words.split())
 
 
-@pytest.mark.parametrize('text, line', [
-    ("group_sise = 2\ninclude('plugins/causal.py')",
-     'mine.py: there is no knob group_sise; similar: group_size'),
-    ("include('plugins/causl.py')", 'plugins/causl.py; similar: plugins/causal.py'),
-    ('kl_beta = None', 'mine.py: kl_beta = None: expected'),
-    ('mine = torch.zeros(2)', 'mine.py: there is no knob mine; similar: '),
-    ('del batch_size', 'mine.py: batch_size = None: expected'),
-    ('kl_beta = 10 ** 400', 'mine.py: kl_beta = 1000'),
-    ('def texts():\n    return [], []', 'mine.py is a task: expected --dataset='),
-    ("include('plugins/causal.py')\ngenerator = judge\ndef reply():\n    return 1",
-     'reply() returned 1')])
-def test_a_mistake_in_a_config_file_is_one_line(text, line, file, refusal):
+@pytest.mark.parametrize('case', [
+    *TEXTS.strip().splitlines(),
+    *[f'{WORLD}return {said} -> error: reply() returned ' for said in SAID.split(' | ')],
+    *[f'{REWARD}return {values.strip()} -> error: reward mine: expected 4 finite numbers'
+      for values in VALUES.split(' |')]])
+def test_a_mistake_in_a_config_file_is_one_line(case, file, refusal):
+    text, line = case.split(' -> ')
     assert line in refusal(file('mine.py', text))
 
 
+@pytest.mark.parametrize('text', [
+    f'{REWARD}1 / 0', f"{REWARD}assert n == 7, 'not 7'", f"{REWARD}open('nowhere')",
+    f'{REWARD}exit()', f'{VERIFY}raise SystemExit(0)', f'{WORLD}exit()'])
+def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_its_name(
+        text, toy, file, tmp_path):
+    code, _, error = run(*toy, file('mine.py', text), f'--out_dir={tmp_path}/run')
+    name, = re.findall(r'def (\w+)', text)
+    assert code == 1 and re.match(rf'Traceback[^$]*mine.py", line \d, in {name}\n', error)
+    assert f'{name}()' in error.splitlines()[-1]
+
+
+# ---- a line of data ------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize('line', [
-    'What?', '["1+1="]', '{"answer": "2"}', '{"prompt": "1+1=", "answer": 2}', '7', '"ab"',
-    '["1+1=", "\\ud800"]', 150_000 * '[',
-    '{"prompt": "1+1=", "answer": "2", "held_out": "no"}'])
-def test_a_bad_line_of_data_is_named_before_a_network_is_made_from_it(line, file, refusal):
+    'What?', '["1+1="]', '{"answer": "2"}', '{"prompt": ""}', '{"prompt": "1+1=", "answer": 2}',
+    '7', '"ab"', '["1+1=", "\\ud800"]', 150_000 * '[', '{"prompt": "1+1=", "held_out": "no"}',
+    *[f'{{"prompt": "1+1=", "{name}": 0}}' for name in (
+        'text completion original sampled ended prompts completions texts r networks step split'
+    ).split()]])
+def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
-    error = refusal('--generator=config/networks/generator_smoke.py', f'--dataset={path}')
-    assert 'bad.jsonl, line 2: ' in error
+    with pytest.raises(SystemExit, match='bad.jsonl, line 2: '):
+        load(path)
 
 
 # ---- rewards -------------------------------------------------------------------------------------
 
 
-def reward(line):
-    return (f"import numpy as np\nrewards = {{'mine': 1.0}}\n"
-            f"def mine(texts):\n    n = len(texts)\n    {line}\n")
+@pytest.mark.parametrize('zeros', [
+    'zeros = count', 'zeros = lambda completions: count(completions)',
+    'zeros = functools.partial(count, times=1)', 'zeros = _Zeros("0").of',
+    'zeros = _Zeros("0")', '@functools.wraps(count)\ndef zeros(*args, **named):\n'
+    '    return count(*args, **named)'])
+def test_a_reward_may_be_any_callable_and_spoils_neither_its_data_nor_the_process(
+        zeros, toy, grpo, file):
+    lines = [f'{{"prompt": "12+{i}0=", "answer": "0", "words": ["a"]}}' for i in range(40)]
+    path = file('mine.py', f"""
+import functools, os
+include('plugins/causal.py')
+generator, rewards = judge, {{'spoils': 0.0, 'verify': 0.0, 'zeros': 1.0}}
 
+def _spoil(words):
+    words.clear()
+    state['times'] = 1
+    torch.set_grad_enabled(False)
+    os.chdir('/')
 
-@pytest.mark.parametrize('values', [
-    'None', '[1.0]', '1.0', '"text"', '[None] * n', '[[1.0]] * n', '["a"] * n', '[1e99] * n',
-    '[0.5] * (n - 1) + [float("nan")]', '[float("inf")] * n', '[1j] * n',
-    'np.ma.masked_array([0.5] * n, [0, 1] * (n // 2))'])
-def test_a_reward_that_returns_no_finite_number_for_each_completion_is_named(
-        values, file, refusal):
-    error = refusal(file('mine.py', reward(f'return {values}')))
-    assert error.startswith('error: reward mine: expected 32 finite numbers')
+def reply(words):
+    _spoil(words)
 
+def verify(words):
+    _spoil(words)
+    return 0.25
 
-@pytest.mark.parametrize('wrong', ['1 / 0', "assert n == 7, 'not 7'", "open('nowhere')"])
-def test_an_exception_in_a_reward_has_its_traceback_and_the_name_of_the_reward(
-        wrong, toy, file, tmp_path):
-    _, _, error = run(*toy, file('mine.py', reward(wrong)), f'--out_dir={tmp_path}/run')
-    assert error.startswith('Traceback') and 'mine.py", line 5, in mine' in error
-    assert 'in mine()' in error.splitlines()[-1]
+def spoils(completions, words):
+    _spoil(words[0])
+    assert all(words[1:])                       # those of the same prompt, too
+    completions.sort()
+    return [0.0] * len(words)
 
+def count(completions, times=1):
+    return [times * text.count('0') for text in completions]
 
-def test_a_checker_of_a_config_file_takes_the_place_of_that_of_the_dataset(toy, file, tmp_path):
-    train(toy, tmp_path / 'run', file('mine.py', 'def verify(text):\n    return 0.25\n'))
-    assert {line.get('eval/verify', 0.25) for line in log_of(tmp_path / 'run')} == {0.25}
+@dataclass
+class _Zeros:
+    digit: str
+
+    def __call__(self, completions):
+        return self.of(completions)
+
+    def of(self, completions):
+        return [text.count(self.digit) for text in completions]
+
+{zeros}
+""")
+    data = file('data.jsonl', '\n'.join(lines))
+    _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', f'--judge={toy[-1][8:]}'])
+    assert grpo.state == {}                     # to try them out is no part of the run
+    (r, _), scores = grpo.collect(networks, task, 0)
+    counts = [text.count('0') for text in grpo.columns_of(r)['completion']]
+    assert {*scores['verify'].flatten().tolist()} == {0.25}     # not the checker of the dataset
+    assert scores['zeros'][:4].flatten().tolist() == counts and len({*counts}) > 1
+    assert os.getcwd() == str(ROOT) and torch.is_grad_enabled()
+    assert all(record['words'] == ['a'] for record in task.records)
 
 
 # ---- config files --------------------------------------------------------------------------------
@@ -129,23 +200,59 @@ def test_words_act_from_left_to_right_and_whole_numbers_become_floats(grpo, file
         assert repr(config['kl_beta']) == '1.0'
 
 
-def test_functions_of_a_file_that_take_a_place_or_that_nobody_calls_are_named(grpo, file, capsys):
+@pytest.mark.parametrize('text', [
+    'def {0}(): pass', 'class {0}: pass', '{0} = lambda: 0', 'from {1} import mean as {0}',
+    'import functools\n{0} = functools.partial({0})',
+    'import functools\n{0} = functools.cache({0})', 'class _{1}: __call__ = None\n{0} = _{1}()'])
+@pytest.mark.parametrize('name', ['advantages', 'Rollout', 'get_lr', 'complete'])
+def test_whatever_takes_the_place_of_a_function_of_ours_is_said(name, text, grpo, file, capsys):
+    paths = [file(f'{module}.py', text.format(name, module)) for module in ('statistics', 'numpy')]
+    configure(vars(grpo), ['plugins/passes.py', *paths])
+    said = [f'{path} takes the place of {name}' for path in paths]
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_functions_that_take_a_place_or_that_nobody_calls_are_named_and_nothing_else(
+        grpo, file, capsys):
     path = file('mine.py', """
+from __future__ import annotations
+import copy, functools, time
+from dataclasses import replace
+words, table, TIMES = ['a', 'b'], torch.zeros(2), 2
 rewards = {'mine': 1.0}
 def mine(completions):
     return list(map(helper, completions))
 def helper(text):
     return len(text)
 def advantages(reward, scores, inner=advantages):
-    return 2 * inner(reward, scores)
+    return TIMES * inner(reward, scores)
 def objectve(stats, r):
     return 0
+def at_import():
+    return 0
+def decorator(function):
+    return function
+@decorator
+def decorated(default=at_import()):
+    return 0
+def default():
+    return 0
+class Class:
+    def method(self, other=default):
+        return in_class()
+def in_class():
+    return 0
+def in_partial():
+    return 0
+PARTIAL = functools.partial(in_partial)
+def verify(text):
+    return 0
 """)
-    configure(vars(grpo), [path, '--adv_norm=none'])
+    configure(vars(grpo), [path, 'plugins/masks.py', '--adv_norm=none'])
     assert grpo.advantages(grpo.torch.eye(2), {}).tolist() == [[1.0, -1.0], [-1.0, 1.0]]
     place, nothing = capsys.readouterr().out.splitlines()
     assert place == f'{path} takes the place of advantages'
-    assert 'nothing calls objectve(), nor is it in rewards; similar: objective' in nothing
+    assert nothing.startswith('mine.py: nothing calls objectve(); similar: objective')
 
 
 def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(grpo, file):
@@ -159,8 +266,10 @@ def advantages(reward, scores):
 def mine(texts):
     return texts
 """)
-    other = file('other.py', f"include('{path}')\ninclude('{path}')")
-    config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, path])
+    spellings = path, os.path.relpath(path), path.replace('mine', './mine')
+    os.symlink(path, link := path.replace('mine', 'link'))
+    other = file('other.py', ''.join(f'include({name!r})\n' for name in spellings))
+    config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, link, path])
     assert config['rewards'] == {'judge': 1.0, 'verify': 2.0} and config['fill_order'] == 'left'
     assert grpo.state == {'times': 1}
     configure(vars(grpo), [])
@@ -168,6 +277,16 @@ def mine(texts):
     assert after.keys() == before.keys()
     changed = {name for name in before if after[name] != before[name]}
     assert changed <= {'__builtins__', 'include'}
+
+
+def test_what_the_command_says_wins_over_what_a_file_has_kept_in_state(grpo):
+    configure(vars(grpo), ['config/grpo_world.py', '--entropy_coef=0.3', '--max_iters=10'])
+    grpo.state['entropies'] = 2.0, 0.5, 5       # as a run with another coefficient has left it
+    coefs = []
+    for entropy in (1.5, 0.0):                  # above the line from 2 to 0, and below
+        grpo.learn(None, None, None, 0.0, inner=lambda *_: (
+            coefs.append(grpo.entropy_coef) or {'entropy': entropy}))
+    assert coefs == [0.3, 0.0] and grpo.entropy_coef == 0.3
 
 
 def test_every_config_file_of_ours_is_understood(grpo, capsys):
@@ -178,20 +297,33 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
     assert 'nothing calls' not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('times, is_made', [((3, 1, 2), True), ((1, 3, 2), True),
-                                            ((1, 1, 2), False)])
-def test_a_network_is_made_again_if_its_recipe_or_its_dataset_is_newer(
-        times, is_made, folder, tmp_path, file, monkeypatch):
+# ---- networks that are missing -------------------------------------------------------------------
+
+
+def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
+        folder, tmp_path, file, monkeypatch):
+    """Each recipe and dataset has one of its own. Ctrl-C ends the process that makes it."""
+    begun, ended = [], []
+    process = SimpleNamespace(wait=lambda: signal.default_int_handler(0, None),
+                              terminate=lambda: ended.extend(begun))
+    monkeypatch.setattr('subprocess.Popen', lambda words, **_: begun.append(words[1:]) or process)
     monkeypatch.chdir(tmp_path)
+    os.mkdir('a')
     os.mkdir('out')
-    paths = file('tiny.py', ''), file('mine.jsonl', '')
-    name = f'{paths[0][:-3]}-{paths[1]}.pt'.replace('/', '_')
-    network = shutil.copy(folder / 'generator.pt', f'out/{name}')
-    for path, time in zip((*paths, network), times):
-        os.utime(path, (time, time))
-    made = []
-    monkeypatch.setattr('subprocess.Popen', lambda command, **_: made.append(command) or sys.exit())
-    with contextlib.suppress(SystemExit):
-        open_networks({'policy': paths[0]}, paths[1], 'cpu', load_network)
-    command = ['pretrain.py', f'--dataset={paths[1]}', paths[0], f'--out={network}']
-    assert [words[1:] for words in made] == [command] * is_made
+
+    def made(dataset):
+        begun.clear()
+        ended.clear()
+        with contextlib.suppress(SystemExit):
+            open_networks({'policy': recipe}, dataset, 'cpu', load_network)
+        assert begun == ended
+        return [*begun]
+
+    recipe, *datasets = [file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl')]
+    others, ((*words, out),) = map(made, datasets)
+    assert words == ['pretrain.py', f'--dataset={datasets[1]}', recipe] and others[0][-1] != out
+    network = shutil.copy(folder / 'generator.pt', out.removeprefix('--out='))
+    for *times, is_made in ((3, 1, 2, True), (1, 3, 2, True), (1, 1, 2, False)):
+        for path, time in zip((recipe, datasets[1], network), times):
+            os.utime(path, (time, time))
+        assert made(datasets[1]) == [[*words, out]] * is_made

@@ -9,19 +9,17 @@ import torch.nn.functional as F
 import train_grpo as grpo
 from conftest import CPU, run
 from judge import judge_scores
-from model import load_network
+from run import load_network
 from test_grpo import close, knobs, outcomes, prompts_of, slow_logits, tiny    # noqa: F401
 
 
 # ---- scores --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('is_causal', [True, False])
-def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(is_causal):
+@pytest.mark.parametrize('kind', ['causal', 'classifier'])
+def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(kind):
     """Of the single text, without padding. Equal texts have equal scores to the last bit."""
-    judge = tiny(is_causal, T=8).requires_grad_(False)
-    if not is_causal:
-        judge.head.weight[1:] = 0
+    judge = tiny(kind, T=8).requires_grad_(False)
     exact = judge.logits
     judge.logits = lambda x: exact(x) + 1e-9 * torch.rand(*x.shape[:-1], 4)     # as rounding does
     texts = ['abca\n', 'b\n', 'abcc\n', 'abca\n', 'a\nbc\n', 'b\n'] * 5
@@ -31,7 +29,7 @@ def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(is
         ids = ids[:len(text)]
         logits = torch.stack([slow_logits(judge, ids, t) for t in range(len(ids))])
         label = logits[:, 0].mean().sigmoid()
-        close(score, -F.cross_entropy(logits, ids) if is_causal else label, atol=1e-8)
+        close(score, -F.cross_entropy(logits, ids) if judge.causal else label, atol=1e-8)
     assert len(set(scores.tolist())) == len(set(texts))
 
 
@@ -44,8 +42,8 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     code, _, error = run('pretrain.py', 'config/networks/judge_smoke.py', '--kind=classifier', *CPU,
                          f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
     assert code == 0, error
-    judge, tok, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    rows = torch.tensor([tok.encode(f'{i:03}\n') for i in range(1000)])
+    judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
+    rows = torch.tensor([judge.tok.encode(f'{i:03}') + [judge.tok.eos] for i in range(1000)])
     is_right = (judge_scores(judge, rows) > 0.5) == (torch.arange(1000) >= 500)
     assert is_right.float().mean() > 0.9
 
@@ -56,7 +54,7 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
 def test_the_kl_as_a_reward_is_the_log_ratio_of_the_probabilities_of_a_completion(knobs):
     """They come from an enumeration of all completions."""
     knobs('config/grpo_labels.py', max_new_tokens=3)
-    networks = SimpleNamespace(policy=tiny(True), reference=tiny(True, seed=3))
+    networks = SimpleNamespace(policy=tiny('causal'), reference=tiny('causal', seed=3))
     found = [outcomes(network, prompts_of('ab___')) for network in vars(networks).values()]
     for (r, p), (_, q) in zip(*found, strict=True):
         close(grpo.kl(r, networks), [math.log(p / q)])

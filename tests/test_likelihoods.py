@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import train_grpo as grpo
+from show import samples_of
 from test_grpo import TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny        # noqa: F401
 from test_papers import toy_with
 
@@ -31,14 +32,14 @@ def test_the_mean_of_an_estimate_over_random_masks_is_that_over_all_masks(paper,
     policy, reference = tiny(), tiny(seed=3)
     n = 10_000
     many = grpo.complete(policy, prompts_of('b___ '), n, greedy=True)
-    one = grpo.part_of(many, torch.arange(n) == 0)
+    one = many.select(many.text == 0)
     expected = 0
     for probability, looks in MASKS[paper]:
         for weight, blanks in looks:
-            view = many.sequences[:1].clone()
+            view = many.texts[:1].clone()
             view[0, [*blanks]] = TOK.blank
-            stats = slow_stats(policy, replace(one, views=view, view=0 * one.n), reference)
-            is_blank = view[0, one.t] == TOK.blank
+            stats = slow_stats(policy, replace(one, views=view, view=0 * one.text), reference)
+            is_blank = view[0, one.place] == TOK.blank
             expected += probability * weight * is_blank * torch.stack(stats)    # (4, 3)
     # (a pass fills a place of all texts)
     stats = torch.stack(grpo.token_stats(policy, many, reference)).view(4, 3, n)
@@ -53,7 +54,7 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
     knobs(f'config/papers/{paper}.py', fill_order='random', n_fill_steps=2, epochs=2, top_k=3)
     policy, older = tiny(), tiny(seed=2)
     r = grpo.complete(older if is_stale else policy, prompts_of(*TEXTS), 4)
-    r.A = torch.ones(len(r.n))
+    r.advantage = torch.ones(len(r.text))
     pairs = []
 
     def objective(stats, r):
@@ -66,11 +67,24 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
     now = grpo.log_probs_of(policy, r)
     grpo.learn(SimpleNamespace(policy=policy, reference=policy), [], [r], 0.0)
     if is_stale:
-        expected = torch.stack((now, r.logp_old))[:, now != 0]      # by unigrpo not all tokens
+        expected = torch.stack((now, r.logp_old))[:, ~now.isnan()]  # by unigrpo not all tokens
         close(torch.stack(pairs), expected.expand(2, -1, -1))
     else:
         (first, first_old), (second, second_old) = pairs
         assert first.equal(first_old) and second.equal(second_old) and not first.equal(second)
+
+
+def test_a_token_that_no_mask_looks_at_has_no_log_probability_and_samples_show_none(knobs):
+    knobs('config/papers/unigrpo.py')
+    is_seen = torch.arange(4) > 1
+    grpo.masks = lambda sampled, given: [(sampled & is_seen, sampled & is_seen)]
+    policy = tiny()
+    r = grpo.complete(policy, prompts_of('b___'), 2)
+    logp = grpo.log_probs_of(policy, r)
+    assert logp.isnan().equal(r.place == 1)
+    samples = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, logp), 1))
+    lengths = [len(piece) for sample in samples for piece in sample['pieces']]
+    assert lengths == [1, 2, 4, 4] * 2          # text, turn, log-probabilities
 
 
 # ---- credit for a token --------------------------------------------------------------------------
@@ -81,8 +95,8 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
 def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, text, knobs):
     policy, _, collect = toy_with('gigpo', kind, knobs, [text], batch_size=2, group_size=30,
                                   temperature=3.0)
-    [r], _, A = collect(policy)
-    rows = list(zip(r.n.tolist(), r.t.tolist(), r.views[r.view].tolist()))
+    [r], scores = collect(policy)
+    rows = list(zip(r.text.tolist(), r.place.tolist(), r.views[r.view].tolist()))
     written = {row[:2] for row in rows}
     visitors = {}
     states = []
@@ -91,9 +105,9 @@ def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, 
             t -= 1
         states.append((n // 30, *(view[:t] if policy.causal else view)))
         visitors.setdefault(states[-1], set()).add(n)
-    A = A.flatten()
+    A = scores['advantage'].flatten()
     means = torch.stack([A[[*visitors[state]]].mean() for state in states])
-    close(r.A, 2 * A[r.n] - means)
+    close(r.advantage, 2 * A[r.text] - means)
 
 
 def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_dapo(knobs):
@@ -102,7 +116,7 @@ def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_da
     losses = []
     for paper in ('dapo', 'forks'):
         knobs(f'config/papers/{paper}.py')
-        r = SimpleNamespace(logp_old=logp_old, A=A)
+        r = SimpleNamespace(logp_old=logp_old, advantage=A)
         losses.append(torch.stack(grpo.objective(stats, r)))
     close(losses[1], losses[0] * (entropy >= entropy.sort().values[-3]))
 
@@ -110,12 +124,17 @@ def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_da
 # ---- replay --------------------------------------------------------------------------------------
 
 
-def test_replay_learns_from_the_groups_of_the_step_before_with_the_ratio_to_their_policy(knobs):
+@pytest.mark.parametrize('before, after', [(1.0, 0.5), (0.5, 1.0)])
+def test_replay_learns_from_the_groups_of_the_step_before_with_the_ratio_to_their_policy(
+        before, after, knobs):
+    """Ids that a new filter forbids stay possible in old groups."""
     policy, moved, collect = toy_with('replay', 'two passes, random order', knobs, batch_size=2,
-                                      top_p=0.9)
-    [first], _, _ = collect(policy)
-    [new, old], _, _ = collect(moved)
+                                      top_p=before)
+    [first], _ = collect(policy)
+    grpo.top_p = after
+    [new, old], _ = collect(moved)
     for r, network in ((first, policy), (new, moved)):
         close(r.logp_old, slow_stats(network, r).logp.detach())
-    for name in ('sequences', 'id', 'A', 'logp_old'):
+    for name in ('texts', 'token', 'advantage', 'logp_old'):
         assert getattr(old, name).equal(getattr(first, name))
+    close(grpo.log_probs_of(policy, old), first.logp_old)

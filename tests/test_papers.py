@@ -50,14 +50,18 @@ def test_advantages_equal_a_loop_over_the_groups(name, knobs):
     close(grpo.advantages(reward, {}), [ADVANTAGES[name](group) for group in reward.tolist()])
 
 
-def test_rloo_has_the_log_ratio_of_a_text_in_its_reward_and_no_kl_in_the_loss(knobs):
-    policy, reference, collect = toy_with('rloo', 'causal', knobs, batch_size=4, group_size=3)
-    [r], scores, _ = collect(policy)
+def test_rloo_has_the_log_ratio_of_a_text_in_its_training_reward_and_no_kl_in_the_loss(knobs):
+    policy, reference, collect = toy_with('rloo', 'causal', knobs, batch_size=4, group_size=3,
+                                          eval_prompts=9)
+    [r], scores = collect(policy)
     stats = slow_stats(policy, r, reference)
     gaps = (scores['letters'] - scores['reward']).flatten()
     for n, gap in enumerate(gaps):
-        close(gap, 0.05 * (stats.logp - stats.logp_ref)[r.n == n].sum().detach())
+        close(gap, 0.05 * (stats.logp - stats.logp_ref)[r.text == n].sum().detach())
     assert not grpo.kl_penalty(stats, r).any()
+    networks = SimpleNamespace(policy=policy, reference=reference)
+    for scores in grpo.evaluate(networks, r.prompts.task)[1:]:
+        assert scores['reward'].equal(scores['letters'])
 
 
 def test_gdpo_divides_each_reward_by_its_own_std_and_the_sum_by_that_of_the_step(knobs):
@@ -115,13 +119,13 @@ def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(names, knobs)
     n = torch.randint(20, (200,))
     A, old = torch.randn(20), -2 * torch.rand(200)
     gaps = (torch.randn(200) * (n % 2 * 2 + 1e-3)).requires_grad_()
-    r = grpo.Rollout(None, A, None, n, None, None, None, A=A[n], logp_old=old)
+    r = grpo.Rollout(None, 1, A, None, n, None, None, None, advantage=A[n], logp_old=old)
     losses, is_clipped = grpo.objective(grpo.Stats(old + gaps, None, None, None), r)
     slopes = torch.autograd.grad(-losses.sum(), gaps)[0]
     for i, a in enumerate(A):
         text = n == i
         close(slopes[text], SLOPES[names](gaps[text], old[text], a).expand(text.sum()))
-    is_cut = (slopes == 0) | ((slopes / r.A - 1.28).abs() < 1e-9)       # (CISPO's limit)
+    is_cut = (slopes == 0) | ((slopes / r.advantage - 1.28).abs() < 1e-9)       # (CISPO's limit)
     assert is_clipped.equal(is_cut.double()) and 0 < is_clipped.mean() < 1
 
 
@@ -131,46 +135,53 @@ def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(names, knobs)
 @pytest.mark.parametrize('kind', ['one pass', 'two passes, random order', 'a world'])
 def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
     """Here the sampler is another network."""
-    policy, sampler, collect = toy_with('tis', kind, knobs, top_k=3, batch_size=4, group_size=4)
+    policy, sampler, collect = toy_with('tis', kind, knobs, top_k=3, batch_size=4, group_size=9)
     complete = grpo.complete
     grpo.complete = lambda policy, *more: complete(sampler, *more)
-    [r], _, A = collect(policy)
+    [r], scores = collect(policy)
     logp, logp_sampler = [slow_stats(network, r).logp.detach() for network in (policy, sampler)]
     close(r.logp_old, logp)
     ratio = (logp - logp_sampler).exp()
-    close(r.A, A.flatten()[r.n] * ratio.clamp(max=2.0))
+    close(r.advantage, scores['advantage'].flatten()[r.text] * ratio.clamp(max=2.0))
     assert ratio.min() < 1 and ratio.max() > 2
 
 
 def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three_times(knobs):
-    """Each of two micro-steps has its two groups of two texts."""
+    """Each of two micro-steps has its two groups of two texts. Each draw has prompts of its own."""
     policy, _, collect = toy_with('dapo', 'one pass', knobs, batch_size=2, group_size=2,
                                   gradient_accumulation_steps=2)
-    seen = set()
+    letters, steps, draws, alike = grpo.letters, [], set(), []
+    grpo.letters = lambda texts, step: steps.append(step) or letters(texts)
     grpo.loss_norm = 'sequence'
     for step in range(20):
-        rollouts, scores, A = collect(policy, step)
+        rollouts, scores = collect(policy, step)
+        A = scores['advantage']
         assert A.any(1).equal(scores['letters'].std(1) > 0)
-        n = len(rollouts) // 2                  # draws
-        seen.add(n)
-        assert n == len({str(r.sequences) for r in rollouts[:n]})
+        n = len(rollouts) // 2
+        draws.add(n)
+        assert steps[-2 * n:] == 2 * n * [step]
+        assert n == len({str(r.texts) for r in rollouts[:n]})
+        alike += [r.prompts.record.equal(rollouts[0].prompts.record) for r in rollouts[1:n]]
         A = A.view(n, 2, 4)                     # of draws, micro-steps, texts
         for i in range(2):
             chosen = []
             for j, r in enumerate(rollouts[n * i:n * (i + 1)]):
-                assert r.A.equal(A[j, i, r.n])
-                close(grpo.token_weights(r)[1], len(r.n.unique()))      # texts that learn
-                chosen += A[j, i, r.n.unique()]
+                assert r.advantage.equal(A[j, i, r.text])
+                close(grpo.token_weights(r)[1], len(r.text.unique()))   # texts that learn
+                chosen += A[j, i, r.text.unique()]
             assert len(chosen) == 4 and (all(chosen) or n == 3)
-    assert seen == {1, 2, 3}
+    assert draws == {1, 2, 3} and statistics.mean(alike) < 0.5
 
 
 # ---- all files -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name, before', zip(NAMES[::2], NAMES[1::2] + NAMES[:1]))
-def test_every_file_takes_steps_with_another(name, before, toy, file, tmp_path):
-    words = [*toy, file('ones.py', ONES), FILES[name], FILES[before], '--max_iters=2',
+PAIRS = [*zip(NAMES[::2], NAMES[1::2] + NAMES[:1]), ('tis', 'dapo'), ('gigpo', 'dapo')]
+
+
+@pytest.mark.parametrize('first, second', PAIRS)
+def test_every_file_takes_steps_with_another_one_behind_it(first, second, toy, file, tmp_path):
+    words = [*toy, file('ones.py', ONES), FILES[first], FILES[second], '--max_iters=2',
              '--kl_beta=0.1']
     train(words, tmp_path / 'run')
     assert log_of(tmp_path / 'run')[1]['grad_norm'] > 0

@@ -1,4 +1,5 @@
-"""Runs: the same command, kill and resume, folders, faults, ranks, and what a run writes."""
+"""Runs: the same command, kill and resume, what a resumed run changes, folders, faults, ranks, and
+what a run writes."""
 import json
 import os
 import random
@@ -8,11 +9,13 @@ import signal
 import sys
 import time
 
+import filelock
 import pytest
 import torch
 
-from conftest import Process, assert_same, checkpoint_of, log_of, run, train
-from model import make_optimizers
+from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
+from optim import make_optimizers
+from run import RunFolder, verdict_of
 
 KINDS = {
     'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
@@ -38,25 +41,93 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
 """}
 SIGNAL = """
 import os, signal
-def collect(networks, task, step, inner=collect):
-    if step == 2 and not resume and RANK == N_RANKS - 1:
+def collect(networks, task, step, draw=0, inner=collect):
+    if step == 2 and draw == 0 and not resume and RANK == N_RANKS - 1:
         os.kill(os.getpid(), {number})
-    return inner(networks, task, step)
+    return inner(networks, task, step, draw)
 """
 SLOW = """
 import os, signal
 rewards['slow'] = 0.0
-_numbers = [signal.SIGINT]
+_numbers = [signal.SIGINT] * {}
 def slow(completions, step, split):
-    if split == 'train' and step == 2 and _numbers and not resume:
-        os.kill(os.getpid(), _numbers.pop())    # as somebody does who waits for it
+    while split == 'train' and step == 2 and _numbers and not resume:
+        os.kill(os.getpid(), _numbers.pop())
     return [float(step)] * len(completions)
 """
 ZEROS = """
 rewards = {'zeros': 1.0}
 def zeros(**columns):
+    assert type(columns['step']) is int         # also of a second draw
     return [float(text.count('0')) for text in columns['completions']]
 """
+FROZEN = {'load_network': """
+def load_network(path, device, inner=load_network):
+    network, saved = inner(path, device)
+    for part in (network.embed, network.blocks[0]):
+        part.requires_grad_(False)
+    return network, saved
+""", 'make_optimizers': """
+def make_optimizers(network, name, inner=make_optimizers):
+    assert state.setdefault('begun', not resume)
+    for part in (network.embed, network.blocks[0]):
+        part.requires_grad_(False)
+    return inner(network, name)
+"""}
+# three rewards by the name of mine
+SCORES = ["""
+rewards = {'mine': 1.0}
+def count(texts):
+    return len(texts) * [%s]
+class _Object:
+    def __call__(self, texts):
+        return count(texts)
+import functools
+mine = """ + name for name in ('count', '_Object()', 'functools.partial(count)')]
+DATA = """
+dataset = f'{out_dir}.jsonl'
+open(dataset, 'w').writelines(f'["{i}+34=", "046"]\\n' for i in range(10, %s))
+"""
+WORLD = """
+include('plugins/causal.py')
+generator = judge
+def reply():
+    return %s
+"""
+PASSES = "include('plugins/passes.py')\n"
+OTHER = """
+from run import save_network
+network, _ = load_network(generator, 'cpu')
+_args, _chars = network.args, network.tok.vocabulary
+%s
+generator = f'{out_dir}.pt'
+save_network(generator, network)
+"""
+NEW_LINE = 'a new line to beat begins at step 0'
+# what is said of a run that goes on: its config files before and after
+CHANGES = {
+    NEW_LINE: [*[('', text) for text in (
+        'temperature = 0.5 | top_k = 3 | top_p = 0.9 | eval_prompts = 6 | blank_low = 0.1 | '
+        'blank_high = 0.9 | blank_kind = "answer" | rewards["judge"] = 2.0 | '
+        'import shutil; judge = shutil.copy(judge, out_dir + ".pt") | '
+        'verify = lambda text: 1.0').split(' | ')],
+        *[(text % 1, text % 2) for text in SCORES],
+        (DATA % 98, DATA % 99), (PASSES, ''), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
+        (WORLD % '"0"', WORLD % '"1"')],
+    'step     0 | verify': [('', 'import run\nrun.N_RANKS = 2')],
+    'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
+    'expected a larger max_iters': [('max_iters = 1', '')],
+    'nothing can be told': [
+        ('max_iters = 1', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')")],
+    'resumed with 2 ranks, not 1': [("state['kept'] = 1", 'import run\nrun.N_RANKS = 2')],
+    "optimizer: expected 'muon', as before": [('', "optimizer = 'adamw'")],
+    'not all of it is there': [('', "import os\nos.truncate(f'{out_dir}/ckpt.pt', 1000)")],
+    'is not of a run': [('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')")],
+    'another network': [
+        ('', FROZEN['load_network']), ('', PASSES + "fill_order = 'learned'"),
+        ('', "include('plugins/causal.py')\ngenerator = judge"),
+        ('', OTHER % "_args['n_layer'], network.blocks = 1, network.blocks[:1]"),
+        ('', OTHER % "rewards, _chars['chars'] = {}, _chars['chars'][::-1]")]}
 FAULTS = {
     'error: the disk is full': """
 import os, torch
@@ -71,18 +142,18 @@ torch.save = half
     'gradient is not finite': """
 def collect(networks, task, step, inner=collect):
     global kl_beta, entropy_coef
-    rollouts, scores, A = inner(networks, task, step)
+    rollouts, scores = inner(networks, task, step)
     if step == 3:                               # no text without an advantage may be left out
         kl_beta = entropy_coef = 0.0
-        rollouts[0].A[:] = float('nan')
-    return rollouts, scores, A
+        rollouts[0].advantage[:] = float('nan')
+    return rollouts, scores
 """,
     'not finite, so the run ends: eval/reward': """
 def evaluate(networks, task, step=0, inner=evaluate):
-    r, scores, greedy = inner(networks, task, step)
+    samples, scores, greedy = inner(networks, task, step)
     if step == 4:
         scores['reward'] += torch.inf
-    return r, scores, greedy
+    return samples, scores, greedy
 """,
     'weights are not finite': """
 def collect(networks, task, step, inner=collect):
@@ -92,9 +163,12 @@ def collect(networks, task, step, inner=collect):
 """}
 WANDB = """
 import json, sys
-def init(**more):
-    log(more)
+id = 'theirs'
+def init(id, resume, config, **more):
+    log([id, resume, config['group_size']])
     return sys.modules['wandb']
+def define_metric(*names, step_metric):
+    log([*names, step_metric])
 def log(numbers):
     with open(__file__ + '.log', 'a') as file:
         print(json.dumps(numbers), file=file)
@@ -131,19 +205,55 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
 
 
-def test_ctrl_c_names_the_reward_that_is_waited_for_and_lets_the_step_end_and_save(
+def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_shows_what_hangs(
         toy, tmp_path, file):
-    words = [*toy, file('slow.py', SLOW)]
+    words = [*toy, file('slow.py', SLOW.format(1))]
     code, _, error = run(*words, f'--out_dir={tmp_path}/run')
-    assert code == 0 and f'slow() of {words[-1]}' in error
+    assert code == 0 and 'once more to stop at once' in error
     assert checkpoint_of(tmp_path / 'run')['step'] == 3
     for name in ('run', 'whole'):
         train(words, tmp_path / name, '--resume=True')
     evals = [line for line in log_of(tmp_path / 'run') if 'eval/slow' in line]
     assert all(line['eval/slow'] == line['greedy/slow'] == line['step'] for line in evals)
     assert_same(tmp_path / 'run', tmp_path / 'whole')
-    text = train(toy, tmp_path / 'run', '--resume=True', '--max_iters=7')
-    assert 'another max_iters: 7, not 6' in text and f'another files: {toy[1:2]}, not' in text
+    code, _, error = run(*toy, file('slow.py', SLOW.format(2)), f'--out_dir={tmp_path}/twice')
+    assert code == 1 and 'in slow' in error and error.endswith('KeyboardInterrupt\n')
+
+
+@pytest.mark.parametrize('how', FROZEN)
+def test_what_a_file_freezes_stays_bit_for_bit_and_its_state_is_back_before_its_optimizers(
+        how, toy, folder, tmp_path, file):
+    path = file('frozen.py', FROZEN[how])
+    for steps in (1, 2):
+        train(toy, tmp_path / 'run', path, f'--max_iters={steps}', f'--resume={steps > 1}')
+    before = torch.load(folder / 'generator.pt', weights_only=True)['model']
+    for name, weight in checkpoint_of(tmp_path / 'run')['model'].items():
+        assert weight.equal(before[name]) == name.startswith(('embed', 'blocks.0')), name
+
+
+# ---- what a resumed run has changed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize('said, before, after', [
+    (said, *texts) for said, cases in CHANGES.items() for texts in cases])
+def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
+        said, before, after, toy, grpo, file, tmp_path, capsys, monkeypatch):
+    """And its line to beat begins anew if something else is measured."""
+    monkeypatch.setattr('signal.signal', lambda *_: None)
+    monkeypatch.setattr('run.N_RANKS', 1)       # until a file changes it
+    for text, resume in ((before, False), (after, True)):
+        words = ['--max_iters=0', f'--out_dir={tmp_path}/run', f'--resume={resume}']
+        monkeypatch.setattr('sys.argv', [*toy, *words, file('mine.py', text)])
+        try:
+            grpo.main()
+        except (AssertionError, ValueError) as e:
+            print(e)
+    printed = capsys.readouterr().out
+    assert said in printed and (NEW_LINE in printed) == (said == NEW_LINE)
+    assert ('ranks' in printed) == ('ranks' in said)
+    last = log_of(tmp_path / 'run')[-1]         # also of a run that was refused
+    best = max(last.get('verify', last['eval/reward']), last['greedy'])
+    assert said != NEW_LINE or last['line to beat'] == best
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -158,12 +268,15 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, tmp
         code, _, error = run(*words, '--max_iters=1')
         process.ranks[0].kill()
         assert code == 1 and error.count('\n') == 1 and 'another run' in error
+    with filelock.FileLock(tmp_path / 'run/below.lock'):       # of a run in a folder of this one
+        assert f'another run is writing to {tmp_path}/run/below:' in run(*words)[2]
     for name, seed in (('run-1', 1), ('run-2', 2), ('run', 3)):
         assert json.loads((tmp_path / name / 'config.json').read_text())['seed'] == seed
 
 
 @pytest.mark.parametrize('name, word', [
-    ('mine.pt', '--resume=False'), ('mine.pt', '--resume=True'), ('ckpt.pt', '--generator={}')])
+    ('mine.pt', '--resume=False'), ('mine.pt', '--resume=True'), ('ckpt.pt', '--generator={}'),
+    ('config.json', '--resume=False'), ('log.jsonl', '--resume=True')])
 def test_a_folder_that_is_no_run_or_has_a_network_of_the_new_run_is_left_as_it_is(
         name, word, toy, folder, tmp_path):
     path = shutil.copy(folder / 'generator.pt', tmp_path / name)
@@ -181,6 +294,7 @@ def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
     assert checkpoint_of(tmp_path / 'run')['step'] == 2
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
+    assert not [*tmp_path.glob('run/*.tmp')]    # of the save that failed
 
 
 class Evil(str):
@@ -192,6 +306,7 @@ class Evil(str):
 
 def test_no_script_opens_a_checkpoint_that_would_run_code(toy, tmp_path):
     evil = tmp_path / 'ckpt.pt'
+    (tmp_path / 'config.json').write_text('{"words": []}')
     torch.save({'args': Evil(tmp_path / 'made'), 'step': 1}, evil)
     for words in (['sample.py', str(evil)], [*toy, f'--generator={evil}'],
                   [*toy, f'--out_dir={tmp_path}', '--resume=True']):
@@ -230,18 +345,19 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     train(toy, finished)
     _, networks, task = grpo.set_up(toy[1:])
     optimizers = make_optimizers(networks.policy, 'muon')
-    lines, groups, line = [], [], {}
+    lines, groups, line = [], [], None
     for step in range(7):
         if step % 2 == 0:
             _, *scores = grpo.evaluate(networks, task)
-            line, numbers = grpo.against_line(*scores, line)
+            line, numbers = grpo.against_line(*scores, line, grpo.rewards)
             lines.append({'step': step} | numbers)
         if step < 6:
-            rollouts, scores, A = grpo.collect(networks, task, step)
+            rollouts, scores = grpo.collect(networks, task, step)
             r = rollouts[0]
             logp = [grpo.log_probs_of(networks.policy, r)]
             numbers = grpo.learn(networks, optimizers, rollouts, 4e-3 * (step + 1) / 11)
             logp.append(grpo.log_probs_of(networks.policy, r))
+            A = scores.pop('advantage')
             numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
             is_dead = [len({*group}) == 1 for group in scores['reward'].tolist()]
             lines.append({'step': step, 'dead_groups': sum(is_dead) / 8} | numbers)
@@ -261,12 +377,47 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     assert not groups
 
 
-def test_wandb_gets_the_numbers_of_the_log(toy, folder, tmp_path, file, monkeypatch):
+def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(
+        toy, folder, tmp_path, file, monkeypatch):
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, 'wandb', raising=False)        # TRL has imported the real one
-    train(toy, tmp_path / 'run', '--wandb_project=theirs', '--max_iters=2', '--kl_beta=0',
-          f'--reference={folder}/generator.pt')
-    first, *lines = open(f'{path}.log')
-    assert json.loads(first)['config']['group_size'] == 4
-    assert lines == [*open(tmp_path / 'run/log.jsonl')] and '"kl"' in lines[1]
+    for steps in (2, 4):
+        train(toy, tmp_path / 'run', '--wandb_project=mine', '--kl_beta=0', f'--max_iters={steps}',
+              f'--reference={folder}/generator.pt', f'--resume={steps > 2}')
+    lines = [*open(tmp_path / 'run/log.jsonl')]
+    expected = ['[null, "allow", 4]\n["*", "step"]\n', *lines[:4],        # evaluations 0 and 2
+                '["theirs", "allow", 4]\n["*", "step"]\n', *lines[3:]]    # 2 and 4
+    assert open(f'{path}.log').read() == ''.join(expected) and '"kl"' in lines[1]
+
+
+def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_two_prompts():
+    def verdict(above, n, error=1.0):
+        return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n, 'out')
+
+    # quantiles of Student's distribution with n - 1 degrees of freedom
+    for n, quantile in {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}.items():
+        assert 'is above the line' in verdict(1.1 * quantile, n)
+        assert 'is not above the line' in verdict(quantile, n)
+        assert 'is below the line' in verdict(-1.1 * quantile, n)
+    for text in (verdict(5.0, 2), verdict(5.0, 3), verdict(5.0, 512, error=0.0)):
+        assert 'nothing can be told' in text
+
+
+# ---- pretraining ---------------------------------------------------------------------------------
+
+
+def test_pretraining_makes_one_network_however_often_it_evaluates_and_ctrl_c_leaves_none(
+        folder, tmp_path):
+    words = ['pretrain.py', f'--dataset={folder}/equations.py', *CPU,
+             'config/networks/generator_smoke.py']
+    run(*words, '--max_iters=20', '--eval_interval=3', f'--out={tmp_path}/often.pt')
+    networks = [torch.load(path, weights_only=True)['model']
+                for path in (folder / 'generator.pt', tmp_path / 'often.pt')]
+    torch.testing.assert_close(*networks, rtol=0, atol=0)
+    process = Process(*words, '--eval_interval=1', '--max_iters=9999',
+                      f'--out={tmp_path}/none.pt')
+    process.wait_for('step 2 ')
+    os.kill(process.ranks[0].pid, signal.SIGINT)
+    assert process.wait()[::2] == (1, f'stopped, so {tmp_path}/none.pt was not written\n')
+    assert os.listdir(tmp_path) == ['often.pt']

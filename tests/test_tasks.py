@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from configurator import call
-from conftest import run
+from conftest import run, train
 from extras.check import play
-from model import save_network
-from run import samples_of, show_group
-from tasks import Prompts, Task, Tokenizer, columns_of, load
+from files import load
+from rewards import calling
+from run import save_network
+from show import print_group, samples_of
+from tasks import Prompts, Task, Tokenizer, columns_of
 
 TOK = Tokenizer('char', 'abc')
 # how the last words of a world begin, if the game is won
@@ -35,7 +36,7 @@ def test_characters_become_ids_and_text_again():
 def task_of(records, file, **how):
     """Return the Task of records; each is one to learn from, and twice held out."""
     path = file('records.py', f'def texts():\n    return {records}, {records * 2}')
-    return Task(path, TOK, **how)
+    return Task(load(path), TOK, **how)
 
 
 def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file):
@@ -46,13 +47,13 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     prompts = task.prompts('val', 9)            # none comes twice
     assert sorted(prompts.record.tolist()) == [3, 4, 5, 6, 7, 8]
     prompts = Prompts(task, task.tokens[:3], task.blank[:3], torch.arange(3))
-    sequences = prompts.tokens.repeat_interleave(2, 0)
+    texts = prompts.tokens.repeat_interleave(2, 0)
     # After the longest prompt there is room for the longest answer and an end.
-    assert sequences.size(1) == task.block_size == 4 + 2
-    sequences[1, 2] = 1                         # an a
-    texts = ['abc', 'aba', 'aabc', 'aabc', '_c', '_c']
-    assert columns_of(SimpleNamespace(prompts=prompts, sequences=sequences, k=2)) == {
-        'prompt': ['ab__', 'ab__', 'a_b_', 'a_b_', '_c', '_c'], 'completion': texts, 'text': texts,
+    assert texts.size(1) == task.length == 4 + 2
+    texts[1, 2] = 1                             # an a
+    whole = ['abc', 'aba', 'aabc', 'aabc', '_c', '_c']
+    assert columns_of(SimpleNamespace(prompts=prompts, texts=texts, k=2)) == {
+        'prompt': ['ab__', 'ab__', 'a_b_', 'a_b_', '_c', '_c'], 'completion': whole, 'text': whole,
         'original': ['abc', 'abc', 'aabc', 'aabc', '_c', '_c'],
         'answer': ['c', 'c', 'aabc', 'aabc', '', ''], 'level': [None, None, None, None, 1, 1]}
 
@@ -67,13 +68,18 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
     assert verify('ab', 'ab') == 1 and verify('ab', 'a') == 0
     lines[3:5] = ['{"prompt": "a", "held_out": true}\n'] * 2
     train, held_out, *_ = load(file('marked.jsonl', ''.join(lines)))
-    assert len(train) == 1998 and held_out == [{'prompt': 'a', 'answer': ''}] * 2
+    record = {'prompt': 'a', 'answer': ''}
+    assert len(train) == 1998 and held_out == [record | {'line': 4}, record | {'line': 5}]
 
 
-@pytest.mark.parametrize('answer', ['aab=', 'aa', 'bab'])
-def test_an_answer_that_does_not_fill_the_blanks_of_its_prompt_is_named(answer, file):
-    with pytest.raises(AssertionError, match=answer):
-        task_of([('a_b', answer)], file)
+@pytest.mark.parametrize('record, line', [
+    (('a_b', 'aab='), 'aab='), (('a_b', 'aa'), "'aa'"), (('a_b', 'bab'), 'bab'),
+    (('a', 'b\n'), r"of 'b\\n'"), ({'prompt': 'a', 1: 2}, 'columns are texts'),
+    (('a', 8 * 'b'), "up to 10 tokens: the network can read 9; the longest is .*bbbbbbbb")])
+def test_a_record_that_is_no_text_of_the_network_is_named(record, line, file):
+    """It has another length, characters that nobody knows, or more than fit."""
+    with pytest.raises((AssertionError, SystemExit), match=line):
+        task_of([('a', 'b'), record], file, network=SimpleNamespace(block_size=9, device='cpu'))
 
 
 def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(file):
@@ -109,7 +115,8 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
         case = play(reply, record | {'completion': '', 'sampled': '', 'shown': ''}, 99,
                     lambda begun: game[len(begun):][:1])
         assert case['completion'] == game and len(case['sampled']) < len(game)
-        won, is_end = call(verify, case), game.endswith(WON[path])
+        with calling('verify', verify, case) as call:
+            won, is_end = call(case), game.endswith(WON[path])
         # (Who pays the vending machine too much gets it, too.)
         assert won == is_end or 'vending' in path and not won
         n_won += won
@@ -129,16 +136,31 @@ def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, prompt, shown,
     assert ('after' in text) == (name == 'finished')
 
 
+def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
+        toy, file, tmp_path):
+    text = train(toy, tmp_path / 'run', file('mine.py', '''
+rewards = {'mine': 1.0}
+def mine(texts, step):
+    return [step + state.get('steps', 0) + text.count('0') for text in texts]
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    state['steps'] = state.get('steps', 0) + 10
+    return inner(networks, optimizers, rollouts, lr)
+'''))
+    _, shown, _ = run('sample.py', f'{tmp_path}/run')
+    evals = re.findall(r'(?m)^step .*(\| reward .* error .*)', text)
+    assert re.findall(r'(?m)^(?:before|after) .*(\| reward .*)', shown) == [evals[0], evals[-1]]
+
+
 def test_passes_are_counted_and_of_a_group_the_best_and_the_worst_are_shown(toy, grpo, capsys):
     words = ['plugins/passes.py', '--fill_order=left', '--n_fill_steps=3']
     _, networks, task = grpo.set_up(toy[1:] + words)
     r = grpo.complete(networks.policy, task.prompts('val', 8), 1)
-    for sample in samples_of(r, columns_of(r), {}, range(8)):
+    for sample in samples_of(r, columns_of(r), {}):
         passes = [piece[1] for piece in sample['pieces'] if len(piece) > 1]
         assert passes == sorted(passes) and {1} <= {*passes} <= {1, 2, 3}
     sample['pieces'] = [['a', 10], ['b', 1]]
     for scores, rows in (('01123456', '16 15 14 12 21 10'), ('01123', '13 12 21 10')):
-        show_group('', [sample | {'scores': {'reward': int(i)}} for i in scores], ['reward'])
+        print_group([sample | {'scores': {'reward': int(i)}} for i in scores], ['reward'])
         found = re.findall(r'(\d) x +(\d).000 .*\n +a1\n', capsys.readouterr().out)
         assert ' '.join(map(''.join, found)) == rows
 
@@ -150,5 +172,5 @@ def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, 
     fills = grpo.order_scores(policy, torch.randn(5, policy.head.in_features)).sigmoid()
     assert ((1 - fills) ** 2).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
     policy.order.bias.data += 1                 # as a checkpoint has it
-    save_network(tmp_path / 'new.pt', policy, task.tok)
+    save_network(tmp_path / 'new.pt', policy)
     assert grpo.load_network(tmp_path / 'new.pt', 'cpu')[0].order.bias == policy.order.bias

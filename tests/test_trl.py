@@ -27,7 +27,7 @@ def longest(r, completions):
     return [float(x == max(lengths[i - i % r.k:][:r.k])) for i, x in enumerate(lengths)]
 """,
     'late.py': "rewards['late'] = 1.0\ndef late(texts, step):\n    return [step] * len(texts)",
-    'mine.py': "def objective(stats, r):\n    return -stats.logp * r.A, 0 * r.A",
+    'mine.py': "def objective(stats, r):\n    return -stats.logp * r.advantage, 0 * r.advantage",
     'world.py': "def reply(completion):\n    return '=2' if completion == '1' else None"}
 
 
@@ -35,7 +35,7 @@ def longest(r, completions):
 def words(tmp_path, grpo):
     """Return words of an experiment with a small Llama: plain GRPO without a KL."""
     ids = {piece: i for i, piece in enumerate(['<s>', '</s>', *'0123456789+='])}
-    save_tokenizer(tmp_path, ids, bos_token='<s>', eos_token='</s>',
+    save_tokenizer(tmp_path, ids, around='<s> $A', bos_token='<s>', eos_token='</s>',
                    chat_template='<s>{{ messages[0].content }}=')
     save_network(tmp_path, 'LlamaForCausalLM', vocab_size=14, eos_token_id=1,
                  initializer_range=0.1, tie_word_embeddings=False)
@@ -60,15 +60,16 @@ def trainer_of(words, tmp_path):
     '--epochs=2 --gradient_accumulation_steps=1 --entropy_coef=0.1',
     '--epochs=2 config/papers/dr_grpo.py', '--epochs=2 config/papers/gspo.py',
     '--epochs=2 config/papers/gspo.py --loss_norm=constant',
-    '--epochs=2 config/papers/cispo.py --clip_high=0.01', 'config/papers/gdpo.py'])
+    '--epochs=2 config/papers/cispo.py --clip_high=0.01', 'config/papers/gdpo.py',
+    '--epochs=2 plugins/lora.py --kl_beta=0.3 config/kl/k3.py --lora_rank=3 --lora_alpha=9'])
 def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_path, grpo):
     """TRL gets what our policy has written. In a second epoch ratios are not 1."""
     words += flags.split()
     trainer = trainer_of(words, tmp_path)
     _, networks, task = grpo.set_up(words)
-    rollouts, _, A = grpo.collect(networks, task, 0)
-    completions = [ids[r.t[r.n == n]].tolist()
-                   for r in rollouts for n, ids in enumerate(r.sequences)]
+    rollouts, scores = grpo.collect(networks, task, 0)
+    completions = [ids[r.place[r.text == n]].tolist()
+                   for r in rollouts for n, ids in enumerate(r.texts)]
     rows = torch.cat([r.prompts.record for r in rollouts]).repeat_interleave(4).tolist()
     end = '=' if grpo.chat_template else ''
 
@@ -80,12 +81,14 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     trainer._generate_single_turn = generate
     trainer.model.train()
     inputs = trainer._generate_and_score_completions([trainer.train_dataset[i] for i in rows])
-    ours, theirs = list(networks.policy.parameters()), list(trainer.model.parameters())
+    ours, theirs = [[p for p in network.parameters() if p.requires_grad]
+                    for network in (networks.policy, trainer.model)]
     if grpo.epochs == 2:                        # as if the first had been
         for r in rollouts:
             r.logp_old = grpo.log_probs_of(networks.policy, r)
-        for p in ours + theirs:
-            p.data *= 1.2
+        for p, q in zip(ours, theirs, strict=True):
+            p.data = 1.2 * p + 0.01 * (p == 0)  # some are 0 at the start
+            q.data = p.data.clone()             # adapters began at random
         grpo.epochs = 1
     loss = grpo.learn(networks, [], rollouts, 0.0)['loss']      # no optimizer: gradients stay
     trainer.current_gradient_accumulation_steps = len(rollouts)
@@ -95,7 +98,7 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
         loss_of_trl.backward()
         loss -= loss_of_trl.item()
     assert len(set(map(len, completions))) > 2 and abs(loss) < 1e-5
-    torch.testing.assert_close([A.flatten()] + [p.grad for p in ours],
+    torch.testing.assert_close([scores['advantage'].float().flatten()] + [p.grad for p in ours],
                                [inputs['advantages']] + [p.grad for p in theirs],
                                atol=1e-5, rtol=1e-4)
 

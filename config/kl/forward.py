@@ -4,4 +4,5 @@
 
 
 def divergence(logp, logp_ref):
-    return (logp_ref.exp() * (logp_ref - logp)).sum(-1)
+    # The sum of p - p_ref is 0. With it, the gradient of equal distributions is exactly 0.
+    return (logp_ref.exp() * (logp_ref - logp - 1) + logp.exp()).sum(-1)

@@ -17,13 +17,12 @@ max_iters = 400             # stopped early: a better classifier is harder to fo
 
 
 @functools.cache
-def _filler():
-    _, found = open_networks({'filler': FILLER}, dataset, torch_device, grpo.load_network)
-    return found['filler']
+def _filler(device):
+    return open_networks({'filler': FILLER}, dataset, device, grpo.load_network).filler
 
 
 def labelled(prompts):
-    filled = grpo.complete(_filler(), prompts, 1).sequences
+    filled = grpo.complete(_filler(prompts.tokens.device), prompts, 1).texts
     labels = torch.ones(2 * len(prompts), device=filled.device)
     labels[len(prompts):] = 0
     return torch.cat((prompts.tokens, filled)), labels

@@ -13,4 +13,4 @@ entropy_coef = 0.0
 def objective(stats, r):
     ratio = (stats.logp.detach() - r.logp_old).exp()
     weight = ratio.clamp(max=1 + clip_high)                                     # eq. 5
-    return -weight * r.A * stats.logp, (ratio > weight).float()                 # eq. 4
+    return -weight * r.advantage * stats.logp, (ratio > weight).float()                 # eq. 4

@@ -13,23 +13,21 @@ kl_beta = 0.0
 entropy_coef = 0.0
 
 
-def collect(networks, task, step, inner=collect):
+def collect(networks, task, step, draw=0, inner=collect):
     """Draw up to three times. Each micro-step keeps as many groups as before, the first ones whose
-    rewards differ. Scores and advantages are those of all groups that were drawn."""
-    draws, scores, As = [], [], []
+    rewards differ. Scores are those of all groups that were drawn."""
+    draws, parts = [], []
     room = batch_size                           # (micro-steps, 1) soon
-    for i in range(3):
-        # Random numbers depend on the step, so a draw is a step between two steps.
-        rollouts, numbers, A = inner(networks, task, step + i / 3)
-        fits = A.any(1).view(len(rollouts), -1) | (i == 2)          # (micro-steps, batch_size)
+    for draw in range(3):
+        rollouts, scores = inner(networks, task, step, draw)
+        differs = scores['advantage'].any(1).view(len(rollouts), -1)    # (micro-steps, batch_size)
+        fits = differs | (draw == 2)
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
-        texts = fits.repeat_interleave(group_size, 1)               # (micro-steps, N)
-        draws.append([part_of(r, chosen) for r, chosen in zip(rollouts, texts)])
-        scores.append(numbers)
-        As.append(A)
+        draws.append([r.select(chosen.to(r.text.device)[r.text // r.k])
+                      for r, chosen in zip(rollouts, fits)])
+        parts.append(scores)
         if sum_over_ranks(room.sum()) == 0:
             break
-    scores = {name: torch.cat([part[name] for part in scores]) for name in numbers}
-    # (micro-step by micro-step, so that mini_batches get equal parts)
-    return [r for parts in zip(*draws) for r in parts], scores, torch.cat(As)
+    # Micro-step by micro-step, so that mini_batches get equal parts.
+    return [r for micro_step in zip(*draws) for r in micro_step], join(parts)

@@ -17,6 +17,6 @@ entropy_coef = 0.0
 def objective(stats, r):
     logp = stats.logp.detach()
     gap = logp.exp() - r.logp_old.exp()                                         # eq. 13, signed
-    is_far = torch.where(r.A > 0, gap > clip_high, gap < -clip_low)             # eq. 12
+    is_far = torch.where(r.advantage > 0, gap > clip_high, gap < -clip_low)             # eq. 12
     weight = (logp - r.logp_old).exp().clamp(max=20.0) * ~is_far
-    return -weight * r.A * stats.logp, is_far.float()           # eq. 11, of ratios up to 20
+    return -weight * r.advantage * stats.logp, is_far.float()           # eq. 11, of ratios up to 20

@@ -11,7 +11,7 @@
 
 from torch.nn.functional import pad
 
-from model import distinct
+from shared import unique_rows
 
 adv_norm = 'none'
 clip_low = 0.2
@@ -21,25 +21,25 @@ kl_beta = 0.01
 entropy_coef = 0.0
 
 
-def collect(networks, task, step, inner=collect):
+def collect(networks, task, step, draw=0, inner=collect):
     """A^S is the reward minus the mean of the completions that were in this state: so is A, and the
     mean of the group cancels."""
-    rollouts, scores, A = inner(networks, task, step)
+    rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
         seen = r.views[r.view]                                                  # (M, T)
         if networks.policy.causal:              # a view is a whole text: seen is what is before
-            is_sampled = torch.zeros_like(r.sequences, dtype=bool)
-            is_sampled[r.n, r.t] = True
+            is_sampled = torch.zeros_like(r.texts, dtype=bool)
+            is_sampled[r.text, r.place] = True
             begins = is_sampled & ~pad(is_sampled, (1, -1))                     # (N, T) a turn
             at = torch.arange(begins.size(1), device=begins.device)
-            begin = (begins * at).cummax(1).values[r.n, r.t]                    # (M,)
+            begin = (begins * at).cummax(1).values[r.text, r.place]             # (M,)
             seen = seen.masked_fill(at >= begin[:, None], -1)
-        group = r.n[:, None] // group_size
-        kinds, kind = distinct(torch.cat((group, seen), 1))                     # of states, (M,)
+        group = r.text[:, None] // r.k
+        rows, kind = unique_rows(torch.cat((group, seen), 1))                   # of states, (M,)
         # A step counts once in the mean, however many tokens it has.
-        step_of = distinct(torch.stack((kind, r.n), 1))[1]
+        _, step_of = unique_rows(torch.stack((kind, r.text), 1))
         share = 1 / step_of.bincount()[step_of]
-        sums = torch.zeros(2, len(kinds), device=share.device).index_add(
-            1, kind, torch.stack((share * r.A, share)))
-        r.A = r.A + r.A - (sums[0] / sums[1])[kind]
-    return rollouts, scores, A
+        sums = torch.zeros(2, len(rows), device=share.device).index_add(
+            1, kind, torch.stack((share * r.advantage, share)))
+        r.advantage = r.advantage + r.advantage - (sums[0] / sums[1])[kind]
+    return rollouts, scores

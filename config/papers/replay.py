@@ -18,16 +18,17 @@ kl_beta = 0.0
 entropy_coef = 0.0
 
 
-def collect(networks, task, step, inner=collect):
-    rollouts, scores, A = inner(networks, task, step)
+def collect(networks, task, step, draw=0, inner=collect):
+    rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
         r.logp_old = log_probs_of(networks.policy, r)
     # A checkpoint holds tensors, lists and dicts. What else a record needs are its class and task.
     new = [(_tensors(r), _tensors(r.prompts)) for r in rollouts]
-    old = [replace(rollouts[0], **record, prompts=replace(rollouts[0].prompts, **prompts))
+    empty = dict.fromkeys(rollouts[0].columns)
+    old = [replace(rollouts[0], **empty | record, prompts=replace(rollouts[0].prompts, **prompts))
            for record, prompts in state.get('old', [])]
     state['old'] = new
-    return rollouts + old, scores, A
+    return rollouts + old, scores
 
 
 def _tensors(record):

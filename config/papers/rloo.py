@@ -15,12 +15,13 @@ def advantages(reward, scores, inner=advantages):
 
 
 @torch.no_grad()
-def score(r, networks, *more, inner=score):
-    """Subtract from the reward of a text kl_beta * log(policy / reference) of the text."""
-    scores = inner(r, networks, *more)
-    stats = token_stats(networks.policy, r, networks.reference)
-    log_ratio = r.per_text(stats.logp - stats.logp_ref)                         # (N,)
-    scores['reward'] -= kl_beta * log_ratio.view_as(scores['reward']).cpu()
+def score(r, networks, names, step=0, split='val', inner=score):
+    """Subtract kl_beta * log(policy / reference) of a text from its reward, in training alone."""
+    scores = inner(r, networks, names, step, split)
+    if split == 'train':
+        stats = token_stats(networks.policy, r, networks.reference)
+        log_ratio = r.per_text(stats.logp - stats.logp_ref)                     # (N,)
+        scores['reward'] -= kl_beta * log_ratio.view_as(scores['reward']).cpu()
     return scores
 
 

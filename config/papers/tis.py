@@ -10,9 +10,9 @@ _sampled = []               # log-probabilities of the tokens that were sampled 
 
 
 def sample(logits, k=1, greedy=False, inner=sample):
-    ids, kept = inner(logits, k, greedy)
-    _sampled.append(log_probs(logits, kept).gather(1, ids).flatten())
-    return ids, kept
+    ids, allowed = inner(logits, k, greedy)
+    _sampled.append(log_probs(logits, allowed).gather(1, ids).flatten())
+    return ids, allowed
 
 
 def complete(policy, prompts, k, greedy=False, inner=complete):
@@ -23,12 +23,12 @@ def complete(policy, prompts, k, greedy=False, inner=complete):
     return r
 
 
-def collect(networks, task, step, inner=collect):
+def collect(networks, task, step, draw=0, inner=collect):
     """Multiply the advantage of each token by its weight, and let learn() see the learner's
     numbers."""
-    rollouts, scores, A = inner(networks, task, step)
+    rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
         logp = log_probs_of(networks.policy, r)
-        r.A = r.A * (logp - r.logp_old).exp().clamp(max=2.0)
+        r.advantage = r.advantage * (logp - r.logp_old).exp().clamp(max=2.0)
         r.logp_old = logp
-    return rollouts, scores, A
+    return rollouts, scores

@@ -58,6 +58,7 @@ if __name__ == '__main__':
     vocabulary = dict(zip(VOCABULARY, itertools.count()))
     letters = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token='[UNK]'))
     letters.decoder = tokenizers.decoders.Fuse()
+    letters.post_processor = tokenizers.processors.BertProcessing(('[SEP]', 3), ('[CLS]', 2))
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=letters, cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
     for part in (network, tokenizer):

@@ -17,19 +17,19 @@ J_GENE = '(D[YIPSLV]|QH)$'
 
 
 @torch.no_grad()
-def pseudo_likelihood(network, sequences, blank):
-    """Return for each of N sequences (N, T) the mean log-probability, in nats, of the letters that
-    were blank (N, T). Each is masked alone: the network sees all others."""
-    n, t = blank.nonzero(as_tuple=True)                                         # (M,) each
+def pseudo_likelihood(network, texts, blank):
+    """Return for each of N texts (N, T) the mean log-probability, in nats, of the letters that were
+    blank (N, T). Each is masked alone: the network sees all others."""
+    text, place = blank.nonzero(as_tuple=True)                                  # (M,) each
     logp = []
-    for i in torch.arange(len(n)).split(32):
-        states = sequences[n[i]]                                                # (32, T)
-        at = torch.arange(len(i)), t[i]
-        letters = states[at]
-        states[at] = network.blank_id
-        logits = network.logits(network(states)[at])                            # (32, V)
+    for i in torch.arange(len(text)).split(32):
+        views = texts[text[i]]                                                  # (32, T)
+        at = torch.arange(len(i)), place[i]
+        letters = views[at]
+        views[at] = network.blank_id
+        logits = network.logits(network.features(views)[at])                    # (32, V)
         logp.append(logits.log_softmax(-1)[torch.arange(len(i)), letters])
-    total = torch.zeros(len(sequences)).index_add(0, n, torch.cat(logp))
+    total = torch.zeros(len(texts)).index_add(0, text, torch.cat(logp))
     return total / blank.sum(1)
 
 
@@ -42,7 +42,7 @@ def measure(r, before, k):
     """Return {name: number} and the loops of a Rollout, k completions of each prompt. Only the
     first of each prompt gets a likelihood, that of the network before, because it takes minutes."""
     blank = r.prompts.blank
-    first, second = r.sequences[::k], r.sequences[1::k]
+    first, second = r.texts[::k], r.texts[1::k]
     likelihood = pseudo_likelihood(before, first, blank)
     columns = grpo.columns_of(r)
     loops = list(map(grpo._loop_of, columns['prompt'], columns['completion']))
@@ -63,14 +63,14 @@ def measure(r, before, k):
 def random_loops(r):
     """Return the Rollout with random letters in the blanks."""
     letters = torch.tensor(r.prompts.task.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
-    sequences = r.sequences.clone()
-    sequences[r.n, r.t] = letters[torch.randint(20, r.n.shape)]
-    return replace(r, sequences=sequences)
+    texts = r.texts.clone()
+    texts[r.text, r.place] = letters[torch.randint(20, r.text.shape)]
+    return replace(r, texts=texts)
 
 
 if __name__ == '__main__':
     for folder in sys.argv[1:] or ['out-antibodies']:
-        task, both = open_run(folder, ["--rewards={}", '--device=cpu'])
+        task, both, _ = open_run(folder, ["--rewards={}", '--device=cpu'])
         k = grpo.group_size
         torch.manual_seed(0)
         prompts = task.prompts('val', 10 ** 6)              # all of them

@@ -8,20 +8,20 @@
 from data.cups import follow
 
 
-def collect(networks, task, step, inner=collect):
-    rollouts, scores, A = inner(networks, task, step)
+def collect(networks, task, step, draw=0, inner=collect):
+    rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
-        r.A = _of_steps(r).to(A)
-    return rollouts, scores, A
+        r.advantage = _of_steps(r).to(r.advantage)
+    return rollouts, scores
 
 
 def _of_steps(r):
     """Return the sum (M,) of the normalised rewards of the steps from a token on."""
-    reward = torch.full(r.sequences.shape, torch.nan)                           # (N, T)
+    reward = torch.full(r.texts.shape, torch.nan)                           # (N, T)
     columns = columns_of(r)
     for n, (prompt, steps) in enumerate(zip(columns['prompt'], columns['completion'])):
         cups = follow(prompt)
-        start = int(r.t[r.n == n].min())
+        start = int(r.place[r.text == n].min())
         for i, step in enumerate(steps.lstrip(':')):
             is_last = i == len(steps.lstrip(':')) - 1
             t = start + i + steps.startswith(':')
@@ -30,4 +30,4 @@ def _of_steps(r):
     gaps = groups - groups.nanmean(1, keepdim=True)
     scaled = gaps / (gaps.square().nanmean(1, keepdim=True).sqrt() + 1e-4)
     scaled = scaled.nan_to_num().view_as(reward)
-    return scaled.flip(1).cumsum(1).flip(1)[r.n.cpu(), r.t.cpu()]
+    return scaled.flip(1).cumsum(1).flip(1)[r.text.cpu(), r.place.cpu()]

@@ -1,0 +1,95 @@
+"""The device, its precision, and ranks: processes that share the work of a step. Skip this file at
+first."""
+import atexit
+import datetime
+import os
+import zlib
+
+import torch
+import torch.distributed as dist
+
+RANK = int(os.environ.get('RANK', 0))           # torchrun sets these
+N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
+
+
+def init_device(device, dtype):
+    """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
+    fastest = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
+    assert device in ('auto', 'cpu', fastest), f"device = {device}: expected 'auto' or {fastest}"
+    device = fastest if device == 'auto' else device
+    torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
+    assert N_RANKS == 1 or device != 'mps', "a run on an Apple GPU has one rank"
+    if device == 'cuda':                        # torchrun gives each rank a GPU
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        torch.cuda.set_device(device)
+    if N_RANKS > 1 and not dist.is_initialized():
+        # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
+        dist.init_process_group(timeout=datetime.timedelta(days=7))     # NCCL on GPUs, else Gloo
+        atexit.register(dist.destroy_process_group)
+    return torch.device(device)
+
+
+def set_precision(network, dtype):
+    """Set torch up for matrix products of the knob dtype. 'auto' is bfloat16 where it is faster: on
+    a CPU that has it, and on a GPU for networks of 256 channels or more."""
+    kind = network.device.type
+    is_small = network.head.in_features < 256
+    if is_small and 'OMP_NUM_THREADS' not in os.environ:
+        torch.set_num_threads(1)                # threads would wait for each other
+    is_faster = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
+        # The GPU waits for small networks, and casts would only be more operations.
+        kind == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
+    # Under autocast softmax and sums stay float32.
+    torch.set_autocast_enabled(kind, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
+    torch.set_autocast_dtype(kind, torch.bfloat16)
+    torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
+    torch.set_float32_matmul_precision('high' if kind == 'cuda' else 'highest')     # high: TF32
+
+
+def set_seed(*numbers):
+    """Let random numbers depend on these numbers alone."""
+    torch.manual_seed(zlib.crc32(repr(numbers).encode()))
+
+
+# ---- over ranks ----------------------------------------------------------------------------------
+def wait_for_ranks():
+    if N_RANKS > 1:
+        dist.barrier()
+
+
+def sum_over_ranks(x):
+    """Return the sum over ranks of a number, or of a tensor, which is changed in place."""
+    if N_RANKS > 1:
+        x = torch.as_tensor(x)
+        dist.all_reduce(x)
+    return x
+
+
+def sum_gradients(network):
+    """Replace each gradient by its sum over ranks."""
+    for p in network.parameters():
+        if p.grad is not None:                  # a network can have weights that nothing uses
+            sum_over_ranks(p.grad)
+
+
+def numbers_of(parts):
+    """Return numbers of an update for the log. parts: of each micro-step its loss, {name: (M,)},
+    and which tokens (M,) are counted. {'loss': sum} | {name: mean over tokens}, over ranks."""
+    sums = [torch.stack([loss, is_counted.sum(), *[x[is_counted].sum() for x in values.values()]])
+            for loss, values, is_counted in parts]
+    loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()
+    means = {name: x / n for name, x in zip(parts[0][1], totals)} if n > 0 else {}
+    return {'loss': loss} | means
+
+
+def means_of(values, prefix=''):
+    """Return {prefix + name: mean} of {name: tensor}, over ranks, which have as many numbers
+    each."""
+    return {prefix + name: float(sum_over_ranks(x.mean())) / N_RANKS for name, x in values.items()}
+
+
+def std_over_ranks(x):
+    """Return the std of a tensor over ranks, which have as many numbers each."""
+    n = N_RANKS * x.numel()
+    mean = float(sum_over_ranks(x.sum())) / n
+    return (float(sum_over_ranks((x - mean).square().sum())) / (n - 1)) ** 0.5

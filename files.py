@@ -1,0 +1,89 @@
+"""Read the files of datasets, and check their records. Skip this file at first."""
+import functools
+import json
+import runpy
+import sys
+import zlib
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from configurator import must_exist
+
+# What a reward gets by these names is no column of a record.
+RESERVED = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions', 'texts',
+            'r', 'networks', 'step', 'split'}
+
+
+class Dataset(NamedTuple):
+    """The records {'prompt': text, 'answer': text, ...} of a file, and its functions."""
+    train: list                 # records to learn from
+    held_out: list
+    verify: Callable | None     # says what is right
+    reply: Callable | None      # a world
+
+
+def path_of(dataset):
+    return Path(dataset if '.' in dataset else f'data/{dataset}.py')
+
+
+@functools.cache
+def load(dataset):
+    """Return the Dataset of a module of data/, or of a file. FILE.py has texts(), and perhaps
+    verify() and reply(). FILE.jsonl has a JSON object a line, and those with "held_out": true are
+    held out, or, if there are none, a tenth. data/text.py makes records of FILE.txt."""
+    path = must_exist(path_of(dataset), 'dataset')
+    functions = {}
+    if path.suffix == '.py':
+        functions = runpy.run_path(str(path))
+        assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
+    elif path.suffix == '.txt':
+        functions = dict(zip(('texts', 'verify'), runpy.run_path('data/text.py')['of_file'](path)))
+    parts = functions['texts']() if functions else parts_of_lines(path)
+    assert type(parts) in (list, tuple) and [type(part) for part in parts] == [list, list], (
+        f"{path}: texts() returned {parts!r:.80}: expected two lists, to learn from and held out")
+    train, held_out = [[as_record(x, path) for x in part] for part in parts]
+    assert train and len(held_out) > 1, (
+        f"{path}: expected records to learn from, and two or more that are held out; found "
+        f"{len(train)} and {len(held_out)}")
+    has_answers = all(record['answer'] for record in train + held_out)
+    verify = functions.get('verify', is_answer if has_answers else None)
+    return Dataset(train, held_out, verify, functions.get('reply'))
+
+
+def parts_of_lines(path):
+    """Return the records of FILE.jsonl, to learn from and held out. Each knows its `line`."""
+    lines = enumerate(path.read_bytes().split(b'\n'), 1)
+    records = [{'line': i} | as_record(line, f'{path}, line {i}')
+               for i, line in lines if line.strip()]
+    is_marked = any('held_out' in record for record in records)
+    parts = [[], []]
+    for record in records:
+        # A hash of the prompt, so that equal prompts stay together.
+        is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
+        parts[record.pop('held_out', is_tenth and not is_marked)].append(record)
+    return parts
+
+
+def as_record(x, place):
+    """Return the record of a pair (prompt, answer), of a dict, or of a line of JSON."""
+    try:
+        record = json.loads(x) if type(x) is bytes else x
+        assert type(record) in (dict, list, tuple), "this is neither"
+        if type(record) is not dict:
+            record = dict(zip(('prompt', 'answer'), record, strict=True))
+        record = {'answer': ''} | record
+        assert type(record['prompt']) is type(record['answer']) is str, "they are texts"
+        assert record['prompt'] or record['answer'], "they are empty"
+        assert type(record.get('held_out', True)) is bool, "held_out is true or false"
+        (record['prompt'] + record['answer']).encode()      # fails for half a surrogate pair
+        assert all(type(name) is str for name in record), "names of columns are texts"
+        names = RESERVED & record.keys()
+        assert not names, f"rewards get something else by the name {' '.join(names)}"
+        return record
+    except (AssertionError, KeyError, TypeError, ValueError, RecursionError) as e:
+        sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '
+                 f'{x!r:.80} ({type(e).__name__}: {e})')
+
+
+def is_answer(text, original):
+    return float(text == original)

@@ -1,0 +1,162 @@
+"""Call the functions of a user: rewards, verify(), and reply(), which is a world. A function gets
+by name what it asks for. Skip this file at first."""
+import contextlib
+import copy
+import inspect
+import os
+import reprlib
+import sys
+import zlib
+
+import torch
+
+from configurator import near
+from files import load, path_of
+from tasks import BLANK, Task, Tokenizer
+
+RESERVED = {'include', 'reward', 'tokens', 'advantage'}     # names that no reward can have
+
+
+def parameters_of(function):
+    """Return the names of the parameters of a function, the names without a default, and whether
+    the function takes any other name, as **kwargs."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        sys.exit(f"{function!r}: expected a function whose parameters have names")
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = {p.name for p in named if p.default is p.empty}
+    return {p.name for p in named}, needed, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+@contextlib.contextmanager
+def calling(name, function, known):
+    """Yield call(columns), which calls a function of the user with those of the columns
+    {name: value} that it names. known: names of columns. At the end undo what the function has done
+    to the process."""
+    names, needed, takes_all = parameters_of(function)
+    for parameter in needed - {*known}:
+        sys.exit(f"{name}() asks for {parameter}; similar: {near(parameter, known)} (a reward gets "
+                 "lists, and verify() one completion)")
+    folder, has_grad = os.getcwd(), torch.is_grad_enabled()
+
+    def call(columns):
+        own = {x: own_copy(value) for x, value in columns.items() if takes_all or x in names}
+        try:
+            return function(**own)
+        except SystemExit as e:
+            raise RuntimeError(f"{name}() called exit()") from e
+        except Exception as e:
+            e.add_note(f"in {name}()")
+            raise
+
+    try:
+        yield call
+    finally:
+        os.chdir(folder)
+        torch.set_grad_enabled(has_grad)
+
+
+def own_copy(value):
+    """Return lists and dicts as copies, so that a function may change them."""
+    if type(value) is list:
+        return [copy.deepcopy(x) for x in value]        # a record can be in a list several times
+    return copy.deepcopy(value) if type(value) is dict else value
+
+
+def call_reward(name, function, columns, more):
+    """Return the values of a reward for N completions. columns: {name: list of N}. verify() gets
+    one completion after the other. Other rewards get lists, 'prompts', 'completions' and 'texts' in
+    the plural, and more."""
+    if name == 'verify':
+        cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
+        with calling(name, function, columns) as call:
+            return list(map(call, cases))
+    plural = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
+    columns = more | {plural.get(x, x): values for x, values in columns.items()}
+    with calling(name, function, columns) as call:
+        return call(columns)
+
+
+def world_answer(said):
+    """Return what a world has said, a text, and whether this ends the completion."""
+    answer = said if type(said) is tuple else ('' if said is None else said, False)
+    assert [type(x) for x in answer] == [str, bool], (
+        f"reply() returned {said!r:.80}: expected None, a text, or (text, True)")
+    return answer
+
+
+def as_numbers(name, values, n):
+    """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
+    try:
+        numbers = torch.as_tensor(values, dtype=torch.float64).cpu().float()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        numbers = torch.empty(0)
+    assert numbers.shape == (n,) and numbers.isfinite().all(), (
+        f"reward {name}: expected {n} finite numbers, one for each completion, not "
+        f"{reprlib.repr(values)}")
+    return numbers
+
+
+def join(parts):
+    """Return scores {name: (P, k)} of those {name: (B, k)} of parts."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+# ---- before a run --------------------------------------------------------------------------------
+def open_data(script):
+    """Return the Dataset of the globals of a script, with the verify() and reply() of its config
+    files; and {name: hash of the file} of the functions that measure. Try them out."""
+    data = load(script['dataset'])
+    data = data._replace(verify=script.get('verify', data.verify),
+                         reply=script.get('reply', data.reply))
+    known = {name: f for name, f in script.items() if callable(f) and name not in RESERVED
+             and name not in script['_original']} | {'verify': data.verify}
+    for name, weight in script['rewards'].items():
+        assert name == 'judge' or known.get(name), (
+            f"rewards: there is no {name}(); similar: {near(name, known)}")
+        assert type(weight) in (int, float) and abs(weight) < 1e300, (
+            f"rewards: the weight of {name} is {weight!r}: expected a number")
+    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if known.get(name)}
+    try_out(script, data, functions)
+    measured = functions | ({'reply': data.reply} if data.reply else {})
+    sources = {name: hash_of_file(f) for name, f in measured.items()}
+    return data, sources | {'dataset': zlib.crc32(path_of(script['dataset']).read_bytes())}
+
+
+def try_out(script, data, functions):
+    """Call {name: reward}, and reply(), once, with a record of the Dataset that is filled with its
+    answer. So mistakes are found before anything is trained."""
+    record = data.train[0]
+    tok = Tokenizer('char', ''.join({*record['prompt'], *record['answer']} - {BLANK}))
+    try:
+        task = Task(data._replace(train=[record], held_out=[]), tok, script['blank_kind'],
+                    script['blank_low'], script['blank_high'])
+    except AssertionError:                      # to a language model _ is a character
+        return
+    prompts = task.prompts('train', 1)
+    texts = prompts.tokens.repeat_interleave(script['group_size'], 0)           # (k, T)
+    text, place = prompts.blank.expand_as(texts).nonzero(as_tuple=True)         # (M,)
+    r = script['Rollout'](prompts, len(texts), texts, texts[:1], text, place, texts[text, place],
+                          view=0 * text)
+    state = copy.deepcopy(script['state'])
+    # There are no networks yet.
+    names = [name for name in functions if 'networks' not in parameters_of(functions[name])[0]]
+    script['score'](r, None, names)
+    if data.reply:
+        columns = dict.fromkeys(task.columns) | record | {'completion': record['answer'][:1]}
+        with calling('reply', data.reply, columns) as call:
+            world_answer(call(columns))
+    script['state'].clear()                     # the run begins with none of this
+    script['state'].update(state)
+
+
+def hash_of_file(function):
+    """Return a number for the file that defines a function of the user."""
+    function = inspect.unwrap(getattr(function, 'func', function))          # of a partial
+    if not inspect.isroutine(function):         # an object that can be called
+        function = type(function).__call__
+    try:
+        return zlib.crc32(open(inspect.getsourcefile(function), 'rb').read())
+    except TypeError:                           # a builtin
+        return repr(type(function))
