@@ -49,7 +49,6 @@ def configure(script, words):
     """Apply words of a command line to the globals of a script. Return its knobs, {name: value}.
     Exit with one line on an unknown knob, a wrong type, a value that is not in CHOICES or below
     LOWEST, a missing file, or a file that changes what the script has imported."""
-    sys.excepthook = show_error
     if '--help' in words:                       # up to the first function or class
         print(Path(script['__file__']).read_text().split('\n\n\n')[0])
         sys.exit()
@@ -82,6 +81,8 @@ def configure(script, words):
             check(running[-1])                  # what it has changed so far
         file = Path(must_exist(path)).resolve()
         if file in trees:
+            if not running:                     # include() may name a plugin again
+                print(f'{path} is there already, and not executed again')
             return
         trees[file] = ast.parse(file.read_bytes(), path)
         running.append(path)
@@ -148,3 +149,6 @@ def show_error(kind, error, trace):
         print('error:', *str(error).split(), file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = show_error

@@ -74,7 +74,7 @@ def get_lr(step, peak, floor, warmup, n_steps):
     """Return the learning rate of a step: linear warm-up, then a cosine from peak to floor."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
-    progress = (step - warmup) / (n_steps - warmup)
+    progress = (step - warmup) / max(1, n_steps - warmup)
     floor = min(floor, peak)
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 

@@ -21,12 +21,14 @@ def parameters_of(function):
     """Return the names of the parameters of a function, the names without a default, and whether
     the function takes any other name, as **kwargs."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
-        sys.exit(f"{function!r}: expected a function whose parameters have names")
+        parameters = [inspect.Parameter('x', inspect.Parameter.POSITIONAL_ONLY)]
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    needed = {p.name for p in named if p.default is p.empty}
-    return {p.name for p in named}, needed, any(p.kind is p.VAR_KEYWORD for p in parameters)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if len(named) < len(parameters) and not takes_all:
+        sys.exit(f"{function!r}: expected a function whose parameters have names")
+    return {p.name for p in named}, {p.name for p in named if p.default is p.empty}, takes_all
 
 
 @contextlib.contextmanager
@@ -38,7 +40,8 @@ def calling(name, function, known):
     for parameter in needed - {*known}:
         sys.exit(f"{name}() asks for {parameter}; similar: {near(parameter, known)} (a reward gets "
                  "lists, and verify() one completion)")
-    folder, has_grad = os.getcwd(), torch.is_grad_enabled()
+    folder, has_grad, dtype = os.getcwd(), torch.is_grad_enabled(), torch.get_default_dtype()
+    precision = torch.get_float32_matmul_precision()
 
     def call(columns):
         own = {x: own_copy(value) for x, value in columns.items() if takes_all or x in names}
@@ -55,6 +58,8 @@ def calling(name, function, known):
     finally:
         os.chdir(folder)
         torch.set_grad_enabled(has_grad)
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
 
 
 def own_copy(value):
@@ -89,7 +94,7 @@ def world_answer(said):
 def as_numbers(name, values, n):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float64).cpu().float()
+        numbers = torch.as_tensor(values, dtype=torch.float64).detach().cpu().float()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = torch.empty(0)
     assert numbers.shape == (n,) and numbers.isfinite().all(), (
@@ -111,15 +116,19 @@ def open_data(script):
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
     known = {name: f for name, f in script.items() if callable(f) and name not in RESERVED
-             and name not in script['_original']} | {'verify': data.verify}
+             and name not in script['_original']} | ({'verify': data.verify} if data.verify else {})
     for name, weight in script['rewards'].items():
-        assert name == 'judge' or known.get(name), (
-            f"rewards: there is no {name}(); similar: {near(name, known)}")
+        assert name not in RESERVED, f"rewards: {name} is a name of ours: expected another one"
+        assert name == 'judge' or name in known, (
+            f"rewards: there is no {name}(); similar: {near(name, known)}" if name != 'verify' else
+            "rewards: there is no verify(), because not all records have an answer")
         assert type(weight) in (int, float) and abs(weight) < 1e300, (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
-    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if known.get(name)}
+    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if name in known}
     try_out(script, data, functions)
     measured = functions | ({'reply': data.reply} if data.reply else {})
+    measured |= {name: script[name] for name in ('complete', 'sample', 'score', 'columns_of')
+                 if script[name] is not script['_original'][name]}
     sources = {name: hash_of_file(f) for name, f in measured.items()}
     return data, sources | {'dataset': zlib.crc32(path_of(script['dataset']).read_bytes())}
 

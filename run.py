@@ -51,7 +51,10 @@ def load_checkpoint(path):
     """Return the dict of a checkpoint."""
     assert zipfile.is_zipfile(path), f"{path} is no checkpoint, or not all of it is there"
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
-    saved = torch.load(path, map_location='cpu', weights_only=True)
+    try:
+        saved = torch.load(path, map_location='cpu', weights_only=True)
+    except RuntimeError as e:
+        sys.exit(f"{path} cannot be read: {e}")
     assert 'args' in saved, f"{path} is no checkpoint of this project: it has {[*saved]}"
     if 'causal' in saved['args']:               # an older version has written it
         saved['args']['kind'] = 'causal' if saved['args'].pop('causal') else 'fill'
@@ -174,7 +177,7 @@ class RunFolder:
         for name, x in self.config.items():
             before = saved['config'].get(name, x)
             assert before == x or name != 'optimizer', f"optimizer: expected {before!r}, as before"
-            if before != x and name != 'resume':
+            if before != x and name not in ('resume', 'sources'):
                 self.say(f'resumed with another {name}: {x}, not {before}')
         if len(saved['state']) != N_RANKS and any(saved['state']):
             self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
@@ -202,7 +205,8 @@ class RunFolder:
         changed = [name for name in [*measured, *before.keys() - self.config.keys()]
                    if before.get(name) != self.config.get(name)]
         if changed:
-            self.say(f"another {changed[0]}: a new line to beat begins at step {saved['step']}")
+            what = changed[0] if changed[0] != 'sources' else 'file of a reward, a world or the data'
+            self.say(f"another {what}: a new line to beat begins at step {saved['step']}")
         self.begin_logs()                       # a run that is refused has changed nothing
         return saved['step'], None if changed else saved['line']
 
@@ -319,7 +323,7 @@ def means_of_step(scores, rewards):
 def warning_of(numbers, result):
     """Return what the first step and the first evaluation warn of, a sentence or ''."""
     if numbers['dead_groups'] > 0.9:
-        return ("nine of ten groups teach nothing, because their rewards are equal (mean "
+        return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
                 f"{numbers['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; "
                 "or does the reward give equal numbers?")
     is_alike = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2

@@ -25,7 +25,7 @@ entropy_coef = 0.0
 optimizer = 'adamw'
 learning_rate = 7e-4        # the order learns 16 times as fast, see load_network()
 warmup_iters = 2
-max_iters = 50
+max_iters = 80
 
 out_dir = 'out-order'
 log_interval = 10

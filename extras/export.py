@@ -18,9 +18,9 @@ if __name__ == '__main__':
     assert not Path(folder).exists(), f"{folder} is there already: choose a new name"
     args = load_checkpoint(must_exist(f'{run}/ckpt.pt'))['args']
     assert 'folder' in args, f"{run} did not begin with a network of transformers"
-    configure(vars(grpo), ['plugins/hf.py'] + ['plugins/lora.py'] * ('lora' in args))
+    configure(vars(grpo), ['plugins/hf.py'] + ['plugins/lora.py'] * ('lora_alpha' in args))
     policy, saved = grpo.load_network(f'{run}/ckpt.pt', 'cpu')
-    network = policy.network.merge_and_unload() if 'lora' in args else policy.network
+    network = policy.network.merge_and_unload() if 'lora_alpha' in args else policy.network
     network.save_pretrained(folder)
     policy.tok.theirs.save_pretrained(folder)
     print(f"wrote {folder}")

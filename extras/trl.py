@@ -32,7 +32,7 @@ FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'plugins/lora.py': '',
 # TRL has no equal of an experiment in which one of these is true. files: those names
 REFUSED = """
 not {'causal', 'hf'} <= files       # TRL trains language models
-not Path(find_network(generator)[0], 'tokenizer_config.json').exists()      # or extras.export
+not Path(find_network(generator), 'tokenizer_config.json').exists()      # or extras.export
 max_new_tokens == 0 or max_iters == 0 or resume
 blank_kind != 'answer'
 globals().get('reply') or load(dataset).reply       # a world
@@ -75,7 +75,7 @@ from optim import get_lr
 
 # ---- texts and rewards are those of train_grpo.py ----
 configure(vars(grpo), $words)
-folder, _ = grpo.find_network($generator)
+folder = grpo.find_network($generator)
 tok = grpo.PretrainedTokenizer(folder, causal=True)
 task = grpo.Task(grpo.open_data(vars(grpo))[0], tok, 'answer')
 starts = task.blank.int().argmax(1)
@@ -105,9 +105,8 @@ def reward_of(name):
 
 class Trainer(GRPOTrainer):
     def _tokenize_prompts(self, texts):
-        bos = [tok.their_bos] if tok.their_bos is not None else []
         ids = dict(zip(data['prompt'], prompts))
-        return [bos + ids[text] for text in texts], None, {}
+        return [ids[text] for text in texts], None, {}
 
     def create_scheduler(self, num_training_steps, optimizer=None):
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda update: get_lr(

@@ -8,6 +8,7 @@ from rewards import calling, world_answer
 from shared import unique_rows
 
 blank_kind = 'answer'
+CHOICES['blank_kind'] = ('answer',)
 max_new_tokens = 0          # write so many tokens at most; 0: to the end of the row, in which the
                             # longest answer fits behind the longest prompt
 MEASURED += ('max_new_tokens',)

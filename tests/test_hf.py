@@ -1,7 +1,9 @@
 """Networks of transformers: small ones, made here, and checked by transformers itself."""
+import http.server
+import json
 import shutil
+import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import huggingface_hub as hub
 import tokenizers
 
 from configurator import configure
+from run import save_network as save_checkpoint
 from conftest import TOY, assert_same, checkpoint_of, run, train
 
 HF, CAUSAL, PASSES, LORA = [f'plugins/{name}.py' for name in ('hf', 'causal', 'passes', 'lora')]
@@ -21,7 +24,6 @@ MODELS = {'llama': 'LlamaForCausalLM', 'gpt2': 'GPT2LMHeadModel', 'neox': 'GPTNe
           'bert': 'BertForMaskedLM'}
 # What a tokenizer puts around a text. That of gpt2 has a bos and does not use it.
 AROUND = {'llama': '<s> $A </s>', 'gpt2': '$A', 'neox': '$A', 'bert': '[CLS] $A [SEP]'}
-BEGIN = {'llama': [0], 'gpt2': [], 'neox': [], 'bert': [2]}
 NAMES = {'llama': {'eos_token': '</s>', 'bos_token': '<s>'},
          'gpt2': {'eos_token': '</s>', 'bos_token': '<s>', 'model_max_length': 50},
          'neox': {'eos_token': '</s>'},
@@ -74,7 +76,8 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp('folders')
     for kind, names in NAMES.items():
         ids = {piece: i for i, piece in enumerate(PIECES)}
-        save_tokenizer(root / kind, ids, around=AROUND[kind], chat_template=CHAT, **names)
+        save_tokenizer(root / kind, ids, around=AROUND[kind], chat_template=CHAT,
+                       extra_special_tokens=['<u>', '<a>'], **names)
         save_network(root / kind, MODELS[kind])
         (root / f'{kind}.py').write_text(f"BLANKS = {kind == 'bert'}\n{TASK}")
     return root
@@ -108,10 +111,10 @@ def close(actual, expected, tolerance=1e-5):
 def slow_logits(kind, theirs, row):
     """Return what transformers says of the places of a row of our ids (T,), without padding."""
     ids = [4 if i == 46 else i for i in row[row != 48].tolist()]       # [MASK] is a blank
-    logits = theirs(torch.tensor([BEGIN[kind] + ids])).logits[0, :, :46]
-    if kind in ('gpt2', 'neox'):                        # nothing predicts the first token
-        logits = torch.cat((torch.zeros(1, 46), logits))
-    return logits[1:] if kind == 'bert' else logits[:-1]
+    if kind == 'bert':
+        return theirs(torch.tensor([[2] + ids])).logits[0, 1:, :46]    # behind [CLS]
+    logits = theirs(torch.tensor([ids])).logits[0, :-1, :46]
+    return torch.cat((torch.zeros(1, 46), logits))      # nothing predicts the first token
 
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ def test_a_text_that_goes_on_gets_no_space_and_keeps_its_first_line_feed(grpo, t
 def test_a_prompt_has_the_bos_and_the_chat_template_of_transformers_once(kind, has_chat, opened):
     """Also if it brings them. An underscore is a character, and eos ends a text, not a prompt."""
     _, task, _ = opened(kind, f'--chat_template={has_chat}')
-    theirs, bos = task.tok.theirs, task.tok.their_bos
+    theirs = task.tok.theirs
     chat = theirs.apply_chat_template([{'role': 'user', 'content': '1_+2='}],
                                       add_generation_prompt=True, tokenize=False)
     chat = chat.replace(time.strftime('%Y'), '2025-01-01')
@@ -143,23 +146,21 @@ def test_a_prompt_has_the_bos_and_the_chat_template_of_transformers_once(kind, h
         text = chat if has_chat else prompt
         first = '<s>' if kind == 'llama' and text != chat else ''
         ids, _, _ = task.encode({'prompt': prompt, 'answer': '3'})
-        ids = ids if bos is None else [bos] + ids
         assert ids == theirs.encode(f'{first}{text}3</s>', add_special_tokens=False)
 
 
 @pytest.mark.parametrize('template, shown', [
     ("<u>{{ messages[0].content | trim }}{{ '<a>' if think else '</s>' }}", '<u>1+2=</s>'),
-    ("{% for x in messages[0].content if x.type == 'text' %}{{ x.text }}{% endfor %}", ' 1+2='),
     ('<u></s><a>', None), ("{{ raise_exception('no') }}", None), (None, None)])
 def test_a_chat_template_shows_the_prompt_or_is_refused(template, shown, grpo, tmp_path):
     configure(vars(grpo), [HF, '--chat_template=True', '--chat_options={"think": False}'])
     ids = {piece: i for i, piece in enumerate(PIECES + [' '])}
     save_tokenizer(tmp_path, ids, chat_template=template, eos_token='</s>')
+    tok = grpo.PretrainedTokenizer(tmp_path, True)
     if shown is None:
         with pytest.raises(SystemExit, match='chat_template=False'):
-            grpo.PretrainedTokenizer(tmp_path, True)
+            tok.prompt_ids(' 1+2=')
     else:
-        tok = grpo.PretrainedTokenizer(tmp_path, True)
         assert tok.theirs.decode(tok.prompt_ids(' 1+2=')) == shown
 
 
@@ -231,16 +232,17 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(
     configure(vars(grpo), [HF])
     folder = tmp_path / 'folder'
     shutil.copytree(folders / kind, folder)
+    REFUSED = (AssertionError, IndexError, TypeError)
     with torch.autocast('cpu', torch.bfloat16):
-        network, _ = grpo.load_network(folder, 'cpu')
+        network, _ = grpo.load_network(str(folder), 'cpu')
         assert network.logits(torch.rand(1, 32)).dtype == torch.float32
         if type(change) is dict:
             save_network(folder, **change)
         else:
             path = folder / 'config.json'
             path.write_text(path.read_text().replace(*change))
-        with pytest.raises(AssertionError):
-            grpo.load_network(folder, 'cpu')
+        with pytest.raises(REFUSED):
+            grpo.load_network(str(folder), 'cpu')
 
 
 @pytest.mark.parametrize('word', ['--max_new_tokens=58', '--optimizer=muon', '--compile=True'])
@@ -273,48 +275,104 @@ def cache(folders, tmp_path, monkeypatch):
     return write
 
 
-def test_a_name_of_the_hub_is_downloaded_once(cache, grpo, monkeypatch, capsys, tmp_path):
-    """After its size is printed. A folder of this name comes first."""
+@pytest.fixture
+def server(cache, folders, monkeypatch, tmp_path):
+    """Return the hub, which is here, with commit aa... of mine/net. It answers with server.error,
+    if there is one. server.asked: files that somebody has downloaded."""
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            name = self.path.split('?')[0].split('/')[-1]
+            files = [{'type': 'file', 'path': path.name, 'size': path.stat().st_size, 'oid': '0'}
+                     for path in server.folder.iterdir()]
+            info = {'id': 'mine/net', 'sha': 40 * 'a'}
+            answer = json.dumps(files if '/tree/' in self.path else info).encode()
+            is_file = '/resolve/' in self.path
+            if is_file:
+                answer = (server.folder / name).read_bytes()
+            if is_file and self.command == 'GET':
+                server.asked.append(name)
+            # Everybody can see what is in a network with conditions.
+            error = server.error if is_file or server.error != 'GatedRepo' else ''
+            self.send_response(403 if error else 200)
+            for header in (('ETag', name), ('X-Repo-Commit', info['sha']), ('X-Error-Code', error),
+                           ('Content-Length', str(len(answer)))):
+                self.send_header(*header)
+            self.end_headers()
+            if self.command == 'GET':
+                self.wfile.write(answer)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hub)
+    server.folder = shutil.copytree(folders / 'llama', tmp_path / 'files')
+    server.error, server.asked = '', []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f'http://127.0.0.1:{server.server_port}'
+    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', False)
+    monkeypatch.setattr(hub.constants, 'ENDPOINT', url)
+    monkeypatch.setattr(hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE',
+                        url + '/{repo_id}/resolve/{revision}/{filename}')
+    yield server
+    server.shutdown()
+
+
+def test_a_name_of_the_hub_is_downloaded_once(server, grpo, monkeypatch, capsys, tmp_path):
+    """And it says how much. Later no connection is needed. A folder of this name comes first."""
     configure(vars(grpo), [HF])
-    files = [SimpleNamespace(rfilename=name, size=size) for name, size in (
-        ('model.safetensors', 2e9), ('a.json', 5e8), ('model.bin', 3e9), ('a/b.json', 4e9))]
-    asked, real = [], hub.snapshot_download
-    monkeypatch.setattr(hub, 'model_info', lambda **more: asked.append(more) or SimpleNamespace(
-        siblings=files, tags=[]))
-
-    def download(local_files_only=False, **more):
-        if not local_files_only:
-            assert capsys.readouterr().out == 'downloading mine/net: 2.50 GB\n'
-            cache('a', 'llama')
-        return real(local_files_only=True, **more)
-
-    monkeypatch.setattr(hub, 'snapshot_download', download)
-    (cache('0', 'llama') / 'model.safetensors').unlink()        # only a part is there
-    for _ in range(2):
-        folder, name = grpo.find_network('mine/net')
-        assert folder.endswith(40 * 'a') and name == 'mine/net@' + 40 * 'a'
-    assert asked == [{'repo_id': 'mine/net', 'revision': None, 'files_metadata': True}]
+    monkeypatch.setenv('TQDM_POSITION', '-1')           # as if this were a terminal
+    (server.folder / 'pytorch_model.bin').touch()       # code can hide in such a file
+    folder = grpo.find_network('mine/net')
+    sizes = {path.name: path.stat().st_size for path in server.folder.iterdir()}
+    del sizes['pytorch_model.bin']
+    assert sorted(server.asked) == sorted(sizes)
+    assert f'{sum(sizes.values()) / 1000:.0f}kB' in capsys.readouterr().err
+    assert grpo.load_network('mine/net', 'cpu')[0].args == {'folder': 'mine/net@' + 40 * 'a'}
+    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', True)
+    for name in ('mine/net', 'mine/net@main', 'mine/net@' + 40 * 'a'):
+        assert grpo.find_network(name) == folder
+    assert len(server.asked) == len(sizes)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'mine/net').mkdir(parents=True)
-    assert grpo.find_network('mine/net') == ('mine/net', 'mine/net')
+    assert grpo.find_network('mine/net') == 'mine/net'
 
 
 @pytest.mark.parametrize('error, says', [
-    ('RepositoryNotFoundError', 'no such network'), ('RevisionNotFoundError', 'no such revision'),
-    ('GatedRepoError', 'conditions'), ('OfflineModeIsEnabled', 'cannot be asked'),
-    ('custom_code', 'code of its own'), ('text-generation', 'no safetensors')])
-def test_why_a_name_of_the_hub_is_no_network_is_one_line(error, says, cache, grpo, monkeypatch):
-    def info(repo_id, revision, files_metadata):
-        assert (repo_id, revision) == ('mine/net', 'b')
-        if hasattr(hub.errors, error):
-            kind = getattr(hub.errors, error)
-            raise kind.__new__(kind)
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename='x.bin', size=1)], tags=[error])
+    ('RepoNotFound', 'Repository Not Found'), ('RevisionNotFound', 'Revision Not Found'),
+    ('GatedRepo', 'Cannot access gated repo'), ('', 'locate the files on the Hub')])
+def test_why_a_name_of_the_hub_is_no_network_is_one_line(error, says, server, folders, tmp_path):
+    """The last one is that there is no connection."""
+    server.error = error
+    if not error:
+        server.shutdown()
+        server.server_close()
+    code, _, error = run(*words_of(folders, 'llama'), '--generator=mine/net@b',
+                           f'--out_dir={tmp_path}/out')
+    line = error.splitlines()[-1]
+    assert code == 1 and 'error: there is no folder mine/net@b, and' in line and says in line
 
-    monkeypatch.setattr(hub, 'model_info', info)
-    cache('a', 'llama')
-    with pytest.raises(SystemExit, match=f'there is no folder mine/net@b, and the .*{says}'):
-        grpo.set_up([CAUSAL, HF, '--dataset=problems', '--generator=mine/net@b'])
+
+def test_a_checkpoint_has_what_the_folder_lacks(folders, grpo, file):
+    """The last block, which learns; and the others, once a run has taught them."""
+    configure(vars(grpo), [HF])
+    path, names = file('net.pt', ''), []
+    start, _ = grpo.load_network(f'{folders}/llama', 'cpu')
+    for is_frozen in (True, False, True):
+        torch.manual_seed(len(names))
+        network = start
+        network.requires_grad_(not is_frozen)
+        network.network.model.layers[-1].requires_grad_(True)
+        for p in network.parameters():
+            p.data += torch.randn(p.shape) * p.requires_grad
+        save_checkpoint(path, network)
+        names.append(len(torch.load(path)['model']))
+        start, _ = grpo.load_network(path, 'cpu')
+        for p, q in zip(start.parameters(), network.parameters(), strict=True):
+            assert p.equal(q)
+    n = len([*start.parameters()])
+    assert names == [9, n, n]
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -6,6 +6,6 @@ kind = 'causal'
 n_embd = 96
 
 learning_rate = 8e-3
-max_iters = 220
+max_iters = 600
 eval_interval = 10
 stop_at = 0.4
