@@ -17,15 +17,15 @@ def judge_scores(judge, texts):
         return label_logits(judge, texts).sigmoid()[inverse]
     assert judge.causal, (
         "the judge fills blanks, so it sees what it scores: expected a causal one, or a classifier")
-    is_text = texts != judge.pad_id
-    logits = judge.logits(judge.features(texts)[is_text])                       # (tokens, V)
+    is_token = texts != judge.pad_id
+    logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
     logp = torch.zeros(texts.shape, device=texts.device)
-    logp[is_text] = -F.cross_entropy(logits, texts[is_text], reduction='none')
-    return (logp.sum(1) / is_text.sum(1))[inverse]
+    logp[is_token] = -F.cross_entropy(logits, texts[is_token], reduction='none')
+    return (logp.sum(1) / is_token.sum(1))[inverse]
 
 
 def label_logits(classifier, texts):
     """Return the logits (N,) of label 1 for texts (N, T): the first logit, mean over the tokens."""
-    is_text = texts != classifier.pad_id
+    is_token = texts != classifier.pad_id
     logits = classifier.logits(classifier.features(texts))[..., 0]              # (N, T)
-    return (logits * is_text).sum(1) / is_text.sum(1)
+    return (logits * is_token).sum(1) / is_token.sum(1)

@@ -149,7 +149,7 @@ def filter_ids(p, top_k, top_p):
     falling, order = p.sort(descending=True)
     if top_k > 0:
         falling[:, top_k:] = 0
-    # Allow an id if the likelier ids together have less than top_p.
+    # Strictly less than top_p: the id that crosses it is kept, so one id always stays.
     cdf = falling.cumsum(-1)
     allowed = (cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]) & (falling > 0)
     return allowed.scatter(1, order, allowed)   # back in the order of the ids

@@ -205,7 +205,7 @@ class RunFolder:
         changed = [name for name in [*measured, *before.keys() - self.config.keys()]
                    if before.get(name) != self.config.get(name)]
         if changed:
-            what = changed[0] if changed[0] != 'sources' else 'file of a reward, a world or the data'
+            what = changed[0].replace('sources', 'file of a reward, a world or the data')
             self.say(f"another {what}: a new line to beat begins at step {saved['step']}")
         self.begin_logs()                       # a run that is refused has changed nothing
         return saved['step'], None if changed else saved['line']
@@ -324,8 +324,8 @@ def warning_of(numbers, result):
     """Return what the first step and the first evaluation warn of, a sentence or ''."""
     if numbers['dead_groups'] > 0.9:
         return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
-                f"{numbers['mean_reward']:.3f}): take easier or harder prompts, or pretrain more; "
-                "or does the reward give equal numbers?")
+                f"{numbers['mean_reward']:.3f}): try easier or harder prompts, or pretrain longer; "
+                "look first whether the reward gives different numbers")
     is_alike = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
     if is_alike and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
         return (f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "

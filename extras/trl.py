@@ -34,7 +34,6 @@ REFUSED = """
 not {'causal', 'hf'} <= files       # TRL trains language models
 not Path(find_network(generator), 'tokenizer_config.json').exists()      # or extras.export
 max_new_tokens == 0 or max_iters == 0 or resume
-blank_kind != 'answer'
 globals().get('reply') or load(dataset).reply       # a world
 'judge' in rewards
 top_k > 0 or top_p < 1              # there the ratio is that of all ids

@@ -41,9 +41,9 @@ def complete(policy, prompts, k, greedy=False):
     inputs = F.pad(texts[rows, :column], (1, 0), value=policy.bos_id)
     cache, table, filters = {}, [], []
     while True:
-        # Draw a token for each text that writes in this column.
+        # Texts with longer prompts wait: their own prompt stands in this column.
         x = policy.trunk(inputs, cache)[:, -1]                                  # (rows, C)
-        writes = is_open[going, column]         # in the others prompt or world have this column
+        writes = is_open[going, column]
         text = going[writes]
         token, allowed = sample(policy.logits(x)[inverse[writes]], 1, greedy)
         token = token[:, 0]

@@ -129,10 +129,9 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def grpo(monkeypatch):
+def grpo():
     """Return the module train_grpo. Its knobs, and what else set_up() changes, are restored."""
     import train_grpo
-    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
     yield train_grpo
     configure(vars(train_grpo), [])
     torch.set_default_dtype(torch.float32)

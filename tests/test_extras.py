@@ -150,6 +150,14 @@ def test_advice_is_about_a_run_and_lists_those_that_are_there(toy, tmp_path, mon
             show('out-b')
 
 
+# ---- export --------------------------------------------------------------------------------------
+
+
+def test_an_export_leaves_a_folder_that_is_there_as_it_is(tmp_path):
+    said = f'error: {tmp_path} is there already: choose a new name\n'
+    assert run('extras/export.py', 'out-none', str(tmp_path)) == (1, '', said)
+
+
 # ---- page ----------------------------------------------------------------------------------------
 
 

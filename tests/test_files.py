@@ -38,6 +38,8 @@ config/grpo_smok.py -> there is no file config/grpo_smok.py; in config: config/g
 --rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
 --rewards={"verfy":1.0} -> there is no verfy(); similar: verify
 --rewards={"learn":1.0} -> there is no learn(); similar:
+--rewards={"reward":1.0} -> rewards: reward is a name of ours: expected another one
+plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
@@ -65,6 +67,10 @@ def len(x): return 1 -> mine.py changes len,
 def hash(x): return 1 -> mine.py changes hash,
 include('plugins/causal.py'); import math as F -> mine.py changes F,
 def verify(text): pass -> reward verify: expected 4 finite numbers
+rewards = {'verify': 1.0}; verify = None -> there is no verify(), because not all records have
+rewards = {'mine': 1.0}; mine = lambda texts, /: 4 * [1] -> whose parameters have names
+rewards = {'mine': 1.0}; mine = lambda *texts: 4 * [1] -> whose parameters have names
+rewards = {'mine': 1.0}; mine = min -> <built-in function min>: expected a function whose parameters
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> mine() asks for text; similar: texts
 rewards = {'mine': 1.0}; mine = lambda anser: [1.0] -> mine() asks for anser; similar: answer"""
 SAID = '1 | 0 | [] | ("", "False") | ("2", False, {})'
@@ -148,6 +154,8 @@ def _spoil(words):
     words.clear()
     state['times'] = 1
     torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision('medium')
     os.chdir('/')
 
 def reply(words):
@@ -186,6 +194,8 @@ class _Zeros:
     assert {*scores['verify'].flatten().tolist()} == {0.25}     # not the checker of the dataset
     assert scores['zeros'][:4].flatten().tolist() == counts and len({*counts}) > 1
     assert os.getcwd() == str(ROOT) and torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == 'highest'
     assert all(record['words'] == ['a'] for record in task.records)
 
 
@@ -255,7 +265,8 @@ def verify(text):
     assert nothing.startswith('mine.py: nothing calls objectve(); similar: objective')
 
 
-def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(grpo, file):
+def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(
+        grpo, file, capsys):
     configure(vars(grpo), [])
     before = dict(vars(grpo))
     path = file('mine.py', """
@@ -272,6 +283,8 @@ def mine(texts):
     config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, link, path])
     assert config['rewards'] == {'judge': 1.0, 'verify': 2.0} and config['fill_order'] == 'left'
     assert grpo.state == {'times': 1}
+    said = re.findall('(.*) is there already', capsys.readouterr().out)
+    assert said == [link, path]                 # include() says nothing
     configure(vars(grpo), [])
     after = vars(grpo)
     assert after.keys() == before.keys()

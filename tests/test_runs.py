@@ -31,13 +31,17 @@ epochs = 2
     'a world, and state': """
 include('plugins/causal.py')
 generator = judge
+rewards['calls'] = 1.0
+
+def calls(texts):
+    state['calls'] = state.get('calls', 0) + 1
+    return len(texts) * [state['calls']]
 
 def reply(completion):
     return '+' if len(completion) == 1 else None
 
 def learn(networks, optimizers, rollouts, lr, inner=learn):
-    state['steps'] = state.get('steps', 0) + 1
-    return inner(networks, optimizers, rollouts, lr / state['steps'])
+    return inner(networks, optimizers, rollouts, lr / state['calls'])
 """}
 SIGNAL = """
 import os, signal
@@ -111,6 +115,8 @@ CHANGES = {
         'blank_high = 0.9 | blank_kind = "answer" | rewards["judge"] = 2.0 | '
         'import shutil; judge = shutil.copy(judge, out_dir + ".pt") | '
         'verify = lambda text: 1.0').split(' | ')],
+        *[('', f'def {name}(*x, inner={name}, **more): return inner(*x, **more)')
+          for name in ('complete', 'sample', 'score', 'columns_of')],
         *[(text % 1, text % 2) for text in SCORES],
         (DATA % 98, DATA % 99), (PASSES, ''), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
         (WORLD % '"0"', WORLD % '"1"')],
@@ -122,6 +128,11 @@ CHANGES = {
     'resumed with 2 ranks, not 1': [("state['kept'] = 1", 'import run\nrun.N_RANKS = 2')],
     "optimizer: expected 'muon', as before": [('', "optimizer = 'adamw'")],
     'not all of it is there': [('', "import os\nos.truncate(f'{out_dir}/ckpt.pt', 1000)")],
+    'cannot be read': [('', """
+with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
+    _file.seek(_file.seek(0, 2) // 4)
+    _file.write(bytes(2 * _file.tell()))
+""")],
     'is not of a run': [('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')")],
     'another network': [
         ('', FROZEN['load_network']), ('', PASSES + "fill_order = 'learned'"),
@@ -178,15 +189,13 @@ def log(numbers):
 # ---- the same command, and resuming --------------------------------------------------------------
 
 
-def test_the_same_command_writes_the_same_log_and_more_evaluations_change_no_step(
-        toy, finished, tmp_path):
-    text = train(toy, tmp_path / 'again')
+def test_more_evaluations_change_no_step(toy, finished, tmp_path):
+    text = train(toy, tmp_path / 'often', '--eval_interval=1', '--eval_prompts=6',
+                 '--log_interval=5')
     names = ' '.join(re.findall(r'\| (\S.*?) -?[\d.]+', re.search('(?m)^step     0 .*', text)[0]))
     assert names == 'verify greedy line to beat above it standard error'
-    assert_same(tmp_path / 'again', finished)
-    train(toy, tmp_path / 'often', '--eval_interval=1', '--eval_prompts=6', '--log_interval=5')
-    again, often = checkpoint_of(finished), checkpoint_of(tmp_path / 'often')
-    torch.testing.assert_close(often['model'], again['model'], rtol=0, atol=0)
+    often, seldom = checkpoint_of(tmp_path / 'often'), checkpoint_of(finished)
+    torch.testing.assert_close(often['model'], seldom['model'], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -246,7 +255,7 @@ def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
         monkeypatch.setattr('sys.argv', [*toy, *words, file('mine.py', text)])
         try:
             grpo.main()
-        except (AssertionError, ValueError) as e:
+        except (AssertionError, ValueError, SystemExit) as e:
             print(e)
     printed = capsys.readouterr().out
     assert said in printed and (NEW_LINE in printed) == (said == NEW_LINE)

@@ -105,7 +105,7 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
 
 @pytest.mark.parametrize('flags', [
     'config/grpo_think.py', '--generator=out-run', '--max_new_tokens=0', '--max_iters=0',
-    '--resume=True', '--blank_kind=random', 'HERE/world.py', '--rewards={"judge":1}', '--top_k=2',
+    '--resume=True', 'HERE/world.py', '--rewards={"judge":1}', '--top_k=2',
     '--top_p=0.9', '--reference=out', '--dtype=float64', '--kl_beta=0.3', '--mini_batches=2',
     '--kl_beta=0.3 config/papers/gspo.py config/kl/k3_ratio.py',
     'config/papers/gdpo.py --adv_norm=std', 'config/papers/cispo.py --loss_norm=sequence',

@@ -20,6 +20,8 @@ def collect(networks, task, step, draw=0, inner=collect):
     room = batch_size                           # (micro-steps, 1) soon
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
+        n_scores = len(scores['reward'])
+        assert n_scores == len(rollouts) * batch_size, 'expected dapo.py before replay.py'
         differs = scores['advantage'].any(1).view(len(rollouts), -1)    # (micro-steps, batch_size)
         fits = differs | (draw == 2)
         fits &= fits.cumsum(1) <= room
