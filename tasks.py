@@ -3,11 +3,11 @@
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
 out. The file may have verify(), which says what is right, and reply(), which is a world
 (plugins/causal.py). A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and
-other columns. The answer is what the policy writes:
+other columns. If the prompt has no blank, the answer is what the policy writes behind the prompt:
 
     ('12+35=', '047')
 
-If the prompt has blanks, each _, the policy fills the blanks, and the answer is the whole text:
+If it has blanks, each _, the answer is the whole text, and the policy writes only the blanks:
 
     ('1_+3_=__7', '12+35=047')
 
@@ -83,7 +83,7 @@ def make_tokenizer(kind, dataset):
 class Prompts:
     """B texts in which something is blank."""
     task: 'Task'
-    tokens: Tensor      # (B, T) ids; in the blanks those of the record
+    tokens: Tensor      # (B, T) ids; where blank is True, the ids of the record
     blank: Tensor       # (B, T) bool
     record: Tensor      # (B,) number of task.records
 
@@ -186,7 +186,7 @@ class Task:
 def random_blanks(is_text, low, high):
     """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
     one."""
-    # argsort twice gives each place its rank among random numbers.
+    # argsort twice gives each place its rank among random numbers. 2 is above them all.
     rank = torch.rand(is_text.shape).masked_fill(~is_text, 2).argsort(1).argsort(1)
     share = low + (high - low) * torch.rand(len(is_text), 1)
     return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)

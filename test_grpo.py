@@ -87,8 +87,8 @@ def prompts_of(*texts, records=None, reply=None):
     blank = torch.tensor([[c == '_' for c in text] for text in texts])
     records = records or [{}] * len(texts)
     task = SimpleNamespace(tok=TOK, records=records, columns=list(records[0]), block_size=T,
-                           longest_prompt=blank.int().argmax(1).max(), blank_kind='answer',
-                           check=int, verify=None, reply=reply)
+                           longest_prompt=blank.int().argmax(1).max(), check=int, verify=None,
+                           reply=reply)
     prompts = Prompts(task, tokens, blank, torch.arange(len(texts)))
     task.prompts = lambda split, n: pick(prompts, torch.randint(len(texts), (n,)))
     return prompts

@@ -9,8 +9,8 @@ from shared import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
-max_new_tokens = 0          # write so many tokens at most; 0: to the end of the row, in which the
-                            # longest answer fits behind the longest prompt
+max_new_tokens = 0          # most tokens of a completion; 0: as many as fit in the row, which is as
+                            # long as the longest prompt and the longest answer
 MEASURED += ('max_new_tokens',)
 
 
@@ -18,8 +18,8 @@ MEASURED += ('max_new_tokens',)
 def complete(policy, prompts, k, greedy=False):
     """Continue each of B prompts k times. Prompts have different lengths:
 
-        1 2 + 3 = _ _ _ _       The first column that is written is the fifth, of the second text.
-        1 + 2 = _ _ _ _ _       The first text keeps its own `=` there.
+        1 2 + 3 = _ _ _ _       The first column that is written is the fifth. Only the second text
+        1 + 2 = _ _ _ _ _       writes there: the first still has its own `=`.
     """
     assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
     task = prompts.task
@@ -52,9 +52,9 @@ def complete(policy, prompts, k, greedy=False):
         filters.append(allowed)
         column += 1
         is_open[text[token == task.tok.eos], column:] = False
-        # Which texts go on, and which of them are still equal? If the first of four equal texts
-        # has ended, and the others have written b, c, b, then going is 1 2 3, inverse 0 0 0,
-        # next_inverse 0 1 0, and rows is 0 1.
+        # Which texts go on, and which of them are still equal? Say texts 0 1 2 3 are equal, 0
+        # ends, and the others write b, c, b. Then going is 1 2 3, inverse 0 0 0, next_inverse
+        # 0 1 0, and rows is 0 1.
         goes_on = is_open[going, column:].any(1)
         going, inverse, writes = going[goes_on], inverse[goes_on], writes[goes_on]
         rows, next_inverse = unique_rows(torch.stack((inverse, texts[going, column - 1]), 1))
@@ -71,7 +71,7 @@ def complete(policy, prompts, k, greedy=False):
             break
         stop = column + int(open_columns[0])
         cache = {layer: kv[:, inverse[rows]] for layer, kv in cache.items()}
-        inputs = texts[going[rows], column - 1:stop]
+        inputs = texts[going[rows], column - 1:stop]    # from the last token, which the cache lacks
         inverse, column = next_inverse, stop
     text, place, token = torch.cat(table, 1)
     rows, inverse = unique_rows(texts)          # a causal network sees a text itself
@@ -101,8 +101,8 @@ def replies(prompts, prompt, texts, is_asked, column):
 
 
 def columns_of(r, inner=columns_of):
-    """A completion is what follows its prompt; 'sampled' is what the policy wrote of it, and
-    'ended' says whether the policy ended it."""
+    """A completion is what follows its prompt. 'sampled' is the part of it that the policy wrote,
+    without a world's. 'ended' says whether the policy ended it."""
     tok = r.prompts.task.tok
     starts = r.prompts.start.repeat_interleave(r.k).tolist()
     sampled = torch.full_like(r.texts, tok.pad)

@@ -22,7 +22,7 @@ lora_alpha = 32             # what adapters give is multiplied by lora_alpha / l
 
 
 def open_networks(paths, *more, inner=open_networks):
-    """Give the policy adapters, and a reference that is the start none."""
+    """Give the policy adapters. If the reference is the start, it is the policy without them."""
     path = paths['policy']
     assert not path.endswith('.pt') and not Path(path, 'ckpt.pt').exists(), (
         f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")

@@ -1,11 +1,12 @@
 """Estimate the likelihood of a completion: look at its tokens in views with other blanks than those
 in which they were sampled. Many papers on masked diffusion models do so, because they do not keep
-the views. include() this file in a config that has
+the views. include() this file in a config that defines
 
-    masks(sampled, given)       what the policy wrote, and what else is text, (N, T) bool each.
-                                Return a list of (is_blank, weight), (N, T) each: the estimate is
-                                the weighted sum of what networks say of a token in these views. A
-                                token that has no weight in any of them is not learned.
+    masks(sampled, given)       sampled, what the policy wrote, and given, what else is text, are
+                                (N, T) bool. Return a list of (is_blank, weight), (N, T) each: the
+                                estimate is the weighted sum of what networks say of a token in
+                                these views. A token that has no weight in any of them is not
+                                learned.
 
 Names that are not imported here are those of train_grpo.py, and inner is the function that a
 function replaces."""
@@ -21,7 +22,8 @@ class Masked(Rollout):
 def draw_masks(r, epoch=0):
     """Return the masks of an epoch. They depend on the texts alone, so any number of ranks, a
     resumed run, and a later step draw the same masks."""
-    assert type(r) is Rollout, "masks say nothing of when a blank is filled: not a learned order"
+    assert type(r) is Rollout, "masks do not know when a blank was filled: not a learned order"
+    assert 'masks' in globals(), "plugins/masks.py needs a file with masks(sampled, given)"
     set_seed(seed, epoch, r.texts.tolist())
     sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU: the same on a GPU
     sampled[r.text.cpu(), r.place.cpu()] = True
@@ -55,7 +57,7 @@ def token_stats(policy, r, reference=None, inner=token_stats):
 
 
 def log_probs_of(policy, r, inner=log_probs_of):
-    """Return nan for a token that no mask looks at."""
+    """Return the estimates (M,), nan for a token that no mask looks at."""
     masks = r.masks if isinstance(r, Masked) else draw_masks(r)
     return inner(policy, r).masked_fill(weights_of(r, masks) == 0, torch.nan)
 

@@ -21,8 +21,8 @@ ORDER_SPEED = 16            # factor of what the layer of the order gives
 def load_network(path, device, inner=load_network):
     """Give the network of a learned order one more output: the score of filling a place now, with
     probability sigmoid(score). At first all scores are equal, and leave 3 of 100 blanks for the
-    last pass. They learn ORDER_SPEED times as fast as the rest of the network: at one speed for
-    both either the order was learned too slowly, or the network forgot what it knew."""
+    last pass. The scores learn ORDER_SPEED times as fast as the rest. At equal speed a low rate
+    learned no order in time, and a high rate made the network forget."""
     network, saved = inner(path, device)
     if fill_order == 'learned':
         assert n_fill_steps > 1, "a learned order decides nothing in one pass: n_fill_steps > 1"
@@ -44,8 +44,8 @@ def order_scores(network, x):
 
 @dataclass
 class Ordered(Rollout):
-    """A Rollout in a learned order. In each pass up to its turn the policy has decided about a
-    blank: wait, or fill it now. The last pass fills the rest."""
+    """A Rollout in a learned order. For each blank the policy decides in each pass, up to the one
+    that fills the blank: wait, or fill it now. The last pass fills the rest."""
     seen: Tensor | None = None          # (M, n_fill_steps) number of the view in each pass
     columns = (*Rollout.columns, 'seen')
 
@@ -64,7 +64,7 @@ def complete(policy, prompts, k, greedy=False):
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
-        key = key.sort(1).values
+        key = key.sort(1).values                # increasing keys: from left to right
     views, table, filters = [], [], []
     seen = torch.zeros(len(texts), n_fill_steps, dtype=torch.long, device=key.device)
     n_views = 0
@@ -75,7 +75,7 @@ def complete(policy, prompts, k, greedy=False):
             break
         rows, view = unique_rows(texts[going])                                  # (S,), (G,)
         views.append(texts[going[rows]])
-        seen[going, turn - 1:] = (n_views + view)[:, None]      # the passes after the last one, too
+        seen[going, turn - 1:] = (n_views + view)[:, None]      # also of later passes
         n_views += len(rows)
         x = policy.features(views[-1])                                          # (S, T, C)
         now = chosen_now(policy, x, view, is_open[going], key[going], n_blanks[going], turn, greedy)
@@ -119,7 +119,8 @@ def chosen_now(policy, x, view, is_open, key, n_blanks, turn, greedy):
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Add to each token the decisions about its place: to wait, and at last to fill it."""
+    """Add to each number of a token, also to logp, the decisions about its place: to wait, and at
+    last to fill it."""
     stats = inner(policy, x, r, reference, x_ref)
     if fill_order != 'learned':
         return stats
