@@ -1,8 +1,7 @@
 # it learns to think: under which cup is the ball? The reward is 1 if the last letter is right
 # python train_grpo.py config/grpo_think.py
-# verify: start and line to beat 43.0 %, policy 99.4, 99.3, 99.1 %; seeds 1, 2, 3; tokens of a
-# completion 2.7 -> 9.7; 15 s of one core, besides pretraining. With the generators of pretrain.py
-# --seed=2 and 3: 98.9, 99.6 %, from 46.3 and 48.9 % (line 46.3, 50.0)
+# verify: start 46.6 to 51.8 %, line to beat 46.6 to 51.8 %,
+# policy 98.8 to 99.5 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')
 
