@@ -24,7 +24,8 @@ def init_device(device, dtype):
         torch.cuda.set_device(device)
     if N_RANKS > 1 and not dist.is_initialized():
         # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
-        dist.init_process_group(timeout=datetime.timedelta(days=7))     # NCCL on GPUs, else Gloo
+        backend = 'gloo' if device == 'cpu' else 'nccl'
+        dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
         atexit.register(dist.destroy_process_group)
     return torch.device(device)
 

@@ -2,13 +2,7 @@
 # pip install transformers accelerate && python train_grpo.py config/grpo_gsm8k.py
 # Not run on a GPU, and not with this network: there is no result, and no knob is tuned. What was
 # run: a few steps on these problems on a CPU, with a network of the shape of SmolLM2-135M.
-#
-# Memory by arithmetic, in GB, with matrix products in bfloat16. 0.49 billion weights in float32:
-# 2.0, their gradients: 2.0, two moments of AdamW: 4.0. Copies of weights in bfloat16, for prompts
-# and for completions: 1.4. Activations: 24 blocks * 72 kB * 6,000 tokens (16 texts, as long as the
-# longest, without the beginnings that they share) = 10.4. For a moment, such as some logits and the
-# gradient of their layer: 1.0. Together 21, without a reference. Of these, 72 kB, the copies and
-# the moment were seen on a CPU, with 6 such blocks of random weights and 300 tokens.
+# Memory, computed and not measured: 22 GB with matrix products in bfloat16 (docs/gpu.md)
 
 include('plugins/causal.py')
 include('plugins/hf.py')
