@@ -140,13 +140,14 @@ def check_knob(script, known, name, word):
 
 
 def show_error(kind, error, trace):
-    """The excepthook. A failed assert of ours, or a missing file, is one line. What a function of
-    the user raises has its traceback: call() of rewards.py adds a note to it."""
-    if issubclass(kind, BrokenPipeError):       # of `| head`
-        return
-    if (issubclass(kind, (AssertionError, OSError)) and str(error)
-            and not hasattr(error, '__notes__')):
-        print('error:', *str(error).split(), file=sys.stderr)
+    """The excepthook. A failed assert of ours, a missing file, or Ctrl-C, is one line. What a
+    function of the user raises has its traceback: call() of rewards.py adds a note to it."""
+    line = ' '.join(str(error).split())
+    if kind is KeyboardInterrupt and not line:
+        print('stopped: what was not finished is not written', file=sys.stderr)
+    elif issubclass(kind, (AssertionError, OSError)) and line and not hasattr(error, '__notes__'):
+        if kind is not BrokenPipeError:         # of `| head`
+            print('error:', line, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 

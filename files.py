@@ -10,8 +10,8 @@ from typing import Callable, NamedTuple
 from configurator import must_exist
 
 # What a reward gets by these names is no column of a record.
-RESERVED = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions', 'texts',
-            'r', 'networks', 'step', 'split'}
+NO_COLUMNS = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions',
+              'texts', 'r', 'networks', 'step', 'split'}
 
 
 class Dataset(NamedTuple):
@@ -77,7 +77,7 @@ def as_record(x, place):
         assert type(record.get('held_out', True)) is bool, "held_out is true or false"
         (record['prompt'] + record['answer']).encode()      # fails for half a surrogate pair
         assert all(type(name) is str for name in record), "names of columns are texts"
-        names = RESERVED & record.keys()
+        names = NO_COLUMNS & record.keys()
         assert not names, f"rewards get something else by the name {' '.join(names)}"
         return record
     except (AssertionError, KeyError, TypeError, ValueError, RecursionError) as e:

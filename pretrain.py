@@ -114,7 +114,4 @@ def main():
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(f'stopped, so {out} was not written')
+    main()

@@ -14,7 +14,7 @@ from configurator import near
 from files import load, path_of
 from tasks import BLANK, Task, Tokenizer
 
-RESERVED = {'include', 'reward', 'tokens', 'advantage'}     # names that no reward can have
+NO_REWARDS = {'include', 'reward', 'tokens', 'advantage'}     # names that no reward can have
 
 
 def parameters_of(function):
@@ -115,10 +115,10 @@ def open_data(script):
     data = load(script['dataset'])
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
-    known = {name: f for name, f in script.items() if callable(f) and name not in RESERVED
+    known = {name: f for name, f in script.items() if callable(f) and name not in NO_REWARDS
              and name not in script['_original']} | ({'verify': data.verify} if data.verify else {})
     for name, weight in script['rewards'].items():
-        assert name not in RESERVED, f"rewards: {name} is a name of ours: expected another one"
+        assert name not in NO_REWARDS, f"rewards: {name} is a name of ours: expected another one"
         assert name == 'judge' or name in known, (
             f"rewards: there is no {name}(); similar: {near(name, known)}" if name != 'verify' else
             "rewards: there is no verify(), because not all records have an answer")

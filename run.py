@@ -3,13 +3,13 @@
 A folder has config.json (the knobs, and the words of the command), log.jsonl (the numbers of each
 step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first one
 writes."""
+import copy
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -49,12 +49,11 @@ def save_network(path, network, **more):
 
 def load_checkpoint(path):
     """Return the dict of a checkpoint."""
-    assert zipfile.is_zipfile(path), f"{path} is no checkpoint, or not all of it is there"
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
     try:
         saved = torch.load(path, map_location='cpu', weights_only=True)
-    except RuntimeError as e:
-        sys.exit(f"{path} cannot be read: {e}")
+    except Exception as e:                      # many kinds, from half a file to another one
+        sys.exit(f"{path} is no checkpoint, or not all of it is there ({type(e).__name__})")
     assert 'args' in saved, f"{path} is no checkpoint of this project: it has {[*saved]}"
     if 'causal' in saved['args']:               # an older version has written it
         saved['args']['kind'] = 'causal' if saved['args'].pop('causal') else 'fill'
@@ -74,45 +73,48 @@ def load_network(path, device):
 
 def open_networks(paths, dataset, device, load_network, compile=False):
     """Return networks by the names of paths: {name: a checkpoint, the folder of a run, a recipe, or
-    '' for None}. A recipe is a config file of pretrain.py, which makes its network,
-    out/RECIPE-DATASET.pt, if there is none, or if the recipe or the dataset is newer."""
-    paths = {name: path and must_exist(path, 'network') for name, path in paths.items()}
-    files, processes = {}, {}
-    for name, path in paths.items():
-        if not path:
-            continue
-        files[name] = f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
-        if not path.endswith('.py'):
-            continue
-        recipe = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
-        out = files[name] = f"out/{quote(recipe, safe='')}.pt"      # other paths, another name
-        newest = max(os.path.getmtime(path), os.path.getmtime(path_of(dataset)))
-        is_made = os.path.exists(out) and os.path.getmtime(out) > newest
-        if RANK == 0 and not is_made and out not in processes:
-            command = ['pretrain.py', f'--dataset={dataset}', path, f'--out={out}']
-            print('$ python', *command, flush=True)
-            # Side by side, no rank of this run, and in a session without Ctrl-C.
-            processes[out] = subprocess.Popen([sys.executable, *command], start_new_session=True,
-                                              env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
-    try:
-        codes = [process.wait() for process in processes.values()]
-    except KeyboardInterrupt:
-        for process in processes.values():
-            process.terminate()
-        sys.exit('stopped: a network that is not finished is not written')
-    if any(codes):
+    '' for None}. A recipe is a config file of pretrain.py, which makes its network if there is
+    none, or if the recipe or the dataset is newer."""
+    files = {name: file_of(must_exist(path, 'network'), dataset)
+             for name, path in paths.items() if path}
+    recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
+    processes = [start_pretraining(path, dataset, out) for out, path in recipes.items()
+                 if RANK == 0 and is_stale(out, [path, path_of(dataset)])]
+    if any([process.wait() for process in processes]):      # they work side by side
         sys.exit(1)                             # pretrain.py has said why
     wait_for_ranks()                            # for the first rank, which has made networks
-    loaded = {name: load_network(path, device) for name, path in files.items()}
-    networks = {name: network for name, (network, _) in loaded.items()}
-    for name in networks.keys() - {'policy'}:   # a policy learns what its maker has not frozen
-        networks[name].requires_grad_(False)
-    for network in networks.values() if compile else ():
-        network.trunk = torch.compile(network.trunk)
-    one, *others = [network.tok.vocabulary for network in networks.values()]
-    assert all(other == one for other in others), (
-        f"{', '.join(files.values())}: expected networks of one vocabulary")
+    networks = {name: load_network(path, device)[0] for name, path in files.items()}
+    for name, network in networks.items():
+        if name != 'policy':                    # a policy learns what its maker has not frozen
+            network.requires_grad_(False)
+        if compile:
+            network.trunk = torch.compile(network.trunk)
+        assert network.tok.vocabulary == networks['policy'].tok.vocabulary, (
+            f"{', '.join(files.values())}: expected networks of one vocabulary")
     return SimpleNamespace(**dict.fromkeys(paths) | networks)
+
+
+def file_of(path, dataset):
+    """Return the file or folder that has the weights of a network. What a recipe makes is
+    out/RECIPE-DATASET.pt."""
+    if path.endswith('.py'):
+        name = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
+        return f"out/{quote(name, safe='')}.pt"             # other paths, another name
+    return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
+
+
+def is_stale(path, sources):
+    """Return whether a file is not there, or is older than one of its sources."""
+    newest = max(map(os.path.getmtime, sources))
+    return not os.path.exists(path) or os.path.getmtime(path) <= newest
+
+
+def start_pretraining(path, dataset, out):
+    """Start the pretraining of a recipe. Return its process, which is no rank of this run."""
+    command = ['pretrain.py', f'--dataset={dataset}', path, f'--out={out}']
+    print('$ python', *command, flush=True)
+    return subprocess.Popen([sys.executable, *command],
+                            env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
 
 
 # ---- the folder ----------------------------------------------------------------------------------
@@ -131,7 +133,8 @@ class RunFolder:
             self.prepare()
         if config['resume'] and (self.path / 'ckpt.pt').exists():
             self.saved = load_checkpoint(self.path / 'ckpt.pt')
-            self.compare()
+            assert 'sizes' in self.saved, (
+                f"{path}/ckpt.pt is not of a run, or of an older version")
         elif config['resume']:
             self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         states = self.saved.get('state', [{}])
@@ -168,47 +171,41 @@ class RunFolder:
         for temporary in path.glob('*.tmp'):    # of a run that was killed
             temporary.unlink()
 
-    def compare(self):
-        """Say what a resumed run has changed, and refuse what it must not change."""
-        saved = self.saved
-        assert 'sizes' in saved, f"{self.path}/ckpt.pt is not of a run, or of an older version"
-        assert saved['step'] <= self.config['max_iters'], (
-            f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
-        for name, x in self.config.items():
-            before = saved['config'].get(name, x)
-            assert before == x or name != 'optimizer', f"optimizer: expected {before!r}, as before"
-            if before != x and name not in ('resume', 'sources'):
-                self.say(f'resumed with another {name}: {x}, not {before}')
-        if len(saved['state']) != N_RANKS and any(saved['state']):
-            self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
-                     "`state` of one, and what others kept is lost")
-
     def load(self, policy, optimizers, measured):
-        """Load the weights and moments of a resumed run. Return its step, and its line to beat, or
-        None if what is measured has changed."""
-        saved = self.saved
-        if not saved:
-            self.begin_logs()
-            return 0, None
-        is_same = (saved['vocabulary'] == policy.tok.vocabulary
-                   and saved['args'].get('kind') == policy.args.get('kind'))
-        try:
-            policy.load_state_dict(saved['model'])
-            for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
-                optimizer.load_state_dict(moments)
-        except (RuntimeError, ValueError):
-            is_same = False
-        assert is_same, (
-            f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, the size and "
-            "the vocabulary of its generator, its frozen weights, and a learned order")
-        before = saved['config']                # it may have knobs of a plugin that is gone
-        changed = [name for name in [*measured, *before.keys() - self.config.keys()]
-                   if before.get(name) != self.config.get(name)]
-        if changed:
-            what = changed[0].replace('sources', 'file of a reward, a world or the data')
-            self.say(f"another {what}: a new line to beat begins at step {saved['step']}")
+        """Load the weights and moments of a resumed run, and say what has changed. Return its step,
+        and its line to beat, or None if one of the measured knobs has changed."""
+        saved, config, line = self.saved, self.config, None
+        if saved:
+            assert saved['step'] <= config['max_iters'], (
+                f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
+            is_same = all(saved['args'].get(name) == policy.args.get(name)
+                          for name in ('kind', 'folder')) and (
+                              saved['vocabulary'] == policy.tok.vocabulary)
+            try:
+                policy.load_state_dict(saved['model'])
+                for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
+                    optimizer.load_state_dict(moments)
+            except (RuntimeError, ValueError):
+                is_same = False
+            assert is_same, (
+                f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, the size "
+                "and the vocabulary of its generator, its frozen weights, a learned order, and the "
+                "optimizer")
+            line = saved['line']
+            before = saved['config']            # it may have knobs of a plugin that is gone
+            for name in sorted((config | before).keys() - {'resume'}):
+                if before.get(name) != config.get(name):
+                    self.say(f'resumed with another {name}: {config.get(name)}, not '
+                             f'{before.get(name)}')
+                    if name in measured or name not in config:
+                        line = None
+            if line is None:
+                self.say(f"so a new line to beat begins at step {saved['step']}")
+            if len(saved['state']) != N_RANKS and any(saved['state']):
+                self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
+                         "`state` of one, and what others kept is lost")
         self.begin_logs()                       # a run that is refused has changed nothing
-        return saved['step'], None if changed else saved['line']
+        return saved.get('step', 0), line
 
     def begin_logs(self):
         """Write the knobs. Cut the logs of a resumed run."""
@@ -217,8 +214,7 @@ class RunFolder:
         config = self.config
         (self.path / 'config.json').write_text(
             json.dumps(config | {'words': sys.argv[1:]}, indent=1))
-        self.begun, self.sizes = None, self.saved.get('sizes', [0, 0])
-        for name, size in zip(LOGS, self.sizes):
+        for name, size in zip(LOGS, self.saved.get('sizes', [0, 0])):
             with open(self.path / name, 'a') as file:
                 file.truncate(min(size, file.tell()))       # somebody may have deleted it
         self.wandb = None
@@ -228,28 +224,28 @@ class RunFolder:
                                     id=self.saved.get('wandb'), resume='allow', config=config)
             self.wandb.define_metric('*', step_metric='step')
 
-    def save(self, policy, optimizers, step, line, state):
-        """Write the checkpoint. Each rank has a state of its own."""
+    def begin(self, state):
+        """Return what a checkpoint keeps of the beginning of a step: a copy of `state`, and the
+        lengths of the logs."""
+        sizes = [os.path.getsize(self.path / name) for name in LOGS] if RANK == 0 else []
+        return copy.deepcopy(state), sizes
+
+    def save(self, policy, optimizers, step, line, start):
+        """Write the checkpoint of a step that began with start. Each rank has a state of its
+        own."""
+        state, sizes = start
         kinds = {type(x) for x in tree_leaves(state)} - PLAIN
         assert not kinds, f"`state` holds {kinds}: expected numbers, texts, tensors, lists, dicts"
         states = [state] * N_RANKS
         if N_RANKS > 1:
             dist.all_gather_object(states, state)
         if RANK == 0:
-            self.begin(step)
             save_network(self.path / 'ckpt.pt', policy, config=self.config, step=step, line=line,
-                         state=states, sizes=self.sizes, wandb=self.wandb and self.wandb.id,
+                         state=states, sizes=sizes, wandb=self.wandb and self.wandb.id,
                          optimizers=[optimizer.state_dict() for optimizer in optimizers])
         wait_for_ranks()                        # none goes on before the checkpoint is there
 
-    def begin(self, step):
-        """Note the lengths of the logs before the first line of a step."""
-        if step != self.begun:
-            self.begun = step
-            self.sizes = [os.path.getsize(self.path / name) for name in LOGS]
-
     def append(self, name, step, records):
-        self.begin(step)
         with open(self.path / name, 'a') as file:
             file.writelines(json.dumps({'step': step} | record) + '\n' for record in records)
 
@@ -281,15 +277,13 @@ class Stop:
     is_asked = False
 
     def __init__(self):
-        self.handle(self)
-
-    def handle(self, handler):
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, handler)
+            signal.signal(number, self)
 
     def __call__(self, number, frame):
+        if self.is_asked:
+            raise KeyboardInterrupt('stopped at once')
         self.is_asked = True
-        self.handle(signal.default_int_handler)
         # print() could be what was interrupted.
         os.write(2, b'\nstopping after this step; the same command with --resume=True goes on; '
                     b'once more to stop at once\n')

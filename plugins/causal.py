@@ -70,7 +70,11 @@ def complete(policy, prompts, k, greedy=False):
         if len(open_columns) == 0:
             break
         stop = column + int(open_columns[0])
-        cache = {layer: kv[:, inverse[rows]] for layer, kv in cache.items()}
+        # Copy the cache only if a row of it ends, or goes on as several.
+        order = inverse[rows].argsort()
+        rows, next_inverse = rows[order], order.argsort()[next_inverse]
+        if not inverse[rows].equal(torch.arange(len(inputs), device=texts.device)):
+            cache = {layer: kv[:, inverse[rows]] for layer, kv in cache.items()}
         inputs = texts[going[rows], column - 1:stop]    # from the last token, which the cache lacks
         inverse, column = next_inverse, stop
     text, place, token = torch.cat(table, 1)

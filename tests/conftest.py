@@ -81,7 +81,7 @@ def become(words, files, env):
         sys.modules.pop(path.stem, None)
     try:
         runpy.run_path(words[0], run_name='__main__')
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         sys.excepthook(*sys.exc_info())         # a fork does not
         sys.exit(1)
 
