@@ -24,7 +24,7 @@ def init_device(device, dtype):
         torch.cuda.set_device(device)
     if N_RANKS > 1 and not dist.is_initialized():
         # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
-        backend = 'gloo' if device == 'cpu' else 'nccl'
+        backend = 'gloo' if device == 'cpu' else 'cpu:gloo,cuda:nccl'    # scores are on the CPU
         dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
         atexit.register(dist.destroy_process_group)
     return torch.device(device)

@@ -13,7 +13,7 @@ def judge_scores(judge, texts):
     # Score each different text once. This saves time, and equal texts have equal scores.
     rows, inverse = unique_rows(texts)
     texts = texts[rows]                                                         # (S, T)
-    if judge.args.get('kind') == 'classifier':
+    if judge.args.get('kind') == 'classifier':      # networks of plugins/hf.py have no kind
         return label_logits(judge, texts).sigmoid()[inverse]
     assert judge.causal, (
         "the judge fills blanks, so it sees what it scores: expected a causal one, or a classifier")
@@ -25,7 +25,7 @@ def judge_scores(judge, texts):
 
 
 def label_logits(classifier, texts):
-    """Return the logits (N,) of label 1 for texts (N, T): the first logit, mean over the tokens."""
+    """Return the logits (N,) of label 1 for texts (N, T): output 0, mean over the tokens."""
     is_token = texts != classifier.pad_id
     logits = classifier.logits(classifier.features(texts))[..., 0]              # (N, T)
     return (logits * is_token).sum(1) / is_token.sum(1)

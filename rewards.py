@@ -69,16 +69,16 @@ def own_copy(value):
     return copy.deepcopy(value) if type(value) is dict else value
 
 
-def call_reward(name, function, columns, more):
+def call_reward(name, function, columns, context):
     """Return the values of a reward for N completions. columns: {name: list of N}. verify() gets
     one completion after the other. Other rewards get lists, 'prompts', 'completions' and 'texts' in
-    the plural, and more."""
+    the plural, and those of context."""
     if name == 'verify':
         cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
         with calling(name, function, columns) as call:
             return list(map(call, cases))
     plural = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
-    columns = more | {plural.get(x, x): values for x, values in columns.items()}
+    columns = context | {plural.get(x, x): values for x, values in columns.items()}
     with calling(name, function, columns) as call:
         return call(columns)
 

@@ -230,10 +230,10 @@ class RunFolder:
         sizes = [os.path.getsize(self.path / name) for name in LOGS] if RANK == 0 else []
         return copy.deepcopy(state), sizes
 
-    def save(self, policy, optimizers, step, line, start):
-        """Write the checkpoint of a step that began with start. Each rank has a state of its
-        own."""
-        state, sizes = start
+    def save(self, policy, optimizers, step, line, kept):
+        """Write the checkpoint of a step. kept: what begin() has returned. Each rank has a state of
+        its own."""
+        state, sizes = kept
         kinds = {type(x) for x in tree_leaves(state)} - PLAIN
         assert not kinds, f"`state` holds {kinds}: expected numbers, texts, tensors, lists, dicts"
         states = [state] * N_RANKS

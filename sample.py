@@ -27,8 +27,9 @@ def words_of(path):
     if Path(path).is_dir():
         config = Path(must_exist(f'{path}/config.json')).read_text()
         # The run may have had another machine, and must not go on.
-        others = ('--device', '--compile', '--resume')
-        return [word for word in json.loads(config)['words'] if not word.startswith(others)]
+        others = ('device', 'compile', 'resume')
+        return [word for word in json.loads(config)['words']
+                if not word.removeprefix('--').startswith(others)]
     saved = load_checkpoint(must_exist(path, 'run or network'))
     plugins = ['plugins/causal.py'] if saved['args'].get('kind') == 'causal' else []
     task = [f'--{name}={saved[name]}' for name in ('dataset', 'blank_kind')]

@@ -1,9 +1,9 @@
 """Tasks: texts with blanks as rows of ids, and ids as text again.
 
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
-out. The file may have verify(), which says what is right, and reply(), which is a world
-(plugins/causal.py). A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and
-other columns. If the prompt has no blank, the answer is what the policy writes behind the prompt:
+out. The file may have verify(), which says what is right, and reply(), with which a world
+answers the policy. A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other
+columns. If the prompt has no blank, the answer is what the policy writes behind the prompt:
 
     ('12+35=', '047')
 
@@ -12,7 +12,7 @@ If it has blanks, each _, the answer is the whole text, and the policy writes on
     ('1_+3_=__7', '12+35=047')
 
 With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. The end of the text is given."""
+blank instead. The eos, which ends a text, is never blank, so the length is given."""
 import copy
 import math
 import sys
@@ -44,7 +44,7 @@ class Tokenizer:
         else:
             self.eos = 0
             self.ids = {char: i for i, char in enumerate(chars, 1)}
-            pieces = [b'\n'] + [char.encode() for char in chars]        # an eos inside of a text
+            pieces = [b'\n'] + [char.encode() for char in chars]        # an eos is shown as \n
         self.vocab_size = len(pieces)
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
@@ -150,7 +150,7 @@ class Task:
         for part in record['prompt'].split(BLANK):
             shown += tok.encode(part) + [tok.blank]
         shown.pop()                             # no blank follows the last part
-        whole = answer or shown                 # without an answer the blanks stay
+        whole = answer or shown                 # a record without an answer has only blanks
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
             f"{record}: expected as the answer the prompt with its blanks filled")
@@ -167,7 +167,7 @@ class Task:
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
-            # Without an answer the blanks of a record are blank, too.
+            # A record without an answer has blanks as ids: nothing else is known there.
             blank = random_blanks(is_text, self.low, self.high) | (tokens == self.tok.blank)
         return self.on_device(tokens, blank, record)
 
@@ -194,9 +194,9 @@ def random_blanks(is_text, low, high):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
-    """Return what rewards can ask for of a Rollout (train_grpo.py), {name: list of N}: the columns
-    of the records; 'prompt', which was shown; 'original', the text of the record; 'text', the whole
-    text; and 'completion', which is the whole text, too, where blanks are filled."""
+    """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
+    'original', the text of the record; 'text', the whole text; 'completion', which is also the
+    whole text, until plugins/causal.py cuts off the prompt; and the columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

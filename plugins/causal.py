@@ -1,7 +1,8 @@
 """Write from left to right what follows prompts, up to and including eos. If the task has a
-reply(), it is a world, which says what stands after a completion now. include() this file in a
-config. Names that are not imported here are those of train_grpo.py, and inner is the function that
-a function replaces."""
+reply(), it is a world, which says what stands after a completion now.
+
+include() this file in a config. It is executed in the globals of train_grpo.py: a function here
+takes the place of the function of its name, which is `inner`."""
 import torch.nn.functional as F
 
 from rewards import calling, world_answer
@@ -9,8 +10,7 @@ from shared import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
-max_new_tokens = 0          # most tokens of a completion; 0: as many as fit in the row, which is as
-                            # long as the longest prompt and the longest answer
+max_new_tokens = 0          # most tokens of a completion; 0: Task.length, less the prompt
 MEASURED += ('max_new_tokens',)
 
 
@@ -32,11 +32,12 @@ def complete(policy, prompts, k, greedy=False):
     prompts = replace(prompts, tokens=tokens, blank=blank)
     is_open = blank.repeat_interleave(k, 0)                                     # (N, T)
     texts = tokens.masked_fill(at >= start, policy.pad_id).repeat_interleave(k, 0)
-    # Texts of one prompt that are equal so far share a row of the cache.
-    going = torch.arange(len(texts), device=tokens.device)      # numbers of texts that go on, (G,)
+    # Texts of one prompt that are equal so far share a row of the cache. going (G,): numbers of the
+    # texts that go on | inverse (G,): the row of each | rows: one text of each row, as a place in
+    # going.
+    going = torch.arange(len(texts), device=tokens.device)
     column = int(start.min())
-    prompt = torch.cat((prompts.record[:, None], start), 1).repeat_interleave(k, 0)
-    # rows: one text of each row of the cache, by its place in going | inverse: the row of each text
+    prompt = torch.cat((prompts.record[:, None], start), 1).repeat_interleave(k, 0)     # (N, 2)
     rows, inverse = unique_rows(torch.cat((prompt, texts[:, :column]), 1))
     inputs = F.pad(texts[rows, :column], (1, 0), value=policy.bos_id)
     cache, table, filters = {}, [], []
@@ -70,7 +71,8 @@ def complete(policy, prompts, k, greedy=False):
         if len(open_columns) == 0:
             break
         stop = column + int(open_columns[0])
-        # Copy the cache only if a row of it ends, or goes on as several.
+        # Put new rows in the order of the old ones. If each of these goes on as one, the cache can
+        # stay as it is.
         order = inverse[rows].argsort()
         rows, next_inverse = rows[order], order.argsort()[next_inverse]
         if not inverse[rows].equal(torch.arange(len(inputs), device=texts.device)):
@@ -86,8 +88,9 @@ def complete(policy, prompts, k, greedy=False):
 
 def replies(prompts, prompt, texts, is_asked, column):
     """Return what the world says after the first columns of texts (n, T), completions of prompts
-    prompt (n,), as ids (n, T - column); -1: nothing. The world has no state of its own, so it is
-    asked once for equal completions of equal prompts."""
+    with the numbers prompt (n,), as ids (n, T - column). -1: it says nothing here; pad: the text
+    has ended. The world has no state of its own, so it is asked once for equal completions of equal
+    prompts."""
     task = prompts.task
     room = texts.size(1) - column
     starts = prompts.start[prompt].tolist()
@@ -105,8 +108,8 @@ def replies(prompts, prompt, texts, is_asked, column):
 
 
 def columns_of(r, inner=columns_of):
-    """A completion is what follows its prompt. 'sampled' is the part of it that the policy wrote,
-    without a world's. 'ended' says whether the policy ended it."""
+    """A completion is what follows its prompt. 'sampled' is the same without the words of a world.
+    'ended' says whether the policy ended it."""
     tok = r.prompts.task.tok
     starts = r.prompts.start.repeat_interleave(r.k).tolist()
     sampled = torch.full_like(r.texts, tok.pad)

@@ -8,8 +8,8 @@ A name of the hub is downloaded once, to the cache of the hub, and then no netwo
 NAME@REVISION is another revision. A folder of this name comes first.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
-Names that are not imported here are those of train_grpo.py, and inner is the function that a
-function replaces."""
+This file is executed in the globals of train_grpo.py: a function here takes the place of the
+function of its name, which is `inner`."""
 import functools
 import inspect
 import itertools
@@ -61,22 +61,22 @@ def load_network(path, device, inner=load_network):
     if 'folder' not in saved['args']:
         return inner(path, device)              # a GPT, which has another vocabulary
     network = Pretrained(**saved['args'])
-    # plugins/passes.py loads the order.
+    # Weights of a learned order are loaded by plugins/passes.py.
     network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
     return network.to(device), saved
 
 
 # ---- the hub -------------------------------------------------------------------------------------
 def open_networks(paths, *more, inner=open_networks):
-    """Put folders in the place of names of the hub. The generator of a resumed run has the commit
-    that its checkpoint names."""
+    """Replace names of the hub by folders. A resumed run takes the commit with which it began, not
+    the newest one."""
     ckpt = Path(out_dir, 'ckpt.pt')
-    start = generator
+    pinned = generator
     if resume and ckpt.exists():
         name = load_checkpoint(ckpt)['args'].get('folder', '')
         if name.startswith(generator.partition('@')[0] + '@'):
-            start = name
-    return inner({role: find_network(start if path == generator else path)
+            pinned = name
+    return inner({role: find_network(pinned if path == generator else path)
                   for role, path in paths.items()}, *more)
 
 
@@ -114,8 +114,8 @@ class PretrainedTokenizer:
         return self.theirs.encode(text, add_special_tokens=False)
 
     def encode(self, text):
-        """Return the ids of a text that goes on after another one: Llama 2 puts a space in front of
-        others."""
+        """Return the ids of a text that follows another text. It is encoded behind a line feed,
+        because Llama 2 puts a space in front of a text that stands alone."""
         line_feed = self.ids_of('\n')
         n = len(line_feed)
         ids = self.ids_of('\n' + text)
@@ -168,7 +168,8 @@ class Task(Task):
 
 # ---- the network ---------------------------------------------------------------------------------
 class Cache(transformers.DynamicCache):
-    """Keys and values of all layers, which kv[:, rows] cuts, in place, like a tensor of one."""
+    """Keys and values of all layers. plugins/causal.py keeps rows by cache[layer][:, rows]. This
+    one object stands for all layers, so it keeps these rows of all of them, in place."""
 
     def __getitem__(self, index):
         self.batch_select_indices(index[1])
@@ -203,7 +204,8 @@ class Pretrained(Network):
         # RoBERTa has fewer places than positions, and its tokenizer knows.
         self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
                               tok.theirs.model_max_length) - self.n_before
-        # Our ids are theirs but for the last three. What a folder lacks, or nobody sees, is 0.
+        # theirs_of[id] is their id. Ours are theirs, but for blank, bos and pad. What a tokenizer
+        # lacks, or nobody sees, is 0.
         self.blank_id = tok.blank
         self.bos_id = tok.bos
         self.pad_id = tok.pad
@@ -212,12 +214,13 @@ class Pretrained(Network):
             f"the tokenizer of {name} has no mask token, which stands for a blank")
         ids = [*range(tok.vocab_size), mask or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
-        self.check()
+        self.take_features()
 
     @torch.no_grad()
-    def check(self):
-        """Compare logits with those of transformers. Refuse a network whose logits are not those of
-        a linear layer (a cap), which looks ahead, has no cache of keys, or sees padding."""
+    def take_features(self):
+        """Let their network return features in the place of logits, and compare our logits with
+        theirs. Refuse a network whose logits are not those of a linear layer (a cap), which looks
+        ahead, has no cache of keys, or sees padding."""
         # Nine ids, up to the last one. Here they stand beside a longer text that begins like them.
         ids = torch.linspace(5, self.blank_id - 1, 9).long()
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
@@ -226,8 +229,8 @@ class Pretrained(Network):
         # Exactly, because a cap may change less than bfloat16 rounds.
         with torch.autocast('cpu', enabled=False):
             theirs = self.network(self.theirs_of[inputs]).logits[0, :, :self.blank_id]
-            # The output layer is the most expensive one, and few places need it. So what their
-            # network calls logits are features from here on, and logits() calls the layer.
+            # The output layer is the most expensive one, and few places need it. So it returns its
+            # input from here on, and logits() multiplies by its weights.
             self.head.forward = lambda x: x
             ours = self.logits(self.features(both)[0, :9])
         assert torch.allclose(ours[-8:], theirs[-8:], atol=1e-4 * theirs.abs().max()), (
@@ -262,8 +265,8 @@ class Pretrained(Network):
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # Nothing stands in front of the first token of a causal network, so nothing predicts it,
-        # and its features are 0.
+        # Features at t predict token t, theirs predict t + 1. So a causal network does not read the
+        # last input, and features of 0 come first. A masked one reads its [CLS] first.
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         options = {'attention_mask': (inputs != self.pad_id).long()}
@@ -282,7 +285,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     # The reentrant kind of checkpoint forgets a part before it makes the next one. The other kind
     # keeps the parts of the KL and of the entropy, if no loss uses them: more than all at once.
     run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
-    rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.pad_id)
+    n = 1 + NUMBERS_AT_ONCE // policy.tok.vocab_size
+    rows = torch.arange(len(r.text), device=x.device).split(n)
     parts = [run(policy, x, r.select(some), reference, x_ref) for some in rows]
     return Stats(*map(torch.cat, zip(*parts)))
 
@@ -290,5 +294,6 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 def judge_scores(judge, texts, inner=judge_scores):
     """Score texts in parts. To a judge without a bos all first tokens are equally likely."""
     rows, inverse = unique_rows(texts)
-    parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.pad_id // texts.size(1))
+    n = 1 + NUMBERS_AT_ONCE // judge.tok.vocab_size // texts.size(1)
+    parts = texts[rows].split(n)
     return torch.cat([inner(judge, part) for part in parts])[inverse]

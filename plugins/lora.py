@@ -1,12 +1,13 @@
 """LoRA (arXiv:2106.09685): a network of plugins/hf.py keeps its weights, and learns adapters. An
-adapter adds B A x * lora_alpha / lora_rank to what a linear layer makes of x. B is 0 at the start.
-include() this file after plugins/hf.py.
+adapter adds lora_alpha / lora_rank * B (A x) to the output of a linear layer for x. B is 0 at the
+start. include() this file after plugins/hf.py.
 
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
 The reference is the policy without adapters, so there is no second network in memory. Checkpoints
-have adapters only, and `python -m extras.export` adds them to the weights. Names that are not
-imported here are those of train_grpo.py, and inner is the function that a function replaces."""
+have adapters only, and `python -m extras.export` adds them to the weights. This file is executed in
+the globals of train_grpo.py: a function here takes the place of the function of its name, which is
+`inner`."""
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ lora_alpha = 32             # what adapters give is multiplied by lora_alpha / l
 
 
 def open_networks(paths, *more, inner=open_networks):
-    """Give the policy adapters. If the reference is the start, it is the policy without them."""
+    """Give the policy adapters. A reference that is the start is the policy without adapters."""
     path = paths['policy']
     assert not path.endswith('.pt') and not Path(path, 'ckpt.pt').exists(), (
         f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")
@@ -32,7 +33,8 @@ def open_networks(paths, *more, inner=open_networks):
     set_seed(seed)                              # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
-        features = policy.network.disable_adapter()(policy.features)        # a decorator
+        # features() as it is without adapters: the context manager is a decorator, too.
+        features = policy.network.disable_adapter()(policy.features)
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
     return networks
 
@@ -47,6 +49,6 @@ class Pretrained(Pretrained):
 
     def add_adapters(self, **lora):
         """Add adapters to all linear layers but the last one."""
-        self.args |= lora
+        self.args |= lora                       # a checkpoint has them, for __init__()
         self.network = peft.get_peft_model(
             self.network, peft.LoraConfig(target_modules='all-linear', **lora))

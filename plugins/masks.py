@@ -1,6 +1,6 @@
-"""Estimate the likelihood of a completion: look at its tokens in views with other blanks than those
-in which they were sampled. Many papers on masked diffusion models do so, because they do not keep
-the views. include() this file in a config that defines
+"""Estimate the likelihood of a completion. Many papers on masked diffusion models do not keep the
+views in which tokens were sampled, and look at the tokens in views with other blanks instead.
+include() this file in a config that defines
 
     masks(sampled, given)       sampled, what the policy wrote, and given, what else is text, are
                                 (N, T) bool. Return a list of (is_blank, weight), (N, T) each: the
@@ -8,8 +8,8 @@ the views. include() this file in a config that defines
                                 these views. A token that has no weight in any of them is not
                                 learned.
 
-Names that are not imported here are those of train_grpo.py, and inner is the function that a
-function replaces."""
+It is executed in the globals of train_grpo.py: a function here takes the place of the function of
+its name, which is `inner`."""
 from shared import unique_rows
 
 
@@ -22,7 +22,7 @@ class Masked(Rollout):
 def draw_masks(r, epoch=0):
     """Return the masks of an epoch. They depend on the texts alone, so any number of ranks, a
     resumed run, and a later step draw the same masks."""
-    assert type(r) is Rollout, "masks do not know when a blank was filled: not a learned order"
+    assert type(r) is Rollout, "plugins/masks.py cannot be used with fill_order = 'learned'"
     assert 'masks' in globals(), "plugins/masks.py needs a file with masks(sampled, given)"
     set_seed(seed, epoch, r.texts.tolist())
     sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU: the same on a GPU
@@ -57,14 +57,17 @@ def token_stats(policy, r, reference=None, inner=token_stats):
 
 
 def log_probs_of(policy, r, inner=log_probs_of):
-    """Return the estimates (M,), nan for a token that no mask looks at."""
+    """Return the estimates (M,). Of a token that no mask looks at there is none: nan."""
     masks = r.masks if isinstance(r, Masked) else draw_masks(r)
     return inner(policy, r).masked_fill(weights_of(r, masks) == 0, torch.nan)
 
 
 def updates_of(rollouts, inner=updates_of):
     """Draw masks anew in each epoch. A ratio compares with the policy before the first update, in
-    the same masks. If logp_old is there already, because another policy has sampled, keep it, and
-    use the masks of the first epoch in all of them."""
-    return [[with_masks(r, i // mini_batches if r.logp_old is None else 0) for r in update]
-            for i, update in enumerate(inner(rollouts))]
+    the same masks."""
+    updates = []
+    for i, update in enumerate(inner(rollouts)):
+        epoch = i // mini_batches
+        # If another policy has sampled, its logp_old was measured in the masks of epoch 0.
+        updates.append([with_masks(r, epoch if r.logp_old is None else 0) for r in update])
+    return updates

@@ -1,7 +1,8 @@
 """Fill blanks in several passes: a blank sees what earlier passes have filled. The order is fixed,
-or learned: then the policy decides in each pass which blanks it fills now. include() this file in a
-config. Names that are not imported here are those of train_grpo.py, and inner is the function that
-a function replaces."""
+or learned: then the policy decides in each pass which blanks it fills now.
+
+include() this file in a config. It is executed in the globals of train_grpo.py: a function here
+takes the place of the function of its name, which is `inner`."""
 import math
 
 from torch import nn
@@ -15,7 +16,9 @@ CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 LOWEST['n_fill_steps'] = 1
 MEASURED += ('n_fill_steps', 'fill_order')
 
-ORDER_SPEED = 16            # factor of what the layer of the order gives
+# sizes: N texts, G of them have blanks | T places of a text | S views | M tokens
+
+ORDER_SPEED = 16            # the order learns so many times as fast as the rest
 
 
 def load_network(path, device, inner=load_network):
@@ -28,7 +31,7 @@ def load_network(path, device, inner=load_network):
         assert n_fill_steps > 1, "a learned order decides nothing in one pass: n_fill_steps > 1"
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
-        wait = 0.03 ** (1 / (n_fill_steps - 1))             # probability to wait in one pass
+        wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; 0.03 in all but the last one
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
         for name, p in network.order.named_parameters():
             if f'order.{name}' in saved['model']:
@@ -44,8 +47,9 @@ def order_scores(network, x):
 
 @dataclass
 class Ordered(Rollout):
-    """A Rollout in a learned order. For each blank the policy decides in each pass, up to the one
-    that fills the blank: wait, or fill it now. The last pass fills the rest."""
+    """A Rollout in a learned order. In each pass the policy decides for each open blank: wait, or
+    fill it. So a filled blank has had turn decisions, in the views seen[:turn]. The last pass fills
+    the rest without a decision."""
     seen: Tensor | None = None          # (M, n_fill_steps) number of the view in each pass
     columns = (*Rollout.columns, 'seen')
 
@@ -75,7 +79,7 @@ def complete(policy, prompts, k, greedy=False):
             break
         rows, view = unique_rows(texts[going])                                  # (S,), (G,)
         views.append(texts[going[rows]])
-        seen[going, turn - 1:] = (n_views + view)[:, None]      # also of later passes
+        seen[going, turn - 1:] = (n_views + view)[:, None]      # until a later pass overwrites it
         n_views += len(rows)
         x = policy.features(views[-1])                                          # (S, T, C)
         now = chosen_now(policy, x, view, is_open[going], key[going], n_blanks[going], turn, greedy)
@@ -128,11 +132,11 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     is_decided = passes <= r.turn[:, None]                      # (M, passes)
     is_filled = (passes == r.turn[:, None]).to(stats.logp.dtype)
 
-    def decisions(network, x):
-        return Bernoulli(logits=order_scores(network, x[r.seen[:, :-1], r.place[:, None]]))
+    def decisions(network, features):
+        return Bernoulli(logits=order_scores(network, features[r.seen[:, :-1], r.place[:, None]]))
 
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else Bernoulli(logits=ours.logits.detach())
-    more = (ours.log_prob(is_filled), theirs.log_prob(is_filled), kl_divergence(ours, theirs),
-            ours.entropy())
+    more = Stats(ours.log_prob(is_filled), theirs.log_prob(is_filled), kl_divergence(ours, theirs),
+                 ours.entropy())                            # (M, passes) each
     return Stats(*[values + (is_decided * extra).sum(1) for values, extra in zip(stats, more)])
