@@ -54,32 +54,32 @@ def look(networks, task, step, line):
     if prompt:
         grpo.set_seed(grpo.seed)
         r = grpo.complete(networks.policy, task.typed(prompt), grpo.group_size)
-        group = grpo.samples_of(r, grpo.columns_of(r), {})
-        return [group], [], None, ''
+        return [grpo.samples_of(r, grpo.columns_of(r), {})], [], None, ''
     samples, scores, greedy = grpo.evaluate(networks, task, step, num_samples)
     groups = [samples[i:i + 4] for i in range(0, len(samples), 4)]
     names = [name for name in scores if name not in ('tokens', 'reward')]
     line, numbers = grpo.against_line(scores, greedy, line, grpo.rewards)
-    shown = [f'| {name} {x:.3f}' for name, x in numbers.items() if name in CONSOLE]
+    shown = [f'| {name} {numbers[name]:.3f}' for name in numbers if name in CONSOLE]
     return groups, names, line, ' '.join(shown)
 
 
 if __name__ == '__main__':
-    ours = [word for word in sys.argv[1:] if word.startswith(('--prom', '--num', '--help'))]
+    ours, others = [], []
+    for word in sys.argv[1:]:
+        is_ours = word.startswith(('--prom', '--num', '--help'))
+        (ours if is_ours else others).append(word)
     configure(globals(), ours)
-    path, *more = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
+    path, *more = others or ['out-grpo']
     task, both, saved = open_run(path, more)
-    groups, names, line, text = look(both['before'], task, 0, None)
-    lines = [f'before  {text}']
-    later = []
-    if saved:
-        grpo.state.update(saved['state'][0])    # rewards may look at it
-        later, _, _, text = look(both['after'], task, saved['step'], line)
-        lines.append(f'after   {text}')
-    for i, group in enumerate(groups):
-        print_group(group, names, 'before')
-        if later:
-            print_group(later[i], names, 'after')
+    step, line, groups, texts = 0, None, {}, []
+    for name, networks in both.items():
+        groups[name], names, line, text = look(networks, task, step, line)
+        texts.append(f'{name:7} {text}')
+        # Rewards of the trained policy may look at these two.
+        step = saved.get('step')
+        grpo.state.update(*saved.get('state', ())[:1])
+    for of_prompt in zip(*groups.values()):
+        for name, group in zip(groups, of_prompt):
+            print_group(group, names, name)
     if not prompt:
-        for line in lines:
-            print(line)
+        print('\n'.join(texts))

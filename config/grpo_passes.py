@@ -12,8 +12,9 @@ fill_order = 'left'
 adv_norm = 'none'           # 'std' would blow up small differences among right answers
 kl_beta = 0.1               # keeps the variety of the reference
 entropy_coef = 0.0
+batch_size = 64
 learning_rate = 2e-3
-max_iters = 600
+max_iters = 300
 
 out_dir = 'out-passes'
 eval_interval = 100

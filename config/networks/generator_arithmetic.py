@@ -3,4 +3,4 @@
 batch_size = 128
 learning_rate = 1e-2        # with 2e-2 and two heads, some seeds did not learn to add
 weight_decay = 0.03
-max_iters = 800
+max_iters = 1000
