@@ -89,8 +89,9 @@ def open_networks(paths, dataset, device, load_network, compile=False):
             network.requires_grad_(False)
         if compile:
             network.trunk = torch.compile(network.trunk)
-        assert network.tok.vocabulary == networks['policy'].tok.vocabulary, (
-            f"{', '.join(files.values())}: expected networks of one vocabulary")
+    vocabularies = [network.tok.vocabulary for network in networks.values()]
+    assert all(x == vocabularies[0] for x in vocabularies), (
+        f"{', '.join(files.values())}: expected networks of one vocabulary")
     return SimpleNamespace(**dict.fromkeys(paths) | networks)
 
 

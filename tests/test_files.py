@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +17,9 @@ from run import load_network, open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 RECIPES = [f'--{name}=config/networks/{name}_smoke.py' for name in ('generator', 'judge')]
-WORLD = "include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    "
-VERIFY = 'def verify(text):\n    '
-REWARD = "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(texts)\n    "
+STARTS = {'REWARD': "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(texts)\n    ",
+          'WORLD': "include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    ",
+          'VERIFY': 'def verify(text):\n    '}
 # Words of a command line, or a config file, and a part of the line with which the run ends.
 WORDS = """
 --group_sise=2 -> there is no knob group_sise; similar: group_size
@@ -72,47 +71,74 @@ rewards = {'mine': 1.0}; mine = lambda texts, /: 4 * [1] -> whose parameters hav
 rewards = {'mine': 1.0}; mine = lambda *texts: 4 * [1] -> whose parameters have names
 rewards = {'mine': 1.0}; mine = min -> <built-in function min>: expected a function whose parameters
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> mine() asks for text; similar: texts
-rewards = {'mine': 1.0}; mine = lambda anser: [1.0] -> mine() asks for anser; similar: answer"""
-SAID = '1 | 0 | [] | ("", "False") | ("2", False, {})'
-VALUES = """None | [1.0] | 1.0 | "text" | [None] * n | [[1.0]] * n | texts | [1e99] * n | [1j] * n |
-    [0.5] * (n - 1) + [float("nan")] | [float("inf")] * n"""
+rewards = {'mine': 1.0}; mine = lambda anser: [1.0] -> mine() asks for anser; similar: answer
+WORLD return 1 -> error: reply() returned
+WORLD return 0 -> error: reply() returned
+WORLD return [] -> error: reply() returned
+WORLD return ("", "False") -> error: reply() returned
+WORLD return ("2", False, {}) -> error: reply() returned
+REWARD return None -> error: reward mine: expected 4 finite numbers
+REWARD return [1.0] -> error: reward mine: expected 4 finite numbers
+REWARD return 1.0 -> error: reward mine: expected 4 finite numbers
+REWARD return "text" -> error: reward mine: expected 4 finite numbers
+REWARD return [None] * n -> error: reward mine: expected 4 finite numbers
+REWARD return [[1.0]] * n -> error: reward mine: expected 4 finite numbers
+REWARD return texts -> error: reward mine: expected 4 finite numbers
+REWARD return [1e99] * n -> error: reward mine: expected 4 finite numbers
+REWARD return [1j] * n -> error: reward mine: expected 4 finite numbers
+REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 4 finite numbers
+REWARD return [float("inf")] * n -> error: reward mine: expected 4 finite numbers"""
+# What functions of a file do.
+FAILS = """
+REWARD 1 / 0
+REWARD assert n == 7, 'not 7'
+REWARD open('nowhere')
+REWARD exit()
+VERIFY raise SystemExit(0)
+WORLD exit()"""
+LINES = """
+What?
+["1+1="]
+{"answer": "2"}
+{"prompt": ""}
+{"prompt": "1+1=", "answer": 2}
+{"prompt": "1+1=", "held_out": "no"}
+7
+"ab"
+["1+1=", "\\ud800"]"""
+COLUMNS = ('text completion original sampled ended prompts completions texts r networks step '
+           'split').split()
+# rewards by the name of zeros
+REWARDS = """zeros = count
+zeros = lambda completions: count(completions)
+zeros = functools.partial(count, times=1)
+zeros = _Zeros("0").of
+zeros = _Zeros("0")
+zeros = functools.wraps(count)(lambda *args, **named: count(*args, **named))"""
 
 
-@pytest.fixture
-def refusal(toy, tmp_path):
-    """refusal(word, ...) returns the line with which a run ends before it has made anything."""
-    def refuse(*words):
-        code, text, error = run(*toy, *RECIPES, f'--out_dir={tmp_path}/run', *words)
-        assert code == 1 and error.count('\n') == 1, error
-        assert not {'$', '|'} & {*text}         # neither a command nor a number
-        return error
-    return refuse
+def text_of(case):
+    """Return the text of a file, which may begin with one of the STARTS."""
+    start, _, rest = case.partition(' ')
+    return STARTS[start] + rest if start in STARTS else case
 
 
 # ---- mistakes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('case', WORDS.strip().splitlines())
-def test_a_mistake_on_the_command_line_is_one_line(case, refusal, folder):
-    words, line = case.replace('{0}', str(folder)).split(' -> ')
-    assert line in refusal(*words.split())
+@pytest.mark.parametrize('case', (WORDS + TEXTS).strip().splitlines())
+def test_a_mistake_is_one_line_before_anything_is_made(case, toy, folder, file, tmp_path):
+    text, line = case.replace('{0}', str(folder)).split(' -> ')
+    words = [file('mine.py', text_of(text))] if case in TEXTS else text.split()
+    code, said, error = run(*toy, *RECIPES, f'--out_dir={tmp_path}/run', *words)
+    assert code == 1 and error.count('\n') == 1 and line in error
+    assert not {'$', '|'} & {*said}             # neither a command nor a number
 
 
-@pytest.mark.parametrize('case', [
-    *TEXTS.strip().splitlines(),
-    *[f'{WORLD}return {said} -> error: reply() returned ' for said in SAID.split(' | ')],
-    *[f'{REWARD}return {values.strip()} -> error: reward mine: expected 4 finite numbers'
-      for values in VALUES.split(' |')]])
-def test_a_mistake_in_a_config_file_is_one_line(case, file, refusal):
-    text, line = case.split(' -> ')
-    assert line in refusal(file('mine.py', text))
-
-
-@pytest.mark.parametrize('text', [
-    f'{REWARD}1 / 0', f"{REWARD}assert n == 7, 'not 7'", f"{REWARD}open('nowhere')",
-    f'{REWARD}exit()', f'{VERIFY}raise SystemExit(0)', f'{WORLD}exit()'])
+@pytest.mark.parametrize('case', FAILS.strip().splitlines())
 def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_its_name(
-        text, toy, file, tmp_path):
+        case, toy, file, tmp_path):
+    text = text_of(case)
     code, _, error = run(*toy, file('mine.py', text), f'--out_dir={tmp_path}/run')
     name, = re.findall(r'def (\w+)', text)
     assert code == 1 and re.match(rf'Traceback[^$]*mine.py", line \d, in {name}\n', error)
@@ -123,11 +149,7 @@ def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_i
 
 
 @pytest.mark.parametrize('line', [
-    'What?', '["1+1="]', '{"answer": "2"}', '{"prompt": ""}', '{"prompt": "1+1=", "answer": 2}',
-    '7', '"ab"', '["1+1=", "\\ud800"]', 150_000 * '[', '{"prompt": "1+1=", "held_out": "no"}',
-    *[f'{{"prompt": "1+1=", "{name}": 0}}' for name in (
-        'text completion original sampled ended prompts completions texts r networks step split'
-    ).split()]])
+    *LINES.strip().splitlines(), 150_000 * '[', *[f'{{"prompt": "1", "{x}": 0}}' for x in COLUMNS]])
 def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
     with pytest.raises(SystemExit, match='bad.jsonl, line 2: '):
@@ -137,18 +159,13 @@ def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
 # ---- rewards -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('zeros', [
-    'zeros = count', 'zeros = lambda completions: count(completions)',
-    'zeros = functools.partial(count, times=1)', 'zeros = _Zeros("0").of',
-    'zeros = _Zeros("0")', '@functools.wraps(count)\ndef zeros(*args, **named):\n'
-    '    return count(*args, **named)'])
+@pytest.mark.parametrize('zeros', REWARDS.splitlines())
 def test_a_reward_may_be_any_callable_and_spoils_neither_its_data_nor_the_process(
         zeros, toy, grpo, file):
-    lines = [f'{{"prompt": "12+{i}0=", "answer": "0", "words": ["a"]}}' for i in range(40)]
-    path = file('mine.py', f"""
+    path = file('mine.py', """
 import functools, os
 include('plugins/causal.py')
-generator, rewards = judge, {{'spoils': 0.0, 'verify': 0.0, 'zeros': 1.0}}
+generator, rewards = judge, {'spoils': 0.0, 'verify': 0.0, 'zeros': 1.0}
 
 def _spoil(words):
     words.clear()
@@ -184,14 +201,14 @@ class _Zeros:
     def of(self, completions):
         return [text.count(self.digit) for text in completions]
 
-{zeros}
-""")
+""" + zeros)
+    lines = [f'{{"prompt": "12+{i}0=", "answer": "0", "words": ["a"]}}' for i in range(40)]
     data = file('data.jsonl', '\n'.join(lines))
     _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', f'--judge={toy[-1][8:]}'])
     assert grpo.state == {}                     # to try them out is no part of the run
-    (r, _), scores = grpo.collect(networks, task, 0)
+    [r, _], scores = grpo.collect(networks, task, 0)
     counts = [text.count('0') for text in grpo.columns_of(r)['completion']]
-    assert {*scores['verify'].flatten().tolist()} == {0.25}     # not the checker of the dataset
+    assert scores['verify'].unique() == 0.25    # not that of the checker of the dataset
     assert scores['zeros'][:4].flatten().tolist() == counts and len({*counts}) > 1
     assert os.getcwd() == str(ROOT) and torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
@@ -274,32 +291,19 @@ rewards['verify'] = 2.0
 state['times'] = state.get('times', 0) + 1
 def advantages(reward, scores):
     return scores
-def mine(texts):
-    return texts
 """)
-    spellings = path, os.path.relpath(path), path.replace('mine', './mine')
-    os.symlink(path, link := path.replace('mine', 'link'))
-    other = file('other.py', ''.join(f'include({name!r})\n' for name in spellings))
-    config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, link, path])
+    link = path.replace('mine', 'link')
+    os.symlink(path, link)
+    other = file('other.py', f'include({path!r})\ninclude({os.path.relpath(path)!r})')
+    config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, link])
     assert config['rewards'] == {'judge': 1.0, 'verify': 2.0} and config['fill_order'] == 'left'
     assert grpo.state == {'times': 1}
     said = re.findall('(.*) is there already', capsys.readouterr().out)
-    assert said == [link, path]                 # include() says nothing
+    assert said == [link]                       # include() says nothing
     configure(vars(grpo), [])
     after = vars(grpo)
-    assert after.keys() == before.keys()
-    changed = {name for name in before if after[name] != before[name]}
+    changed = {name for name in before | after if after.get(name) != before.get(name)}
     assert changed <= {'__builtins__', 'include'}
-
-
-def test_what_the_command_says_wins_over_what_a_file_has_kept_in_state(grpo):
-    configure(vars(grpo), ['config/grpo_world.py', '--entropy_coef=0.3', '--max_iters=10'])
-    grpo.state['entropies'] = 2.0, 0.5, 5       # as a run with another coefficient has left it
-    coefs = []
-    for entropy in (1.5, 0.0):                  # above the line from 2 to 0, and below
-        grpo.learn(None, None, None, 0.0, inner=lambda *_: (
-            coefs.append(grpo.entropy_coef) or {'entropy': entropy}))
-    assert coefs == [0.3, 0.0] and grpo.entropy_coef == 0.3
 
 
 def test_every_config_file_of_ours_is_understood(grpo, capsys):
@@ -330,10 +334,13 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
         return [*begun]
 
     recipe, *datasets = [file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl')]
-    others, ((*words, out),) = map(made, datasets)
-    assert words == ['pretrain.py', f'--dataset={datasets[1]}', recipe] and others[0][-1] != out
-    network = shutil.copy(folder / 'generator.pt', out.removeprefix('--out='))
+    (other,), (words,) = map(made, datasets)
+    out = words[-1].removeprefix('--out=')
+    assert words[:3] == ['pretrain.py', f'--dataset={datasets[1]}', recipe] and out not in other[-1]
+    network = shutil.copy(folder / 'generator.pt', out)
     for *times, is_made in ((3, 1, 2, True), (1, 3, 2, True), (1, 1, 2, False)):
         for path, time in zip((recipe, datasets[1], network), times):
             os.utime(path, (time, time))
-        assert made(datasets[1]) == [[*words, out]] * is_made
+        assert made(datasets[1]) == [words] * is_made
+    networks = open_networks({'other': network, 'none': ''}, datasets[1], 'cpu', load_network)
+    assert networks.none is None and networks.other.tok     # config/networks/ has such names, too

@@ -1,16 +1,12 @@
-"""Judges, classifiers, and the KL as a reward."""
-import math
-from types import SimpleNamespace
-
+"""Judges and classifiers."""
 import pytest
 import torch
 import torch.nn.functional as F
 
-import train_grpo as grpo
 from conftest import CPU, run
 from judge import judge_scores
 from run import load_network
-from test_grpo import close, knobs, outcomes, prompts_of, slow_logits, tiny    # noqa: F401
+from test_grpo import close, knobs, prompts_of, slow_logits, tiny   # noqa: F401, a fixture
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -46,15 +42,3 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     rows = torch.tensor([judge.tok.encode(f'{i:03}') + [judge.tok.eos] for i in range(1000)])
     is_right = (judge_scores(judge, rows) > 0.5) == (torch.arange(1000) >= 500)
     assert is_right.float().mean() > 0.9
-
-
-# ---- the KL --------------------------------------------------------------------------------------
-
-
-def test_the_kl_as_a_reward_is_the_log_ratio_of_the_probabilities_of_a_completion(knobs):
-    """They come from an enumeration of all completions."""
-    knobs('config/grpo_labels.py', max_new_tokens=3)
-    networks = SimpleNamespace(policy=tiny('causal'), reference=tiny('causal', seed=3))
-    found = [outcomes(network, prompts_of('ab___')) for network in vars(networks).values()]
-    for (r, p), (_, q) in zip(*found, strict=True):
-        close(grpo.kl(r, networks), [math.log(p / q)])

@@ -1,4 +1,5 @@
 """Estimates of the likelihood, credit for a token, and replay: functions of config/papers/."""
+import collections
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -70,21 +71,17 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
         expected = torch.stack((now, r.logp_old))[:, ~now.isnan()]  # by unigrpo not all tokens
         close(torch.stack(pairs), expected.expand(2, -1, -1))
     else:
-        (first, first_old), (second, second_old) = pairs
-        assert first.equal(first_old) and second.equal(second_old) and not first.equal(second)
+        assert all(stats.equal(old) for stats, old in pairs) and not pairs[0].equal(pairs[1])
 
 
-def test_a_token_that_no_mask_looks_at_has_no_log_probability_and_samples_show_none(knobs):
+def test_samples_show_no_log_probability_of_a_token_that_no_mask_looks_at(knobs):
     knobs('config/papers/unigrpo.py')
+    r = grpo.complete(tiny(), prompts_of('b___'), 1)
     is_seen = torch.arange(4) > 1
     grpo.masks = lambda sampled, given: [(sampled & is_seen, sampled & is_seen)]
-    policy = tiny()
-    r = grpo.complete(policy, prompts_of('b___'), 2)
-    logp = grpo.log_probs_of(policy, r)
-    assert logp.isnan().equal(r.place == 1)
-    samples = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, logp), 1))
-    lengths = [len(piece) for sample in samples for piece in sample['pieces']]
-    assert lengths == [1, 2, 4, 4] * 2          # text, turn, log-probabilities
+    logp = grpo.log_probs_of(tiny(), r)
+    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, logp), 1))
+    assert list(map(len, sample['pieces'])) == [1, 2, 4, 4]     # text, turn, log-probabilities
 
 
 # ---- credit for a token --------------------------------------------------------------------------
@@ -98,13 +95,12 @@ def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, 
     [r], scores = collect(policy)
     rows = list(zip(r.text.tolist(), r.place.tolist(), r.views[r.view].tolist()))
     written = {row[:2] for row in rows}
-    visitors = {}
-    states = []
+    visitors, states = collections.defaultdict(set), []
     for n, t, view in rows:
         while policy.causal and (n, t - 1) in written:
             t -= 1
         states.append((n // 30, *(view[:t] if policy.causal else view)))
-        visitors.setdefault(states[-1], set()).add(n)
+        visitors[states[-1]].add(n)
     A = scores['advantage'].flatten()
     means = torch.stack([A[[*visitors[state]]].mean() for state in states])
     close(r.advantage, 2 * A[r.text] - means)
@@ -113,12 +109,13 @@ def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, 
 def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_dapo(knobs):
     logp, logp_old, entropy, A = torch.randn(4, 11)
     stats = grpo.Stats(logp, None, None, entropy)
-    losses = []
-    for paper in ('dapo', 'forks'):
+    r = SimpleNamespace(logp_old=logp_old, advantage=A)
+    is_fork = (entropy >= entropy.sort().values[-3]).double()
+    found = []
+    for paper, weight in (('dapo', is_fork), ('forks', 1.0)):
         knobs(f'config/papers/{paper}.py')
-        r = SimpleNamespace(logp_old=logp_old, advantage=A)
-        losses.append(torch.stack(grpo.objective(stats, r)))
-    close(losses[1], losses[0] * (entropy >= entropy.sort().values[-3]))
+        found.append(weight * torch.stack(grpo.objective(stats, r)))
+    close(*found)
 
 
 # ---- replay --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pretrain
 from devices import set_precision
 from optim import get_lr, make_optimizers, optimizer_step
 from shared import features_of_inputs, shared_length, unique_rows
-from test_grpo import close, knobs, prompts_of, tiny        # noqa: F401, a fixture
+from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny      # noqa: F401, a fixture
 
 
 # ---- what a network sees -------------------------------------------------------------------------
@@ -19,38 +19,35 @@ from test_grpo import close, knobs, prompts_of, tiny        # noqa: F401, a fixt
 
 
 def test_a_network_that_fills_blanks_sees_all_places_but_padding():
-    network = tiny(T=8)
-    texts = torch.randint(4, (1, 8)).repeat(9, 1)
-    for j in range(8):
-        texts[j, j] = (texts[j, j] + 1) % 4
-    x = network.features(texts)                                                 # (9, 8, C)
-    assert ((x[:8] - x[8]).abs().amax(-1) > 1e-4).all()     # (changed, seen by)
+    network, text = tiny(T=8), torch.randint(4, (8,))
+    texts = (text + torch.eye(8).long()) % 4            # one place after the other is changed
+    x = network.features(texts)                                                 # (8, 8, C)
+    assert ((x - network.features(text[None])).abs().amax(-1) > 1e-4).all()
     padded = texts.index_fill(1, torch.arange(5, 8), network.pad_id)
     close(network.features(padded)[:, :5], network.features(texts[:, :5]))
 
 
 def test_with_rotary_positions_a_bidirectional_network_sees_distances_and_not_places():
-    network = tiny(T=8, positions='rotary')
-    text = torch.tensor([[1, 2, 3, 0]])
+    network, text = tiny(T=8, positions='rotary'), torch.tensor([[1, 2, 3, 0]])
+    x = network.features(text)
     moved = nn.functional.pad(text, (3, 0), value=network.pad_id)
-    close(network.features(moved)[:, 3:], network.features(text))
+    close(network.features(moved)[:, 3:], x)
     mirrored = network.features(text.flip(1)).flip(1)
-    assert (mirrored - network.features(text)).abs().max() > 0.1                # but the order
+    assert (mirrored - x).abs().max() > 0.1             # but the order
 
 
 # ---- precision -----------------------------------------------------------------------------------
 
 
-def test_products_are_bfloat16_logits_float32_and_casts_of_weights_are_not_kept(grpo):
+def test_logits_are_float32_beside_bfloat16_and_casts_of_weights_are_not_kept(grpo):
     """If casts were kept, samples would come from weights that have been updated since."""
     torch.set_default_dtype(torch.float32)
     network, x = tiny(), torch.ones(1, 8)
     up, exact = network.blocks[0].up, network.logits(x)
     set_precision(network, 'bfloat16')
     before = up(x)
-    with torch.no_grad():
-        up.weight += 1.0
-    assert before.dtype == torch.bfloat16 and (up(x) - before - 8.0).abs().max() < 0.2
+    up.weight.data += 1.0
+    assert (up(x) - before - 8.0).abs().max() < 0.2
     close(network.logits(x), exact)
 
 
@@ -85,6 +82,22 @@ def test_products_of_a_step_and_those_of_muon_have_the_precision_of_the_network(
     assert step.found == pretraining.found == muon.found | {torch.get_default_dtype()}
 
 
+@pytest.mark.parametrize('kind, blank_kind', [('fill', 'random'), ('causal', 'random'),
+                                              ('causal', 'answer')])
+def test_pretraining_learns_blanks_or_from_left_to_right_all_tokens_or_those_of_answers(
+        kind, blank_kind, monkeypatch):
+    monkeypatch.setattr(pretrain, 'kind', kind)
+    monkeypatch.setattr(pretrain, 'blank_kind', blank_kind)
+    network, prompts = tiny(kind), prompts_of('b__a', 'c_')
+    losses = []
+    for text, blank in zip(prompts.tokens, prompts.blank):
+        view = text.masked_fill(blank, TOK.blank) if kind == 'fill' else text
+        for t in range(4):
+            if blank[t] or kind == 'causal' and blank_kind == 'random' and text[t] != TOK.pad:
+                losses.append(-slow_logits(network, view, t).log_softmax(0)[text[t]])
+    close(pretrain.loss_of(network, prompts), sum(losses) / len(losses))
+
+
 # ---- what texts share ----------------------------------------------------------------------------
 
 
@@ -99,19 +112,18 @@ def test_equal_texts_and_equal_beginnings_are_read_once(n_ids, N, T, positions):
     rows, inverse = unique_rows(x)
     assert x[rows][inverse].equal(x) and len(rows) == len(set(texts))
     network, factors = tiny('causal', positions=positions), torch.randn(N, T, 8)
-    read, found = [], []
+    n_read, found = [], []
 
     def trunk(inputs, cache):
-        read.append(inputs.numel())
+        n_read.append(inputs.numel())
         return network.trunk(inputs, cache)
 
     for features in (features_of_inputs(trunk, x), network.trunk(x)):
         grads = torch.autograd.grad((features * factors).sum(), list(network.blocks.parameters()))
-        found.append([features, *grads])
-    for ours, theirs in zip(*found):
-        close(ours, theirs)
+        found.append(torch.cat([features.flatten(), *map(torch.flatten, grads)]))
+    close(*found)
     saved = [n * (N - len({text[:n] for text in texts})) for n in range(1, T + 1)]
-    assert saved[shared_length(x) - 1] == N * T - sum(read) == max(saved)
+    assert saved[shared_length(x) - 1] == N * T - sum(n_read) == max(saved)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
@@ -126,7 +138,6 @@ def test_muon_equals_that_of_torch_and_weights_that_are_frozen_or_unused_stay(mo
     first, second = network.blocks
     first.requires_grad_(False)
     optimizers = make_optimizers(network, 'muon', 0.1)
-    weights = list(network.parameters())
     theirs = copy.deepcopy(second)
     muon = torch.optim.Muon(theirs.parameters(), lr=0.1, weight_decay=0.1,
                             adjust_lr_fn='match_rms_adamw')
@@ -134,15 +145,17 @@ def test_muon_equals_that_of_torch_and_weights_that_are_frozen_or_unused_stay(mo
         if step == 2:
             second.down.requires_grad_(False)
             network.head.requires_grad_(False)
-        for p in weights:
+        before = copy.deepcopy(network)
+        for p in network.parameters():
             if p.requires_grad and p is not network.position.weight:
                 p.grad = torch.randn_like(p)
+        learns = [p.grad is not None for p in network.parameters()]
         for p, other in zip(second.parameters(), theirs.parameters()):
             other.grad = p.grad
-        learns, before = [p.grad is not None for p in weights], copy.deepcopy(weights)
         optimizer_step(network, optimizers, 0.1, 0.0)
         muon.step()
-        assert [not p.equal(old) for p, old in zip(weights, before)] == learns
+        stays = list(map(torch.equal, network.parameters(), before.parameters()))
+        assert stays == [not x for x in learns]
     for p, other in zip(second.parameters(), theirs.parameters()):
         close(p, other)
     with pytest.raises(AssertionError, match='frozen'):

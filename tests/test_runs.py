@@ -15,7 +15,7 @@ import torch
 
 from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
 from optim import make_optimizers
-from run import RunFolder, verdict_of
+from run import verdict_of
 
 KINDS = {
     'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
@@ -133,7 +133,8 @@ with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
 """)],
     'is not of a run': [('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')")],
     'another network': [
-        ('', "optimizer = 'adamw'"), ('', FROZEN['load_network']), ('', PASSES + "fill_order = 'learned'"),
+        ('', "optimizer = 'adamw'"), ('', FROZEN['load_network']),
+        ('', PASSES + "fill_order = 'learned'"),
         ('', "include('plugins/causal.py')\ngenerator = judge"),
         ('', OTHER % "_args['n_layer'], network.blocks = 1, network.blocks[:1]"),
         ('', OTHER % "rewards, _chars['chars'] = {}, _chars['chars'][::-1]")]}
@@ -224,7 +225,7 @@ def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_shows_what_hangs(
     assert all(line['eval/slow'] == line['greedy/slow'] == line['step'] for line in evals)
     assert_same(tmp_path / 'run', tmp_path / 'whole')
     code, _, error = run(*toy, file('slow.py', SLOW.format(2)), f'--out_dir={tmp_path}/twice')
-    assert code == 1 and 'in slow' in error and error.endswith('KeyboardInterrupt: stopped at once\n')
+    assert code == 1 and 'in slow' in error and error.endswith('stopped at once\n')
 
 
 @pytest.mark.parametrize('how', FROZEN)
@@ -278,8 +279,8 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, tmp
         assert code == 1 and error.count('\n') == 1 and 'another run' in error
     with filelock.FileLock(tmp_path / 'run/below.lock'):       # of a run in a folder of this one
         assert f'another run is writing to {tmp_path}/run/below:' in run(*words)[2]
-    for name, seed in (('run-1', 1), ('run-2', 2), ('run', 3)):
-        assert json.loads((tmp_path / name / 'config.json').read_text())['seed'] == seed
+    configs = [tmp_path / name / 'config.json' for name in ('run-1', 'run-2', 'run')]
+    assert [json.loads(path.read_text())['seed'] for path in configs] == [1, 2, 3]
 
 
 @pytest.mark.parametrize('name, word', [
@@ -313,15 +314,15 @@ class Evil(str):
 
 
 def test_no_script_opens_a_checkpoint_that_would_run_code(toy, tmp_path):
-    evil = tmp_path / 'ckpt.pt'
+    evil, made = tmp_path / 'ckpt.pt', tmp_path / 'made'
     (tmp_path / 'config.json').write_text('{"words": []}')
-    torch.save({'args': Evil(tmp_path / 'made'), 'step': 1}, evil)
+    torch.save({'args': Evil(made), 'step': 1}, evil)
     for words in (['sample.py', str(evil)], [*toy, f'--generator={evil}'],
                   [*toy, f'--out_dir={tmp_path}', '--resume=True']):
         code, _, error = run(*words)
-        assert code == 1 and 'UnpicklingError' in error and not (tmp_path / 'made').exists()
+        assert code == 1 and 'UnpicklingError' in error and not made.exists()
     torch.load(evil, weights_only=False)
-    assert (tmp_path / 'made').exists()         # or this would be no test
+    assert made.exists()                        # or this would be no test
 
 
 # ---- ranks ---------------------------------------------------------------------------------------
@@ -349,8 +350,7 @@ def test_two_ranks_take_the_steps_of_one_process_also_after_a_signal(toy, tmp_pa
 def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_path, file, grpo):
     """A second loop takes the same steps. Samples are of the first group that teaches something."""
     toy = [*toy, file('zeros.py', ZEROS)]
-    finished = tmp_path / 'run'
-    train(toy, finished)
+    train(toy, tmp_path / 'run')
     _, networks, task = grpo.set_up(toy[1:])
     optimizers = make_optimizers(networks.policy, 'muon')
     lines, groups, line = [], [], None
@@ -361,27 +361,25 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
             lines.append({'step': step} | numbers)
         if step < 6:
             rollouts, scores = grpo.collect(networks, task, step)
-            r = rollouts[0]
+            r, _ = rollouts
             logp = [grpo.log_probs_of(networks.policy, r)]
-            numbers = grpo.learn(networks, optimizers, rollouts, 4e-3 * (step + 1) / 11)
+            numbers = grpo.learn(networks, optimizers, rollouts, 6e-3 * (step + 1) / 11)
             logp.append(grpo.log_probs_of(networks.policy, r))
             A = scores.pop('advantage')
             numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
-            is_dead = [len({*group}) == 1 for group in scores['reward'].tolist()]
-            lines.append({'step': step, 'dead_groups': sum(is_dead) / 8} | numbers)
-            if step % 2 == 0:
-                b = is_dead.index(False)
-                columns = [r.per_text(x).view(4, 4)[b] for x in logp]
-                groups += torch.stack((torch.full((4,), step), A[b], *columns), 1).tolist()
-    assert log_of(finished) == [pytest.approx(line, rel=1e-4) for line in lines]
-    for line in open(finished / 'samples.jsonl'):
+            learns = scores['reward'].std(1) > 0
+            lines.append({'step': step, 'dead_groups': 1 - learns.double().mean().item()} | numbers)
+            b = learns.int().argmax()
+            columns = [A[b], *[r.per_text(x).view(4, 4)[b] for x in logp]]
+            groups += torch.stack(columns, 1).tolist() if step % 2 == 0 else []
+    assert log_of(tmp_path / 'run') == [pytest.approx(line, rel=1e-4) for line in lines]
+    for line in open(tmp_path / 'run/samples.jsonl'):
         sample = json.loads(line)
         assert sample['scores']['zeros'] == sample['completion'].count('0')
         if 'advantage' in sample['scores']:
-            pieces = [numbers for _, *numbers in sample['pieces'] if numbers]
-            _, *logp = map(sum, zip(*pieces))
-            expected = [sample['step'], sample['scores']['advantage'], *logp]
-            assert groups.pop(0) == pytest.approx(expected, rel=1e-4)
+            _, *logp = map(sum, zip(*[piece[1:] for piece in sample['pieces'] if piece[1:]]))
+            found = [sample['scores']['advantage'], *logp]
+            assert found == pytest.approx(groups.pop(0), rel=1e-4)
     assert not groups
 
 
@@ -390,16 +388,16 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, 'wandb', raising=False)        # TRL has imported the real one
-    for steps in (2, 4):
-        train(toy, tmp_path / 'run', '--wandb_project=mine', '--kl_beta=0', f'--max_iters={steps}',
-              f'--reference={folder}/generator.pt', f'--resume={steps > 2}')
+    words = [*toy, '--wandb_project=mine', '--kl_beta=0', f'--reference={folder}/generator.pt']
+    train(words, tmp_path / 'run', '--max_iters=2')
+    train(words, tmp_path / 'run', '--max_iters=4', '--resume=True')
     lines = [*open(tmp_path / 'run/log.jsonl')]
     expected = ['[null, "allow", 4]\n["*", "step"]\n', *lines[:4],        # evaluations 0 and 2
                 '["theirs", "allow", 4]\n["*", "step"]\n', *lines[3:]]    # 2 and 4
     assert open(f'{path}.log').read() == ''.join(expected) and '"kl"' in lines[1]
 
 
-def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_two_prompts():
+def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts():
     def verdict(above, n, error=1.0):
         return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n, 'out')
 
@@ -408,8 +406,8 @@ def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_two_pro
         assert 'is above the line' in verdict(1.1 * quantile, n)
         assert 'is not above the line' in verdict(quantile, n)
         assert 'is below the line' in verdict(-1.1 * quantile, n)
-    for text in (verdict(5.0, 2), verdict(5.0, 3), verdict(5.0, 512, error=0.0)):
-        assert 'nothing can be told' in text
+    assert 'nothing can be told' in verdict(5.0, 3)
+    assert 'nothing can be told' in verdict(5.0, 512, error=0.0)
 
 
 # ---- pretraining ---------------------------------------------------------------------------------
@@ -420,11 +418,10 @@ def test_pretraining_makes_one_network_however_often_it_evaluates_and_ctrl_c_lea
     words = ['pretrain.py', f'--dataset={folder}/equations.py', *CPU,
              'config/networks/generator_smoke.py']
     run(*words, '--max_iters=20', '--eval_interval=3', f'--out={tmp_path}/often.pt')
-    networks = [torch.load(path, weights_only=True)['model']
+    networks = [torch.load(path)['model']
                 for path in (folder / 'generator.pt', tmp_path / 'often.pt')]
     torch.testing.assert_close(*networks, rtol=0, atol=0)
-    process = Process(*words, '--eval_interval=1', '--max_iters=9999',
-                      f'--out={tmp_path}/none.pt')
+    process = Process(*words, '--eval_interval=1', f'--out={tmp_path}/none.pt')
     process.wait_for('step 2 ')
     os.kill(process.ranks[0].pid, signal.SIGINT)
     assert process.wait()[::2] == (1, 'stopped: what was not finished is not written\n')

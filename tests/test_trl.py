@@ -47,12 +47,6 @@ def words(tmp_path, grpo):
         --max_iters=2 --gradient_accumulation_steps=2 --eval_prompts=4 --log_interval=1""".split()
 
 
-def trainer_of(words, tmp_path):
-    """Execute the script for words. Return its trainer."""
-    (tmp_path / 'script.py').write_text(script_of(words))
-    return runpy.run_path(f'{tmp_path}/script.py')['trainer']
-
-
 @pytest.mark.parametrize('flags', [
     '', '--epochs=2 --chat_template=True --loss_norm=sequence --clip_low=0.01',
     '--epochs=2 --kl_beta=0.3 config/kl/k3.py --adv_norm=batch --temperature=0.7',
@@ -65,8 +59,11 @@ def trainer_of(words, tmp_path):
 def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_path, grpo):
     """TRL gets what our policy has written. In a second epoch ratios are not 1."""
     words += flags.split()
-    trainer = trainer_of(words, tmp_path)
+    script = tmp_path / 'script.py'
+    script.write_text(script_of(words))
+    trainer = runpy.run_path(str(script))['trainer']
     _, networks, task = grpo.set_up(words)
+    policy = networks.policy
     rollouts, scores = grpo.collect(networks, task, 0)
     completions = [ids[r.place[r.text == n]].tolist()
                    for r in rollouts for n, ids in enumerate(r.texts)]
@@ -82,10 +79,10 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     trainer.model.train()
     inputs = trainer._generate_and_score_completions([trainer.train_dataset[i] for i in rows])
     ours, theirs = [[p for p in network.parameters() if p.requires_grad]
-                    for network in (networks.policy, trainer.model)]
+                    for network in (policy, trainer.model)]
     if grpo.epochs == 2:                        # as if the first had been
         for r in rollouts:
-            r.logp_old = grpo.log_probs_of(networks.policy, r)
+            r.logp_old = grpo.log_probs_of(policy, r)
         for p, q in zip(ours, theirs, strict=True):
             p.data = 1.2 * p + 0.01 * (p == 0)  # some are 0 at the start
             q.data = p.data.clone()             # adapters began at random
@@ -97,22 +94,39 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
         loss_of_trl = trainer._compute_loss(trainer.model, part)
         loss_of_trl.backward()
         loss -= loss_of_trl.item()
-    assert len(set(map(len, completions))) > 2 and abs(loss) < 1e-5
+    assert abs(loss) < 1e-5
     torch.testing.assert_close([scores['advantage'].float().flatten()] + [p.grad for p in ours],
                                [inputs['advantages']] + [p.grad for p in theirs],
                                atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize('flags', [
-    'config/grpo_think.py', '--generator=out-run', '--max_new_tokens=0', '--max_iters=0',
-    '--resume=True', 'HERE/world.py', '--rewards={"judge":1}', '--top_k=2',
-    '--top_p=0.9', '--reference=out', '--dtype=float64', '--kl_beta=0.3', '--mini_batches=2',
-    '--kl_beta=0.3 config/papers/gspo.py config/kl/k3_ratio.py',
-    'config/papers/gdpo.py --adv_norm=std', 'config/papers/cispo.py --loss_norm=sequence',
-    'config/papers/cispo.py config/papers/gspo.py --loss_norm=token', '--entropy_coef=0.1',
-    '--gradient_accumulation_steps=1 --entropy_coef=0.1 --loss_norm=sequence', 'HERE/late.py',
-    'config/papers/dapo.py', 'HERE/mine.py', 'HERE/mine.py config/papers/gspo.py'])
+REFUSED = """
+config/grpo_think.py
+--generator=out-run
+--max_new_tokens=0
+--max_iters=0
+--resume=True
+HERE/world.py
+--rewards={"judge":1}
+--top_k=2
+--top_p=0.9
+--reference=out
+--dtype=float64
+--kl_beta=0.3
+--mini_batches=2
+--kl_beta=0.3 config/papers/gspo.py config/kl/k3_ratio.py
+config/papers/gdpo.py --adv_norm=std
+config/papers/cispo.py --loss_norm=sequence
+config/papers/cispo.py config/papers/gspo.py --loss_norm=token
+--entropy_coef=0.1
+--gradient_accumulation_steps=1 --entropy_coef=0.1 --loss_norm=sequence
+HERE/late.py
+config/papers/dapo.py
+HERE/mine.py
+HERE/mine.py config/papers/gspo.py"""
+
+
+@pytest.mark.parametrize('flags', REFUSED.strip().splitlines())
 def test_an_experiment_of_which_trl_has_no_equal_is_refused(flags, words, tmp_path):
-    assert script_of(words)                     # without the flags it is not
     with pytest.raises(AssertionError, match='TRL has no equal of'):
         script_of(words + flags.replace('HERE', str(tmp_path)).split())
