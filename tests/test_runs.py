@@ -213,6 +213,18 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
 
 
+def test_lists_in_state_are_kept_as_they_were_before_the_evaluation(toy, tmp_path, file):
+    path = file('count.py', """
+def score(r, networks, names, step=0, split='val', inner=score):
+    state.setdefault('calls', []).append([step, split])
+    return inner(r, networks, names, step, split)
+""")
+    for steps in (2, 4):
+        train([*toy, path], tmp_path / 'run', f'--max_iters={steps}', f'--resume={steps > 2}')
+    calls = checkpoint_of(tmp_path / 'run')['state'][0]['calls']
+    assert [4, 'val'] not in calls and calls.count([0, 'val']) == calls.count([2, 'val']) > 0
+
+
 def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_shows_what_hangs(
         toy, tmp_path, file):
     words = [*toy, file('slow.py', SLOW.format(1))]

@@ -1,8 +1,8 @@
 # a classifier that tells real texts from those that the generator filled: it knows only the
 # generator's mistakes from before GRPO, so without a KL it is fooled
 # python train_grpo.py --judge=config/networks/judge_classifier.py --kl_beta=0
-# the judge's score rises from 0.38 to 0.60, and verify falls: start 43.8 %, policy 16.2, 11.0,
-# 27.9 %; with --kl_beta=0.2 verify ends at 57.0, 59.0, 57.5 %; seeds 1, 2, 3
+# the judge's score rises from 0.47 to 0.61, and verify falls: start 42.9 %, policy 6.9, 5.3, 5.5 %;
+# with --kl_beta=0.5 verify ends at 41.3, 42.6, 41.9 %; seeds 1, 2, 3
 
 import functools
 
