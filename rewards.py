@@ -54,7 +54,9 @@ def calling(name, function, known):
             raise
 
     try:
-        yield call
+        # A reward computes in the precision in which its author tried it.
+        with torch.autocast('cpu', enabled=False), torch.autocast('cuda', enabled=False):
+            yield call
     finally:
         os.chdir(folder)
         torch.set_grad_enabled(has_grad)
@@ -127,7 +129,8 @@ def open_data(script):
     functions = {name: known[name] for name in [*script['rewards'], 'verify'] if name in known}
     try_out(script, data, functions)
     measured = functions | ({'reply': data.reply} if data.reply else {})
-    measured |= {name: script[name] for name in ('complete', 'sample', 'score', 'columns_of')
+    ours = ('complete', 'sample', 'score', 'judge_scores', 'columns_of')
+    measured |= {name: script[name] for name in ours
                  if script[name] is not script['_original'][name]}
     sources = {name: hash_of_file(f) for name, f in measured.items()}
     return data, sources | {'dataset': zlib.crc32(path_of(script['dataset']).read_bytes())}

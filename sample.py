@@ -29,7 +29,7 @@ def words_of(path):
         # The run may have had another machine, and must not go on.
         others = ('device', 'compile', 'resume')
         return [word for word in json.loads(config)['words']
-                if not word.removeprefix('--').startswith(others)]
+                if word.removeprefix('--').partition('=')[0] not in others]
     saved = load_checkpoint(must_exist(path, 'run or network'))
     plugins = ['plugins/causal.py'] if saved['args'].get('kind') == 'causal' else []
     task = [f'--{name}={saved[name]}' for name in ('dataset', 'blank_kind')]

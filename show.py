@@ -42,7 +42,7 @@ def first_group(r):
     group = r.text // r.k
     learns = r.has_advantage()
     chosen = group[learns] if learns.any() else group
-    return r.select(group == chosen.min())
+    return r.select(group == chosen.sort().values[:1])      # of no rows none
 
 
 def print_group(samples, names, label=''):

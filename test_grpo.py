@@ -381,6 +381,21 @@ def test_token_stats_equal_a_slow_loop_over_tokens_in_their_views(kind, filters,
     assert policy.logits(policy.features(r.views)[r.view, r.place]).argmax(1).equal(r.token)
 
 
+@torch.no_grad()
+def test_a_learned_order_has_a_finite_kl_to_a_reference_that_is_certain(knobs):
+    policy, reference, prompts = toy('a learned order', knobs)
+    reference.order.bias.data.fill_(200.0)      # of which float32 says: fills with probability 1
+    r = grpo.complete(policy, prompts, 5)
+    for m, actual in enumerate(grpo.token_stats(policy, r, reference).kl.tolist()):
+        views = [(slow_logits, r.views[r.view[m]]),
+                 *[(slow_order, r.views[view]) for _, view in decisions(r, m)]]
+        expected = 0.0
+        for logits_of, view in views:
+            z, q = [logits_of(network, view, r.place[m]) for network in (policy, reference)]
+            expected += float(z.softmax(0) @ (z.log_softmax(0) - q.log_softmax(0)))
+        assert math.isfinite(expected) and actual == pytest.approx(expected)
+
+
 # ---- KL ------------------------------------------------------------------------------------------
 
 KLS = {                         # {file: what its mean is, and whose gradient the mean gradient is}

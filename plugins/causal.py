@@ -1,5 +1,5 @@
 """Write from left to right what follows prompts, up to and including eos. If the task has a
-reply(), it is a world, which says what stands after a completion now.
+reply(), it is a world, which may go on behind each token that the policy writes.
 
 include() this file in a config. It is executed in the globals of train_grpo.py: a function here
 takes the place of the function of its name, which is `inner`."""

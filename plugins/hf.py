@@ -265,8 +265,8 @@ class Pretrained(Network):
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # Features at t predict token t, theirs predict t + 1. So a causal network does not read the
-        # last input, and features of 0 come first. A masked one reads its [CLS] first.
+        # Features at t predict token t, theirs predict t + 1. So a causal network does not read our
+        # bos, the first input, and features of 0 come first. A masked one reads its [CLS] first.
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         options = {'attention_mask': (inputs != self.pad_id).long()}
@@ -285,8 +285,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     # The reentrant kind of checkpoint forgets a part before it makes the next one. The other kind
     # keeps the parts of the KL and of the entropy, if no loss uses them: more than all at once.
     run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
-    n = 1 + NUMBERS_AT_ONCE // policy.tok.vocab_size
-    rows = torch.arange(len(r.text), device=x.device).split(n)
+    # blank_id is V, the number of ids.
+    rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.blank_id)
     parts = [run(policy, x, r.select(some), reference, x_ref) for some in rows]
     return Stats(*map(torch.cat, zip(*parts)))
 
@@ -294,6 +294,5 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 def judge_scores(judge, texts, inner=judge_scores):
     """Score texts in parts. To a judge without a bos all first tokens are equally likely."""
     rows, inverse = unique_rows(texts)
-    n = 1 + NUMBERS_AT_ONCE // judge.tok.vocab_size // texts.size(1)
-    parts = texts[rows].split(n)
+    parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]

@@ -6,7 +6,7 @@ takes the place of the function of its name, which is `inner`."""
 import math
 
 from torch import nn
-from torch.distributions import Bernoulli, kl_divergence
+from torch.distributions import Bernoulli
 
 from shared import unique_rows
 
@@ -135,8 +135,11 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     def decisions(network, features):
         return Bernoulli(logits=order_scores(network, features[r.seen[:, :-1], r.place[:, None]]))
 
+    def both(d):                                # log-probabilities to wait and to fill
+        return torch.stack([d.log_prob(torch.full_like(is_filled, y)) for y in (0, 1)], -1)
+
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else Bernoulli(logits=ours.logits.detach())
-    more = Stats(ours.log_prob(is_filled), theirs.log_prob(is_filled), kl_divergence(ours, theirs),
-                 ours.entropy())                            # (M, passes) each
+    more = Stats(ours.log_prob(is_filled), theirs.log_prob(is_filled),
+                 divergence(both(ours), both(theirs)), ours.entropy())      # (M, passes) each
     return Stats(*[values + (is_decided * extra).sum(1) for values, extra in zip(stats, more)])

@@ -1,5 +1,5 @@
-# k1: its mean is KL(policy || reference), and the mean of its gradient is 0. So in the loss it is
-# noise; as a reward it is right. J. Schulman, "Approximating KL divergence", 2020
+# k1: its mean is KL(policy || reference), after top_k and top_p, and the mean of its gradient is 0.
+# So in the loss it is noise; as a reward it is right. J. Schulman, "Approximating KL ...", 2020
 
 
 def kl_penalty(stats, r):

@@ -1,5 +1,4 @@
-# RLOO, arXiv:2402.14740: the baseline is the mean of the others (2.3), the KL is in the reward (eq.
-# 3), nothing is clipped (3.2)
+# RLOO, arXiv:2402.14740: the mean of the others (2.3), the KL in the reward (eq. 3), no clip (3.2)
 
 adv_norm = 'none'
 clip_low = 1.0              # no clip

@@ -7,8 +7,7 @@ made of (BSD). Both come from packages of pip; no hub is asked.
     python -m examples.antibodies.antiberty out/antiberty
     python train_grpo.py examples/antibodies/free.py
 
---no-deps, because nothing of the packages is run: only two of their files are read. Later versions
-of antiberty download their weights."""
+--no-deps: only two files of these packages are read. Later ones of antiberty download weights."""
 import importlib.util
 import itertools
 import json
