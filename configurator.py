@@ -49,7 +49,7 @@ def configure(script, words):
     """Apply words of a command line to the globals of a script. Return its knobs, {name: value}.
     Exit with one line on an unknown knob, a wrong type, a value that is not in CHOICES or below
     LOWEST, a missing file, or a file that changes what the script has imported."""
-    if '--help' in words:                       # up to the first function or class
+    if {'-h', '--help'} & {*words}:                       # up to the first function or class
         print(Path(script['__file__']).read_text().split('\n\n\n')[0])
         sys.exit()
     # A second call begins with the original globals. Files may change the values of a dict.
@@ -129,7 +129,7 @@ def check_knob(script, known, name, word):
     lowest = script.get('LOWEST', {}).get(name, 0)
     expected = ''
     if type(value) is not type(example):
-        expected = f'a value such as {example!r}'
+        expected = 'True or False' if type(example) is bool else f'a value such as {example!r}'
     elif value not in choices:
         expected = f'one of {choices}'
     elif type(value) in (int, float) and not lowest <= value < 1e300:

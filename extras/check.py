@@ -212,7 +212,8 @@ def begin(words, resume=False):
     grpo.as_numbers = lambda *args: torch.rand_like(as_numbers(*args))
     grpo.state.update(folder.state)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
-    folder.load(networks.policy, optimizers, ())
+    with contextlib.redirect_stdout(None):
+        folder.load(networks.policy, optimizers, ())
     return folder, networks, task, optimizers
 
 
@@ -250,6 +251,9 @@ def check_steps(words, folder, networks, task, optimizers):
                 for x in (reward, torch.cat((reward[:2], reward[2:] ** 2)))]
     yield so(A.shape == reward.shape and (grpo.adv_norm == 'batch' or A[:2].allclose(other[:2])),
              "advantages (P, k) depend on the rewards of their own group alone", 'look')
+    equal = torch.ones(3, 6, dtype=torch.float64)
+    A = grpo.advantages(equal, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], equal))
+    yield so(not A.any(), "advantages of equal rewards are 0", 'look')
 
 
 def checks(words):

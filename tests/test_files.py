@@ -27,7 +27,7 @@ WORDS = """
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
---resume=1 -> resume = 1: expected a value such as False
+--resume=1 -> resume = 1: expected True or False
 --kl_beta=-0.1 -> kl_beta = -0.1: expected a number not below 0
 --temperature=0 -> temperature = 0.0: expected a number not below 0.001
 --rewards=verify -> rewards = 'verify': expected a value such as {
