@@ -133,7 +133,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     is_filled = (passes == r.turn[:, None]).to(stats.logp.dtype)
 
     def decisions(network, features):
-        return Bernoulli(logits=order_scores(network, features[r.seen[:, :-1], r.place[:, None]]))
+        scores = order_scores(network, features)                # (S, T)
+        return Bernoulli(logits=scores[r.seen[:, :-1], r.place[:, None]])
 
     def both(d):                                # log-probabilities to wait and to fill
         return torch.stack([d.log_prob(torch.full_like(is_filled, y)) for y in (0, 1)], -1)
