@@ -179,9 +179,8 @@ class RunFolder:
         if saved:
             assert saved['step'] <= config['max_iters'], (
                 f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
-            is_same = all(saved['args'].get(name) == policy.args.get(name)
-                          for name in ('kind', 'folder')) and (
-                              saved['vocabulary'] == policy.tok.vocabulary)
+            is_same = (saved['vocabulary'] == policy.tok.vocabulary
+                       and saved['args'].get('kind') == policy.args.get('kind'))
             try:
                 policy.load_state_dict(saved['model'])
                 for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
@@ -195,9 +194,11 @@ class RunFolder:
             line = saved['line']
             before = saved['config']            # it may have knobs of a plugin that is gone
             for name in sorted((config | before).keys() - {'resume'}):
-                if before.get(name) != config.get(name):
-                    self.say(f'resumed with another {name}: {config.get(name)}, not '
-                             f'{before.get(name)}')
+                old, new = before.get(name), config.get(name)
+                if old != new:
+                    self.say('resumed with another file of a reward, a world or the data'
+                             if name == 'sources' else
+                             f'resumed with another {name}: {new}, not {old}')
                     if name in measured or name not in config:
                         line = None
             if line is None:

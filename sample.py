@@ -28,8 +28,11 @@ def words_of(path):
         config = Path(must_exist(f'{path}/config.json')).read_text()
         # The run may have had another machine, and must not go on.
         others = ('device', 'compile', 'resume')
-        return [word for word in json.loads(config)['words']
-                if word.removeprefix('--').partition('=')[0] not in others]
+        words = []
+        for word in json.loads(config)['words']:
+            if word.removeprefix('--').partition('=')[0] not in others:
+                words.append(word)
+        return words
     saved = load_checkpoint(must_exist(path, 'run or network'))
     plugins = ['plugins/causal.py'] if saved['args'].get('kind') == 'causal' else []
     task = [f'--{name}={saved[name]}' for name in ('dataset', 'blank_kind')]
