@@ -66,9 +66,9 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """A network embeds V + 3 ids and predicts V. The three that it only reads are blank_id, bos_id
-    (the beginning of a text) and pad_id. A subclass has these ids, args, causal, block_size, tok,
-    trunk(inputs, cache), which returns features, and logits(features)."""
+    """A network reads V + 3 ids and predicts V. Read only are blank_id, bos_id (the beginning of a
+    text) and pad_id. A subclass has these ids, args, causal, block_size, tok, trunk(inputs, cache),
+    which returns features, and logits(features)."""
     tok = None                                  # its Tokenizer
 
     @property
@@ -78,12 +78,12 @@ class Network(nn.Module):
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T), in which padding stands at the end. Features
         at t predict token t, not t + 1 as in nanoGPT: a causal network reads bos and the tokens
-        before t. The other kinds read all tokens, so what they predict must be blank."""
+        before t. The other kinds read all tokens, so what 'fill' predicts must be blank."""
         if not self.causal:
             return self.trunk(tokens)
         length = int((tokens != self.pad_id).any(0).sum().clamp(min=1))     # of the longest text
         inputs = F.pad(tokens[:, :length - 1], (1, 0), value=self.bos_id)
-        x = features_of_inputs(self.trunk, inputs)      # trunk(inputs): equal beginnings once
+        x = features_of_inputs(self.trunk, inputs)      # = trunk(inputs): equal beginnings once
         return F.pad(x, (0, 0, 0, tokens.size(1) - length))
 
 
@@ -95,7 +95,7 @@ class GPT(Network):
         super().__init__()
         self.args = {'vocab_size': vocab_size, 'block_size': block_size, 'n_layer': n_layer,
                      'n_head': n_head, 'n_embd': n_embd, 'kind': kind, 'positions': positions}
-        n = n_head if positions == 'learned' else 2 * n_head        # rotary has halves of heads
+        n = n_head if positions == 'learned' else 2 * n_head        # rotary cuts heads in halves
         assert n_embd % n == 0, f"n_embd = {n_embd}: expected a multiple of {n}"
         self.causal = kind == 'causal'
         self.block_size = block_size
@@ -107,7 +107,7 @@ class GPT(Network):
             # 'rotary' (arXiv:2104.09864): turn pairs of channels by an angle that is proportional
             # to the position, so that a head sees distances.
             D = n_embd // n_head
-            speeds = 1e4 ** (-torch.arange(0, D, 2) / D).repeat(2)              # (D,)
+            speeds = (1e4 ** (-torch.arange(0, D, 2) / D)).repeat(2)            # (D,)
             angles = torch.outer(torch.arange(block_size), speeds)              # (T, D)
             self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
@@ -119,7 +119,7 @@ class GPT(Network):
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). A causal network reads keys and values of the
         inputs before them from the cache, {block: (2, N, H, length, D)}, and appends its own."""
-        start = next(iter(cache.values())).size(3) if cache else 0      # the cache has this length
+        start = next(iter(cache.values())).size(3) if cache else 0      # tokens in the cache
         stop = start + inputs.size(1)
         assert stop <= self.block_size, (
             f"a text has {stop} tokens: the network can read {self.block_size}")

@@ -17,36 +17,23 @@ from tasks import BLANK, Task, Tokenizer
 NO_REWARDS = {'include', 'reward', 'tokens', 'advantage'}     # names that no reward can have
 
 
-def parameters_of(function):
-    """Return the names of the parameters of a function, the names without a default, and whether
-    the function takes any other name, as **kwargs."""
-    try:
-        parameters = [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = [inspect.Parameter('x', inspect.Parameter.POSITIONAL_ONLY)]
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if len(named) < len(parameters) and not takes_all:
-        sys.exit(f"{function!r}: expected a function whose parameters have names")
-    return {p.name for p in named}, {p.name for p in named if p.default is p.empty}, takes_all
-
-
 @contextlib.contextmanager
 def calling(name, function, known):
     """Yield call(columns), which calls a function of the user with those of the columns
     {name: value} that it names. known: names of columns. At the end undo what the function has done
     to the process."""
-    names, needed, takes_all = parameters_of(function)
-    for parameter in needed - {*known}:
-        sys.exit(f"{name}() asks for {parameter}; similar: {near(parameter, known)} (a reward gets "
-                 "lists, and verify() one completion)")
-    folder, has_grad, dtype = os.getcwd(), torch.is_grad_enabled(), torch.get_default_dtype()
-    precision = torch.get_float32_matmul_precision()
+    signature = inspect.signature(function)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    asked = [x for x in known if takes_all or x in signature.parameters]
+    try:
+        signature.bind(**dict.fromkeys(asked))
+    except TypeError as e:                      # missing a required argument: 'anser'
+        sys.exit(f"{name}(): {e}; it can ask for {', '.join(sorted(known))}")
+    folder, has_grad = os.getcwd(), torch.is_grad_enabled()
 
     def call(columns):
-        own = {x: own_copy(value) for x, value in columns.items() if takes_all or x in names}
         try:
-            return function(**own)
+            return function(**{x: own_copy(columns[x]) for x in asked})
         except SystemExit as e:
             raise RuntimeError(f"{name}() called exit()") from e
         except Exception as e:
@@ -60,8 +47,6 @@ def calling(name, function, known):
     finally:
         os.chdir(folder)
         torch.set_grad_enabled(has_grad)
-        torch.set_default_dtype(dtype)
-        torch.set_float32_matmul_precision(precision)
 
 
 def own_copy(value):
@@ -153,7 +138,8 @@ def try_out(script, data, functions):
                           view=0 * text)
     state = copy.deepcopy(script['state'])
     # There are no networks yet.
-    names = [name for name in functions if 'networks' not in parameters_of(functions[name])[0]]
+    names = [name for name, function in functions.items()
+             if 'networks' not in inspect.signature(function).parameters]
     script['score'](r, None, names)
     if data.reply:
         columns = dict.fromkeys(task.columns) | record | {'completion': record['answer'][:1]}

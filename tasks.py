@@ -12,7 +12,8 @@ If it has blanks, each _, the answer is the whole text, and the policy writes on
     ('1_+3_=__7', '12+35=047')
 
 With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. The eos, which ends a text, is never blank, so the length is given."""
+blank instead. With blanks in a prompt, and with 'random', the eos that ends a text is never blank,
+so the length is given."""
 import copy
 import math
 import sys
@@ -85,7 +86,7 @@ class Prompts:
     task: 'Task'
     tokens: Tensor      # (B, T) ids; where blank is True, the ids of the record
     blank: Tensor       # (B, T) bool
-    record: Tensor      # (B,) number of task.records
+    record: Tensor      # (B,) index in task.records
 
     def __len__(self):
         return len(self.tokens)
@@ -138,8 +139,8 @@ class Task:
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
     def encode(self, record):
-        """Return the ids of the whole text, the ids that are shown, and the length of the
-        prompt."""
+        """Return the ids of the whole text, the ids that are shown, and the length of the prompt,
+        which with blanks is the whole text."""
         tok = self.tok
         answer = tok.encode(record['answer'])
         if BLANK not in record['prompt']:
@@ -150,7 +151,7 @@ class Task:
         for part in record['prompt'].split(BLANK):
             shown += tok.encode(part) + [tok.blank]
         shown.pop()                             # no blank follows the last part
-        whole = answer or shown                 # a record without an answer has only blanks
+        whole = answer or shown                 # without an answer its blanks stay blank
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
             f"{record}: expected as the answer the prompt with its blanks filled")

@@ -11,6 +11,7 @@ are characters here, so plugins/hf.py has no part in it: check the task alone.
 
 A case is what rewards see of a completion: its record, and more columns."""
 import contextlib
+import inspect
 import random
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import train_grpo as grpo
 from configurator import configure, must_exist
 from files import is_answer, load
 from model import GPT
-from rewards import as_numbers, call_reward, calling, parameters_of, world_answer
+from rewards import as_numbers, call_reward, calling, world_answer
 from run import RunFolder, save_network
 from tasks import BLANK, make_tokenizer
 
@@ -179,7 +180,8 @@ def check_world(task, cases):
         found = f": {forged[:3]}; let verify() look at `sampled`" if forged else ''
         yield so(not forged, f"if the policy writes {''.join(only)!r} itself, a lost game stays "
                  f"lost{found}")
-    missing = parameters_of(task.reply)[1] - {'completion', 'prompt', 'answer'}
+    missing = {name for name, p in inspect.signature(task.reply).parameters.items()
+               if p.default is p.empty} - {'completion', 'prompt', 'answer'}
     yield so(not missing, f"reply() has a default for {' '.join(missing) or 'all columns'}, as "
              "sample.py --prompt needs it", 'look')
 
@@ -270,7 +272,7 @@ def checks(words):
                    f"out; the generator {kind}")
         groups = groups_of(task, is_causal)
         names = [name for name in grpo.rewards if name not in ('judge', 'verify')
-                 and not {'r', 'networks'} & parameters_of(vars(grpo)[name])[0]]
+                 and not {'r', 'networks'} & inspect.signature(vars(grpo)[name]).parameters.keys()]
         for name in (['verify'] if task.verify else []) + names:
             yield from check_texts(task, name, groups, is_causal)
         for name in names:

@@ -17,7 +17,6 @@ from pathlib import Path
 import train_grpo as grpo
 from configurator import configure
 from files import load
-from rewards import parameters_of
 
 SCALE = {'std': 'group', 'batch': 'batch', 'none': 'none'}
 LOSS = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}
@@ -176,7 +175,7 @@ def script_of(words):
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
     functions = vars(grpo).keys() & grpo.rewards.keys() - {'judge'}
-    asked = {name for reward in functions for name in parameters_of(vars(grpo)[reward])[0]}
+    asked = {name for reward in functions for name in inspect.signature(vars(grpo)[reward]).parameters}
     facts = vars(grpo) | {'Path': Path, 'load': load, 'asked': asked,
                           'files': {Path(file).stem for file in files}}
     for condition in REFUSED.strip().splitlines():

@@ -67,11 +67,7 @@ def hash(x): return 1 -> mine.py changes hash,
 include('plugins/causal.py'); import math as F -> mine.py changes F,
 def verify(text): pass -> reward verify: expected 4 finite numbers
 rewards = {'verify': 1.0}; verify = None -> there is no verify(), because not all records have
-rewards = {'mine': 1.0}; mine = lambda texts, /: 4 * [1] -> whose parameters have names
-rewards = {'mine': 1.0}; mine = lambda *texts: 4 * [1] -> whose parameters have names
-rewards = {'mine': 1.0}; mine = min -> <built-in function min>: expected a function whose parameters
-rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> mine() asks for text; similar: texts
-rewards = {'mine': 1.0}; mine = lambda anser: [1.0] -> mine() asks for anser; similar: answer
+rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> 'text'; it can ask for answer, completions,
 WORLD return 1 -> error: reply() returned
 WORLD return 0 -> error: reply() returned
 WORLD return [] -> error: reply() returned
@@ -171,8 +167,6 @@ def _spoil(words):
     words.clear()
     state['times'] = 1
     torch.set_grad_enabled(False)
-    torch.set_default_dtype(torch.float64)
-    torch.set_float32_matmul_precision('medium')
     os.chdir('/')
 
 def reply(words):
@@ -211,8 +205,6 @@ class _Zeros:
     assert scores['verify'].unique() == 0.25    # not that of the checker of the dataset
     assert scores['zeros'][:4].flatten().tolist() == counts and len({*counts}) > 1
     assert os.getcwd() == str(ROOT) and torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.get_float32_matmul_precision() == 'highest'
     assert all(record['words'] == ['a'] for record in task.records)
 
 
