@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import sys
 from pathlib import Path
-from types import FunctionType
 
 # What knobs can be, here and in pretrain.py. Plugins add to it.
 CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
@@ -125,18 +124,15 @@ def check_knob(script, known, name, word):
     value, example = script.get(name), known[name]
     if type(value) is int and type(example) is float and abs(value) < 1e300:
         value = script[name] = float(value)
-    choices = script.get('CHOICES', {}).get(name, [value])
+    choices = script.get('CHOICES', {}).get(name)
     lowest = script.get('LOWEST', {}).get(name, 0)
-    expected = ''
-    if type(value) is not type(example):
-        expected = 'True or False' if type(example) is bool else f'a value such as {example!r}'
-    elif value not in choices:
-        expected = f'one of {choices}'
-    elif type(value) in (int, float) and not lowest <= value < 1e300:
-        expected = f'a number not below {lowest}'
-    if expected:
+    is_number = type(example) in (int, float)
+    if type(value) is not type(example) or (choices and value not in choices) or (
+            is_number and not lowest <= value < 1e300):
+        expected = f'one of {choices}' if choices else f'a value such as {example!r}'
         value = ' '.join(f'{value!r:.40}'.split())      # of an array: one line
-        sys.exit(f"{word}: {name} = {value}: expected {expected}")
+        sys.exit(f"{word}: {name} = {value}: expected {expected}"
+                 + f", not below {lowest}" * is_number)
 
 
 def show_error(kind, error, trace):

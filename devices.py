@@ -74,8 +74,9 @@ def sum_gradients(network):
 
 
 def numbers_of(parts):
-    """Return numbers of an update for the log. parts: of each micro-step its loss, {name: (M,)},
-    and which tokens (M,) are counted. {'loss': sum} | {name: mean over tokens}, over ranks."""
+    """Return numbers of an update for the log, over ranks: {'loss': sum} | {name: mean of tokens}.
+    parts: of each micro-step its loss, {name: (M,)}, and which tokens (M,) are counted: those of
+    texts with an advantage, because without a KL and an entropy bonus the others are not read."""
     sums = [torch.stack([loss, is_counted.sum(), *[x[is_counted].sum() for x in values.values()]])
             for loss, values, is_counted in parts]
     loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()

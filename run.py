@@ -179,18 +179,16 @@ class RunFolder:
         if saved:
             assert saved['step'] <= config['max_iters'], (
                 f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
-            is_same = (saved['vocabulary'] == policy.tok.vocabulary
-                       and saved['args'].get('kind') == policy.args.get('kind'))
             try:
+                assert saved['vocabulary'] == policy.tok.vocabulary
+                assert saved['args'].get('kind') == policy.args.get('kind')
                 policy.load_state_dict(saved['model'])
                 for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
-            except (RuntimeError, ValueError):
-                is_same = False
-            assert is_same, (
-                f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, the size "
-                "and the vocabulary of its generator, its frozen weights, a learned order, and the "
-                "optimizer")
+            except (AssertionError, RuntimeError, ValueError):
+                sys.exit(f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, "
+                         "the size and the vocabulary of its generator, its frozen weights, a "
+                         "learned order, and the optimizer")
             line = saved['line']
             before = saved['config']            # it may have knobs of a plugin that is gone
             for name in sorted((config | before).keys() - {'resume'}):
@@ -255,8 +253,7 @@ class RunFolder:
         """Write the numbers of a step or of an evaluation."""
         if RANK > 0:
             return
-        bad = [name for name, x in numbers.items() if not math.isfinite(x)]
-        assert not bad, f"step {step}: not finite, so the run ends: {', '.join(bad)}"
+        assert all(map(math.isfinite, numbers.values())), f"step {step}: not finite: {numbers}"
         self.append('log.jsonl', step, [numbers])
         if self.wandb:
             self.wandb.log({'step': step} | numbers)

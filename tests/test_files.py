@@ -27,9 +27,9 @@ WORDS = """
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
---resume=1 -> resume = 1: expected True or False
---kl_beta=-0.1 -> kl_beta = -0.1: expected a number not below 0
---temperature=0 -> temperature = 0.0: expected a number not below 0.001
+--resume=1 -> resume = 1: expected a value such as False
+--kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, not below 0
+--temperature=0 -> temperature = 0.0: expected a value such as 1.0, not below 0.001
 --rewards=verify -> rewards = 'verify': expected a value such as {
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
@@ -43,7 +43,7 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --dataset=arithmetc -> in data: data/arithmetic.py
---eval_prompts=1 -> eval_prompts = 1: expected a number not below 2
+--eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
 --blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
 --generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint

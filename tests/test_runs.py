@@ -158,7 +158,7 @@ def collect(networks, task, step, inner=collect):
         rollouts[0].advantage[:] = float('nan')
     return rollouts, scores
 """,
-    'not finite, so the run ends: eval/reward': """
+    "step 4: not finite: {'verify': ": """
 def evaluate(networks, task, step=0, inner=evaluate):
     samples, scores, greedy = inner(networks, task, step)
     if step == 4:
