@@ -97,7 +97,9 @@ def configure(script, words):
     script['include'] = seen['include'] = include
     for word in words:
         name, has_value, value = word.removeprefix('--').partition('=')
-        if word.endswith('.py') and not has_value:
+        if not has_value:
+            if not word.endswith('.py'):
+                sys.exit(f"{word}: expected FILE.py or --name=value")
             include(word)
             continue
         if type(known.get(name)) is not str:
@@ -120,7 +122,8 @@ def configure(script, words):
 def check_knob(script, known, name, word):
     """Check the value that a knob has after a word of the command line."""
     if name not in known:
-        sys.exit(f"{word}: there is no knob {name}; similar: {near(name, known)}")
+        own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
+        sys.exit(f"{word}: there is no knob {name}; similar: {near(name, known)}{own}")
     value, example = script.get(name), known[name]
     if type(value) is int and type(example) is float and abs(value) < 1e300:
         value = script[name] = float(value)

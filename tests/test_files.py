@@ -26,6 +26,7 @@ WORDS = """
 --n_fill_steps=3 -> there is no knob n_fill_steps
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
+--group_size 2 -> --group_size: expected FILE.py or --name=value
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
 --resume=1 -> resume = 1: expected a value such as False
 --kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, not below 0
