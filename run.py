@@ -3,7 +3,7 @@
 A folder has config.json (the knobs, and the words of the command), log.jsonl (the numbers of each
 step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first one
 writes."""
-import copy
+import itertools
 import json
 import math
 import os
@@ -121,8 +121,7 @@ def start_pretraining(path, dataset, out):
 # ---- the folder ----------------------------------------------------------------------------------
 class RunFolder:
     """The folder of a run. A new run moves an older one that has a checkpoint out of its way. A
-    resumed run cuts its logs to their lengths at the checkpoint, because it takes the steps after
-    the checkpoint again."""
+    resumed run takes the steps after its checkpoint again, and cuts them from its logs."""
 
     def __init__(self, path, config):
         self.path = Path(path).resolve()        # a reward may change the folder of the process
@@ -134,7 +133,7 @@ class RunFolder:
             self.prepare()
         if config['resume'] and (self.path / 'ckpt.pt').exists():
             self.saved = load_checkpoint(self.path / 'ckpt.pt')
-            assert 'sizes' in self.saved, (
+            assert 'state' in self.saved, (
                 f"{path}/ckpt.pt is not of a run, or of an older version")
         elif config['resume']:
             self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
@@ -163,9 +162,7 @@ class RunFolder:
         assert is_run or not path.exists() or not os.listdir(path), (
             f"out_dir = {path} is no folder of a run, and holds something else")
         if (path / 'ckpt.pt').exists() and not self.config['resume']:
-            number = 1
-            while Path(f'{path}-{number}').exists():
-                number += 1
+            number = next(i for i in itertools.count(1) if not Path(f'{path}-{i}').exists())
             print(f'{path.name} held another run, which is now in {path.name}-{number}')
             path.rename(f'{path}-{number}')
         path.mkdir(parents=True, exist_ok=True)
@@ -214,9 +211,12 @@ class RunFolder:
         config = self.config
         (self.path / 'config.json').write_text(
             json.dumps(config | {'words': sys.argv[1:]}, indent=1))
-        for name, size in zip(LOGS, self.saved.get('sizes', [0, 0])):
-            with open(self.path / name, 'a') as file:
-                file.truncate(min(size, file.tell()))       # somebody may have deleted it
+        step = self.saved.get('step', 0)
+        for name in LOGS:
+            with open(self.path / name, 'ab+') as file:
+                file.seek(0)                    # the last line may be half a line
+                kept = [x for x in file if x.endswith(b'\n') and json.loads(x)['step'] < step]
+                file.truncate(len(b''.join(kept)))
         self.wandb = None
         if config['wandb_project']:
             import wandb
@@ -224,16 +224,8 @@ class RunFolder:
                                     id=self.saved.get('wandb'), resume='allow', config=config)
             self.wandb.define_metric('*', step_metric='step')
 
-    def begin(self, state):
-        """Return what a checkpoint keeps of the beginning of a step: a copy of `state`, and the
-        lengths of the logs."""
-        sizes = [os.path.getsize(self.path / name) for name in LOGS] if RANK == 0 else []
-        return copy.deepcopy(state), sizes
-
-    def save(self, policy, optimizers, step, line, kept):
-        """Write the checkpoint of a step. kept: what begin() has returned. Each rank has a state of
-        its own."""
-        state, sizes = kept
+    def save(self, policy, optimizers, step, line, state):
+        """Write the checkpoint of a step. Each rank has a state of its own."""
         kinds = {type(x) for x in tree_leaves(state)} - PLAIN
         assert not kinds, f"`state` holds {kinds}: expected numbers, texts, tensors, lists, dicts"
         states = [state] * N_RANKS
@@ -241,7 +233,7 @@ class RunFolder:
             dist.all_gather_object(states, state)
         if RANK == 0:
             save_network(self.path / 'ckpt.pt', policy, config=self.config, step=step, line=line,
-                         state=states, sizes=sizes, wandb=self.wandb and self.wandb.id,
+                         state=states, wandb=self.wandb and self.wandb.id,
                          optimizers=[optimizer.state_dict() for optimizer in optimizers])
         wait_for_ranks()                        # none goes on before the checkpoint is there
 

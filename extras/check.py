@@ -240,7 +240,7 @@ def check_steps(words, folder, networks, task, optimizers):
     gain = sum((r.advantage * (grpo.log_probs_of(policy, r) - old)).nansum()
                for r, old in zip(rollouts, before))
     yield so(gain > 0, "a step makes good completions likelier")
-    folder.save(policy, optimizers, 1, None, folder.begin(grpo.state))
+    folder.save(policy, optimizers, 1, None, grpo.state)
     last = second_step(networks, task, optimizers)
     again = second_step(*begin(words, resume=True)[1:])
     older = second_step(*begin(words, resume=True)[1:], shift=1)

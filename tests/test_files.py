@@ -100,9 +100,8 @@ What?
 {"prompt": ""}
 {"prompt": "1+1=", "answer": 2}
 {"prompt": "1+1=", "held_out": "no"}
-7
 "ab"
-["1+1=", "\\ud800"]"""
+7"""
 COLUMNS = ('text completion original sampled ended prompts completions texts r networks step '
            'split').split()
 # rewards by the name of zeros
@@ -146,7 +145,7 @@ def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_i
 
 
 @pytest.mark.parametrize('line', [
-    *LINES.strip().splitlines(), 150_000 * '[', *[f'{{"prompt": "1", "{x}": 0}}' for x in COLUMNS]])
+    *LINES.strip().splitlines(), *[f'{{"prompt": "1", "{x}": 0}}' for x in COLUMNS]])
 def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
     with pytest.raises(SystemExit, match='bad.jsonl, line 2: '):
