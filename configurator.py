@@ -138,17 +138,18 @@ def check_knob(script, known, name, word):
                  + f", not below {lowest}" * is_number)
 
 
-def show_error(kind, error, trace):
+def show_error(error_type, error, trace):
     """The excepthook. A failed assert of ours, a missing file, or Ctrl-C, is one line. What a
     function of the user raises has its traceback: call() of rewards.py adds a note to it."""
     line = ' '.join(str(error).split())
-    if kind is KeyboardInterrupt and not line:
+    is_ours = isinstance(error, (AssertionError, OSError)) and not hasattr(error, '__notes__')
+    if isinstance(error, KeyboardInterrupt) and not line:
         print('stopped: what was not finished is not written', file=sys.stderr)
-    elif issubclass(kind, (AssertionError, OSError)) and line and not hasattr(error, '__notes__'):
-        if kind is not BrokenPipeError:         # of `| head`
+    elif is_ours and line:
+        if not isinstance(error, BrokenPipeError):          # of `| head`
             print('error:', line, file=sys.stderr)
     else:
-        sys.__excepthook__(kind, error, trace)
+        sys.__excepthook__(error_type, error, trace)
 
 
 sys.excepthook = show_error

@@ -33,18 +33,19 @@ def init_device(device, dtype):
 def set_precision(network, dtype):
     """Set torch up for matrix products of the knob dtype. 'auto' is bfloat16 where it is faster: on
     a CPU that has it, and on a GPU for networks of 256 channels or more."""
-    kind = network.device.type
+    device_type = network.device.type
     is_small = network.head.in_features < 256
     if is_small and 'OMP_NUM_THREADS' not in os.environ:
         torch.set_num_threads(1)                # threads would wait for each other
-    is_faster = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
+    is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
         # The GPU waits for small networks, and casts would only be more operations.
-        kind == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
+        device_type == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
     # Under autocast softmax and sums stay float32.
-    torch.set_autocast_enabled(kind, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
-    torch.set_autocast_dtype(kind, torch.bfloat16)
+    torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
+    torch.set_autocast_dtype(device_type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
-    torch.set_float32_matmul_precision('high' if kind == 'cuda' else 'highest')     # high: TF32
+    tf32 = 'high' if device_type == 'cuda' else 'highest'
+    torch.set_float32_matmul_precision(tf32)
 
 
 def set_seed(*numbers):

@@ -37,7 +37,7 @@ def samples_of(r, columns, scores, logp=None):
     return samples
 
 
-def first_group(r):
+def group_to_show(r):
     """Return a Rollout of the first group that has an advantage, or of the first group."""
     group = r.text // r.k
     learns = r.has_advantage()

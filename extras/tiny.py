@@ -2,7 +2,7 @@
 
     python -m extras.tiny                           # torch, one core, 8 seconds
 
-train_grpo.py adds: a learned judge, ways to divide advantages, several passes, generating
+train_grpo.py adds: a learned judge, ways to divide advantages, several passes, writing
 from left to right, micro-steps and ranks, logs, checkpoints."""
 import copy
 import torch
