@@ -73,7 +73,7 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
 
 RECORDS = {                     # and what is said of it
     "('a_b', 'aab=')": 'aab=', "('a_b', 'aa')": "'aa'", "('a_b', 'bab')": 'bab',
-    r"('a', 'b\n')": r"of 'b\\n'", "{'prompt': 'a', 1: 2}": 'columns are texts',
+    r"('a', 'b\n')": r"of 'b\\n'",
     "('a', 8 * 'b')": 'up to 10 tokens: the network can read 9; the longest is .*bbbbbbbb'}
 
 
