@@ -38,36 +38,38 @@ def complete(policy, prompts, k, greedy=False):
     writes = blank.repeat_interleave(k, 0)      # (N, T) places that the policy writes
     shown = tokens.masked_fill(is_behind, policy.pad_id).repeat_interleave(k, 0)
     inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
-    texts = inputs[:, 1:]                       # a view: the inputs get what texts get
+    texts = inputs[:, 1:]                       # a view: what is written here is an input, too
     # The network reads equal texts once: rows (S,) are the numbers of different texts, and text n
-    # is equal to text rows[inverse[n]] so far. At first the texts of a prompt are equal.
+    # is equal to text rows[inverse[n]] so far. At first texts with the same prompt are equal.
     prompt = torch.stack((prompts.record, prompts.start), 1)                    # (B, 2)
     rows, inverse = unique_rows(prompt.repeat_interleave(k, 0))
-    n_ids = policy.pad_id + 1
-    n_read = 0                                  # inputs whose keys and values the cache has
+    n_ids = policy.pad_id + 1                   # padding has the largest id
+    n_read = 0                                  # columns of inputs that are in the cache
     cache, filters = {}, []
     for column in range(int(start.min()), T):
-        text = writes[:, column].nonzero()[:, 0]        # the texts that write here
+        text = writes[:, column].nonzero()[:, 0]        # numbers of the texts that write here
         if len(text) == 0:                      # words of a world, or the rest of longer prompts
             continue
-        x = policy.trunk(inputs[rows, n_read:column + 1], cache)[:, -1]         # (S, C)
+        unread = inputs[rows, n_read:column + 1]
         n_read = column + 1
+        x = policy.trunk(unread, cache)[:, -1]                                  # (S, C)
         token, allowed = sample(policy.logits(x)[inverse[text]], 1, greedy)     # (texts, 1)
         filters.append(allowed)
         texts[text, column] = token[:, 0]
-        writes[text, column + 1:] &= token != task.tok.eos
-        going = writes[:, column + 1:].any(1).nonzero()[:, 0]                   # (G,)
+        later = writes[:, column + 1:]          # a view: writes change with it
+        later[text] &= token != task.tok.eos
+        going = later.any(1).nonzero()[:, 0]    # (G,) the texts that go on
         if len(going) == 0:
             break
         # Which texts are still equal? Say 0 1 2 3 were, 0 has ended, and the others wrote b, c, b.
-        # Then two kinds, b and c, go on, and both have row 0 of the cache as their beginning.
+        # Then there are two kinds of texts, b and c, which both continue row 0 of the cache.
         number = inverse[going] * n_ids + texts[going, column]                  # (G,)
         kinds, inverse[going] = number.unique(return_inverse=True)
         rows = kinds.scatter(0, inverse[going], going)
-        beginning = kinds // n_ids
-        if not beginning.equal(torch.arange(len(x), device=x.device)):
-            cache = {layer: kv[:, beginning] for layer, kv in cache.items()}
-        if task.reply:
+        old_row = kinds // n_ids                # in increasing order, and often just 0 1 2 ...
+        if not old_row.equal(torch.arange(len(x), device=x.device)):
+            cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
+        if task.reply:                          # the policy does not write where the world speaks
             said = replies(prompts, rows // k, texts[rows], writes[rows, column], column + 1)
             said = said[inverse[going]]                                         # (G, T)
             is_said = writes[going] & (said >= 0)
@@ -82,9 +84,9 @@ def complete(policy, prompts, k, greedy=False):
 
 
 def replies(prompts, prompt, texts, is_asked, column):
-    """Return what the world says behind the first columns of texts (n, T), completions of prompts
-    with the numbers prompt (n,), as ids (n, T). -1: it says nothing here; pad: the text has ended.
-    The world has no state of its own, so it is asked once for equal completions of equal
+    """Return what the world says behind the first columns of texts (n, T), which continue the
+    prompts with the numbers prompt (n,), as ids (n, T). -1: it says nothing here; pad: the text has
+    ended. The world has no state of its own, so it is asked once for equal completions of equal
     prompts."""
     task, T = prompts.task, texts.size(1)
     starts = prompts.start[prompt].tolist()
@@ -94,9 +96,11 @@ def replies(prompts, prompt, texts, is_asked, column):
         for ids, start, record, asked in zip(texts.tolist(), starts, records, is_asked.tolist()):
             row = [-1] * T
             if asked:
-                columns = task.records[record] | {'completion': task.tok.decode(ids[start:column])}
+                completion = task.tok.decode(ids[start:column])
+                columns = task.records[record] | {'completion': completion}
                 words, is_end = world_answer(call(columns))
-                row[column:] = task.tok.encode(words) + [task.tok.pad if is_end else -1] * T
+                rest = task.tok.pad if is_end else -1
+                row[column:] = task.tok.encode(words) + [rest] * T
             said.append(row[:T])
     return torch.tensor(said, device=texts.device)
 

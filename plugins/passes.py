@@ -27,11 +27,11 @@ def complete(policy, prompts, k, greedy=False):
     assert not policy.causal, "this generator writes from left to right: not plugins/passes.py"
     is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
     texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
-    n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
-    key = torch.rand(is_open.shape, device=is_open.device)
+    n_blanks = is_open.sum(1, keepdim=True).clamp(min=1)                        # (N, 1)
+    key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
         key = key.sort(1).values                # increasing keys: from left to right
-    plan = turns_of(key, is_open, n_blanks)     # (N, T) of 'random' and 'left'
+    plan = turns_of(key, is_open, n_blanks)     # (N, T) the pass that fills each place
     history, table, filters = [], [], []
     for turn in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) the texts with blanks
@@ -42,13 +42,13 @@ def complete(policy, prompts, k, greedy=False):
         x = policy.features(texts[going[rows]])                                 # (S, T, C)
         now = is_open[going]                                                    # (G, T)
         if turn < n_fill_steps:                 # the last pass fills what is left
-            if fill_order == 'learned':
-                scores = order_scores(policy, x)[inverse]
-                now = decided(scores.masked_fill(~now, -torch.inf), greedy)
-            elif fill_order == 'confident':
+            if fill_order == 'confident':
                 # Confidence is that of the distribution, so no token is drawn and thrown away.
-                key = -policy.logits(x).log_softmax(-1).amax(-1)[inverse]
+                key = -policy.logits(x).log_softmax(-1).amax(-1)[inverse]       # (G, T)
                 now &= turns_of(key, now, n_blanks[going]) == turn
+            elif fill_order == 'learned':
+                scores = order_scores(policy, x)[inverse]                       # (G, T)
+                now = decided(scores.masked_fill(~now, -torch.inf), greedy)
             else:
                 now &= plan[going] == turn
         i, place = now.nonzero(as_tuple=True)
@@ -60,16 +60,16 @@ def complete(policy, prompts, k, greedy=False):
         filters.append(allowed)
     text, place, token, turn = torch.cat(table, 1)
     allowed = None if filters[0] is None else torch.cat(filters)
-    views = torch.cat(history)                  # all texts before each pass
-    rows, inverse = unique_rows(views)
-    number = inverse.view(-1, len(texts))       # (passes, N) of the view in views[rows]
-    view = number[turn - 1, text]
-    r = Rollout(prompts, k, texts, views[rows], text, place, token, view, turn, allowed)
+    before = torch.cat(history)                 # (passes * N, T)
+    rows, inverse = unique_rows(before)         # a text that waits is the same view again
+    view_of = inverse.view(-1, len(texts))      # (passes, N) row of the views
+    view = view_of[turn - 1, text]
+    r = Rollout(prompts, k, texts, before[rows], text, place, token, view, turn, allowed)
     if fill_order != 'learned':
         return r
-    # All passes up to turn. Behind them the last one is there again.
+    # The views of passes 1, 2, ... up to turn, and from there on that of turn again.
     passes = torch.arange(n_fill_steps, device=turn.device).minimum(turn[:, None] - 1)
-    return Ordered(**vars(r), seen=number[passes, text[:, None]])
+    return Ordered(**vars(r), seen=view_of[passes, text[:, None]])
 
 
 def turns_of(key, is_open, n_blanks):
