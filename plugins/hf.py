@@ -8,8 +8,9 @@ A name of the hub is downloaded once, to the cache of the hub, and then no netwo
 NAME@REVISION is another revision. A folder of this name comes first.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
-This file is executed in the globals of train_grpo.py: a function here takes the place of the
-function of its name, which is `inner`."""
+
+This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
+Task, stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
 import functools
 import inspect
 import itertools
@@ -53,31 +54,20 @@ ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
 # sizes: N texts of T tokens, L in one pass | V ids of the tokenizer | C channels | M tokens
 
 
-def load_network(path, device, inner=load_network):
-    """Return the network of a folder, of a name of the hub, or of a checkpoint of a run that began
-    with one; and the dict of the checkpoint."""
-    saved = (load_checkpoint(path) if Path(path).is_file() else
-             {'args': {'folder': path}, 'model': {}})
-    if 'folder' not in saved['args']:
-        return inner(path, device)              # a GPT, which has another vocabulary
-    network = Pretrained(**saved['args'])
-    # Weights of a learned order are loaded by plugins/passes.py.
-    network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
-    return network.to(device), saved
-
-
-# ---- the hub -------------------------------------------------------------------------------------
+# ---- open ----------------------------------------------------------------------------------------
 def open_networks(paths, *more, inner=open_networks):
     """Replace names of the hub by folders. A resumed run takes the commit with which it began, not
     the newest one."""
+    started_with = generator
     ckpt = Path(out_dir, 'ckpt.pt')
-    pinned = generator
     if resume and ckpt.exists():
-        name = load_checkpoint(ckpt)['args'].get('folder', '')
+        name = load_checkpoint(ckpt)['args'].get('folder', '')          # OWNER/NAME@COMMIT
         if name.startswith(generator.partition('@')[0] + '@'):
-            pinned = name
-    return inner({role: find_network(pinned if path == generator else path)
-                  for role, path in paths.items()}, *more)
+            started_with = name
+    folders = {}
+    for role, path in paths.items():
+        folders[role] = find_network(started_with if path == generator else path)
+    return inner(folders, *more)
 
 
 def find_network(name):
@@ -90,6 +80,135 @@ def find_network(name):
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
     except Exception as e:                      # also those of the library below the hub's
         raise FileNotFoundError(f"there is no folder {name}, and of the hub: {e}") from None
+
+
+def load_network(path, device, inner=load_network):
+    """Return the network of a folder, of a name of the hub, or of a checkpoint of a run that began
+    with one; and the dict of the checkpoint."""
+    saved = {'args': {'folder': path}, 'model': {}}
+    if Path(path).is_file():
+        saved = load_checkpoint(path)
+    if 'folder' not in saved['args']:
+        return inner(path, device)              # a GPT, which has another vocabulary
+    network = Pretrained(**saved['args'])
+    # The weights of a learned order have no place yet. plugins/passes.py loads them.
+    network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
+    return network.to(device), saved
+
+
+# ---- the network ---------------------------------------------------------------------------------
+class Pretrained(Network):
+    """A network of transformers in the place of a GPT."""
+
+    def __init__(self, folder):
+        super().__init__()
+        folder = find_network(folder)
+        # In the cache of the hub it is .../models--OWNER--NAME/snapshots/COMMIT.
+        name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', str(folder))
+        self.args = {'folder': name}
+        assert '"auto_map"' not in Path(folder, 'config.json').read_text('utf-8'), (
+            f"{name} brings code of its own (auto_map), which is not run here: expected a network "
+            "that transformers has")
+        config = transformers.AutoConfig.from_pretrained(folder, **DATA)
+        kind = config.architectures[0]
+        self.causal = not kind.endswith('MaskedLM')
+        self.network, info = getattr(transformers, kind).from_pretrained(
+            folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
+        assert not info['missing_keys'], f"{name} lacks weights: {info['missing_keys']}"
+        # Older versions of transformers have another name for it.
+        has_cache = 'cache' in inspect.signature(self.network.forward).parameters
+        self.cache_name = 'cache' if has_cache else 'past_key_values'
+        self.tok = tok = PretrainedTokenizer(folder, self.causal)
+        self.blank_id = tok.blank
+        self.bos_id = tok.bos
+        self.pad_id = tok.pad
+        mask = tok.theirs.mask_token_id
+        assert self.causal or mask is not None, (
+            f"the tokenizer of {name} has no mask token, which stands for a blank")
+        # theirs_of[id] is the id that their network reads: for the V ids the same, for blank their
+        # mask token, for bos what they put before a text. What they lack, or nobody sees, is 0.
+        ids = [*range(tok.vocab_size), mask or 0, *tok.before, 0, 0]
+        self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
+        # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
+        # the first token of the prompt.
+        self.n_before = 0 if self.causal else len(tok.before)
+        # RoBERTa has fewer places than positions, and its tokenizer knows.
+        self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
+                              tok.theirs.model_max_length) - self.n_before
+        self.take_features()
+
+    @property
+    def head(self):
+        return self.network.get_output_embeddings()
+
+    def features(self, tokens):
+        """Return features (N, T, C) of tokens (N, T)."""
+        # A rank has an empty batch if all its groups are dead. Their networks fail there, so they
+        # get a text, which is cut off again. It gives all weights a gradient of 0.
+        N = len(tokens)
+        return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
+
+    def trunk(self, inputs, cache=None):
+        """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
+        # A masked network reads its [CLS] first, and we cut its features off. Features of a causal
+        # network of theirs are about the next token, and ours at t are about token t. So the first
+        # of our inputs, bos, is cut off, and features of 0 come first.
+        shift = self.n_before - int(self.causal and not cache)
+        inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
+        if self.causal:
+            options = {self.cache_name: cache.setdefault('all layers', Cache()), 'use_cache': True}
+        else:
+            options = {'attention_mask': (inputs != self.pad_id).long()}
+        if inputs.size(1) == 0:                 # there was only our bos
+            return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
+        x = self.network(self.theirs_of[inputs], **options).logits      # features, in truth
+        return F.pad(x, (0, 0, -shift, 0))
+
+    def logits(self, x):
+        """Return logits (..., V) of features (..., C), in float32 also under autocast."""
+        with torch.autocast(x.device.type, enabled=False):
+            weight = self.head.weight
+            return F.linear(x.to(weight.dtype), weight, self.head.bias)[..., :self.blank_id]
+
+    @torch.no_grad()
+    def take_features(self):
+        """Let their network return features in the place of logits, and compare our logits with
+        theirs. Refuse a network whose logits are not those of a linear layer (a cap), which looks
+        ahead, has no cache of keys, or sees padding."""
+        # Nine ids, up to the last one. We read them beside a longer text that begins like them: so
+        # padding, and a cache for the shared beginning, have a part in our logits.
+        ids = torch.linspace(5, self.blank_id - 1, 9).long()
+        both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
+        # They read nothing else. Of a causal network the last id is left out: nothing follows it.
+        inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
+        # Not in bfloat16, which rounds by more than a cap may change.
+        with torch.autocast('cpu', enabled=False):
+            theirs = self.network(self.theirs_of[inputs]).logits[0, :, :self.blank_id]
+            # Few places need the output layer, the most expensive one. So it returns its input from
+            # here on, and logits() multiplies by its weights.
+            self.head.forward = lambda x: x
+            ours = self.logits(self.features(both)[0, :9])
+        assert torch.allclose(ours[-8:], theirs[-8:], atol=1e-4 * theirs.abs().max()), (
+            f"{self.args['folder']} has other logits here than in transformers, so it cannot be "
+            "used: expected a linear output layer, and keys and values of each token")
+
+    def state_dict(self):
+        """Return what learns, or has learned before. The folder has the rest."""
+        return {name: p.data for name, p in self.named_parameters()
+                if p.requires_grad or name in self.loaded}
+
+    def load_state_dict(self, state, strict=True):
+        self.loaded = {*state}
+        return super().load_state_dict(super().state_dict() | state, strict)
+
+
+class Cache(transformers.DynamicCache):
+    """Keys and values of all layers. cache[layer][:, rows], with which plugins/causal.py keeps
+    rows of one layer, keeps these rows of all layers here, in place."""
+
+    def __getitem__(self, index):
+        self.batch_select_indices(index[1])
+        return self
 
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -166,122 +285,9 @@ class Task(Task):
         return prompt + answer + [tok.eos], prompt + [tok.blank] * (len(answer) + 1), len(prompt)
 
 
-# ---- the network ---------------------------------------------------------------------------------
-class Cache(transformers.DynamicCache):
-    """Keys and values of all layers. plugins/causal.py keeps rows by cache[layer][:, rows]. This
-    one object stands for all layers, so it keeps these rows of all of them, in place."""
-
-    def __getitem__(self, index):
-        self.batch_select_indices(index[1])
-        return self
-
-
-class Pretrained(Network):
-    """A network of transformers in the place of a GPT."""
-
-    def __init__(self, folder):
-        super().__init__()
-        folder = find_network(folder)
-        # In the cache of the hub it is .../models--OWNER--NAME/snapshots/COMMIT.
-        name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', str(folder))
-        self.args = {'folder': name}
-        assert '"auto_map"' not in Path(folder, 'config.json').read_text('utf-8'), (
-            f"{name} brings code of its own (auto_map), which is not run here: expected a network "
-            "that transformers has")
-        config = transformers.AutoConfig.from_pretrained(folder, **DATA)
-        kind = config.architectures[0]
-        self.causal = not kind.endswith('MaskedLM')
-        self.tok = tok = PretrainedTokenizer(folder, self.causal)
-        self.network, info = getattr(transformers, kind).from_pretrained(
-            folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
-        assert not info['missing_keys'], f"{name} lacks weights: {info['missing_keys']}"
-        # Older versions of transformers have another name for it.
-        has_cache = 'cache' in inspect.signature(self.network.forward).parameters
-        self.cache_name = 'cache' if has_cache else 'past_key_values'
-        # The texts of a causal network begin with their bos, if any. A masked one reads [CLS] in
-        # front of all texts.
-        self.n_before = 0 if self.causal else len(tok.before)
-        # RoBERTa has fewer places than positions, and its tokenizer knows.
-        self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
-                              tok.theirs.model_max_length) - self.n_before
-        # theirs_of[id] is their id. Ours are theirs, but for blank, bos and pad. What a tokenizer
-        # lacks, or nobody sees, is 0.
-        self.blank_id = tok.blank
-        self.bos_id = tok.bos
-        self.pad_id = tok.pad
-        mask = tok.theirs.mask_token_id
-        assert self.causal or mask is not None, (
-            f"the tokenizer of {name} has no mask token, which stands for a blank")
-        ids = [*range(tok.vocab_size), mask or 0, *tok.before, 0, 0]
-        self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
-        self.take_features()
-
-    @torch.no_grad()
-    def take_features(self):
-        """Let their network return features in the place of logits, and compare our logits with
-        theirs. Refuse a network whose logits are not those of a linear layer (a cap), which looks
-        ahead, has no cache of keys, or sees padding."""
-        # Nine ids, up to the last one. Here they stand beside a longer text that begins like them.
-        ids = torch.linspace(5, self.blank_id - 1, 9).long()
-        both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
-        # Theirs at a token of a causal network are about the next one.
-        inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
-        # Exactly, because a cap may change less than bfloat16 rounds.
-        with torch.autocast('cpu', enabled=False):
-            theirs = self.network(self.theirs_of[inputs]).logits[0, :, :self.blank_id]
-            # The output layer is the most expensive one, and few places need it. So it returns its
-            # input from here on, and logits() multiplies by its weights.
-            self.head.forward = lambda x: x
-            ours = self.logits(self.features(both)[0, :9])
-        assert torch.allclose(ours[-8:], theirs[-8:], atol=1e-4 * theirs.abs().max()), (
-            f"{self.args['folder']} has other logits here than in transformers, so it cannot be "
-            "used: expected a linear output layer, and keys and values of each token")
-
-    def state_dict(self):
-        """Return what learns, or has learned before. The folder has the rest."""
-        return {name: p.data for name, p in self.named_parameters()
-                if p.requires_grad or name in self.loaded}
-
-    def load_state_dict(self, state, strict=True):
-        self.loaded = {*state}
-        return super().load_state_dict(super().state_dict() | state, strict)
-
-    @property
-    def head(self):
-        return self.network.get_output_embeddings()
-
-    def logits(self, x):
-        """Return logits (..., V) of features (..., C), in float32 also under autocast."""
-        with torch.autocast(x.device.type, enabled=False):
-            weight = self.head.weight
-            return F.linear(x.to(weight.dtype), weight, self.head.bias)[..., :self.blank_id]
-
-    def features(self, tokens):
-        """Return features (N, T, C) of tokens (N, T)."""
-        # Their networks fail at an empty batch, which a rank has if all its groups are dead. A row
-        # that is cut off again gives all weights a gradient of 0.
-        N = len(tokens)
-        return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
-
-    def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # Features at t predict token t, theirs predict t + 1. So a causal network does not read our
-        # bos, the first input, and features of 0 come first. A masked one reads its [CLS] first.
-        shift = self.n_before - int(self.causal and not cache)
-        inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
-        options = {'attention_mask': (inputs != self.pad_id).long()}
-        if self.causal:
-            options = {self.cache_name: cache.setdefault('all layers', Cache()), 'use_cache': True}
-        if inputs.size(1) == 0:
-            return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
-        x = self.network(self.theirs_of[inputs], **options).logits
-        return F.pad(x, (0, 0, -shift, 0))
-
-
 # ---- in parts: M tokens * 50,000 ids are too many ------------------------------------------------
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Return the Stats of some rows of the table after the other. The backward pass makes each part
-    again."""
+    """Return the Stats of the tokens, part by part. The backward pass makes each part again."""
     # The reentrant kind of checkpoint forgets a part before it makes the next one. The other kind
     # keeps the parts of the KL and of the entropy, if no loss uses them: more than all at once.
     run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
@@ -293,6 +299,6 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
 def judge_scores(judge, texts, inner=judge_scores):
     """Score texts in parts. To a judge without a bos all first tokens are equally likely."""
-    rows, inverse = unique_rows(texts)
+    rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
     parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]

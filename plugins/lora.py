@@ -5,9 +5,10 @@ start. include() this file after plugins/hf.py.
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
 The reference is the policy without adapters, so there is no second network in memory. Checkpoints
-have adapters only, and `python -m extras.export` adds them to the weights. This file is executed in
-the globals of train_grpo.py: a function here takes the place of the function of its name, which is
-`inner`."""
+have adapters only, and `python -m extras.export` adds them to the weights.
+
+This file is executed in the globals of train_grpo.py: its open_networks() takes the place of the
+one there, which is `inner`, and its Pretrained that of plugins/hf.py."""
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,12 +29,14 @@ def open_networks(paths, *more, inner=open_networks):
     assert not path.endswith('.pt') and not Path(path, 'ckpt.pt').exists(), (
         f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")
     is_start = paths['reference'] == path
-    networks = inner(paths | {'reference': ''} if is_start else paths, *more)
+    if is_start:
+        paths = paths | {'reference': ''}       # opens none
+    networks = inner(paths, *more)
     policy = networks.policy
     set_seed(seed)                              # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
-        # features() as it is without adapters: the context manager is a decorator, too.
+        # features() without adapters: disable_adapter() is a context manager, and so a decorator.
         features = policy.network.disable_adapter()(policy.features)
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
     return networks

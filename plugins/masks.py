@@ -8,66 +8,65 @@ include() this file in a config that defines
                                 these views. A token that has no weight in any of them is not
                                 learned.
 
-It is executed in the globals of train_grpo.py: a function here takes the place of the function of
-its name, which is `inner`."""
+This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
+log_probs_of() take the place of the functions there. `inner` is the old function."""
 from shared import unique_rows
+
+# sizes: N texts of T places | M tokens | L masks of each text
 
 
 @dataclass
 class Masked(Rollout):
-    """A Rollout with the masks of its epoch."""
-    masks: list | None = None
+    """A Rollout with masks."""
+    is_blank: Tensor | None = None      # (L, N, T) bool
+    weight: Tensor | None = None        # (M, L) of each token in each mask
+    columns = (*Rollout.columns, 'weight')
 
 
-def draw_masks(r, epoch=0):
-    """Return the masks of an epoch. They depend on the texts alone, so any number of ranks, a
-    resumed run, and a later step draw the same masks."""
+def updates_of(rollouts, inner=updates_of):
+    """Draw masks anew in each epoch. Tokens without a weight do not learn. A ratio compares with
+    the policy before the first update, in the same masks."""
+    updates = []
+    for i, update in enumerate(inner(rollouts)):
+        masked = []
+        for r in update:
+            # If another policy has sampled, its logp_old was measured in the masks of epoch 0.
+            r = with_masks(r, epoch=i // mini_batches if r.logp_old is None else 0)
+            masked.append(r.select(r.weight.sum(1) > 0))
+        updates.append(masked)
+    return updates
+
+
+def with_masks(r, epoch=0):
+    """Return a Rollout with masks: those that it has, or those of an epoch. They depend on seed,
+    epoch and texts alone, so several ranks, a resumed run, and a later step draw the same masks."""
+    if isinstance(r, Masked):
+        return r
     assert type(r) is Rollout, "plugins/masks.py cannot be used with fill_order = 'learned'"
     assert 'masks' in globals(), "plugins/masks.py needs a file with masks(sampled, given)"
     set_seed(seed, epoch, r.texts.tolist())
     sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU: the same on a GPU
     sampled[r.text.cpu(), r.place.cpu()] = True
     given = (r.texts != r.prompts.task.tok.pad).cpu() & ~sampled
-    device = r.texts.device
-    return [(is_blank.to(device), weight.to(device)) for is_blank, weight in masks(sampled, given)]
-
-
-def with_masks(r, epoch):
-    """Return a Rollout with the masks of an epoch, and with the tokens that have a weight in
-    them."""
-    masks = draw_masks(r, epoch)
-    return Masked(**vars(r.select(weights_of(r, masks) > 0)), masks=masks)
-
-
-def weights_of(r, masks):
-    """Return the sum of the weights (M,) of each token."""
-    return sum(weight[r.text, r.place] for _, weight in masks)
+    is_blank, weight = zip(*masks(sampled, given))
+    is_blank = torch.stack(is_blank).to(r.texts.device)                         # (L, N, T)
+    weight = torch.stack(weight).to(r.texts.device)
+    return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text, r.place].T)
 
 
 def token_stats(policy, r, reference=None, inner=token_stats):
     """Return weighted sums, also of KL and entropy."""
-    texts, row = r.text.unique(return_inverse=True)             # those that have a token
+    r = with_masks(r)
     sums = 0
-    for is_blank, weight in r.masks if isinstance(r, Masked) else draw_masks(r):
-        views = r.texts.masked_fill(is_blank, policy.blank_id)[texts]
+    for is_blank, weight in zip(r.is_blank, r.weight.T):
+        views = r.texts.masked_fill(is_blank, policy.blank_id)                  # (N, T)
         rows, inverse = unique_rows(views)
-        stats = inner(policy, replace(r, views=views[rows], view=inverse[row]), reference)
-        sums = sums + weight[r.text, r.place] * torch.stack(stats)
+        stats = inner(policy, replace(r, views=views[rows], view=inverse[r.text]), reference)
+        sums = sums + weight * torch.stack(stats)
     return Stats(*sums)
 
 
 def log_probs_of(policy, r, inner=log_probs_of):
     """Return the estimates (M,). Of a token that no mask looks at there is none: nan."""
-    masks = r.masks if isinstance(r, Masked) else draw_masks(r)
-    return inner(policy, r).masked_fill(weights_of(r, masks) == 0, torch.nan)
-
-
-def updates_of(rollouts, inner=updates_of):
-    """Draw masks anew in each epoch. A ratio compares with the policy before the first update, in
-    the same masks."""
-    updates = []
-    for i, update in enumerate(inner(rollouts)):
-        epoch = i // mini_batches
-        # If another policy has sampled, its logp_old was measured in the masks of epoch 0.
-        updates.append([with_masks(r, epoch if r.logp_old is None else 0) for r in update])
-    return updates
+    r = with_masks(r)
+    return inner(policy, r).masked_fill(r.weight.sum(1) == 0, torch.nan)

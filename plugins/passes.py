@@ -1,12 +1,13 @@
 """Fill blanks in several passes: a blank sees what earlier passes have filled. The order is fixed,
 or learned: then the policy decides in each pass which blanks it fills now.
 
-include() this file in a config. It is executed in the globals of train_grpo.py: a function here
-takes the place of the function of its name, which is `inner`."""
+include() this file in a config. It is executed in the globals of train_grpo.py, and its
+load_network(), complete() and stats_of() take the place of the functions there. `inner` is the old
+function."""
 import math
 
+import torch.nn.functional as F
 from torch import nn
-from torch.distributions import Bernoulli
 
 from shared import unique_rows
 
@@ -16,8 +17,73 @@ CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 LOWEST['n_fill_steps'] = 1
 MEASURED += ('n_fill_steps', 'fill_order')
 
-# sizes: N texts, G of them have blanks | T places of a text | S views | M tokens
+# sizes: N texts, G of them have blanks | T places of a text | S views | C channels | M tokens
 
+
+# ---- act -----------------------------------------------------------------------------------------
+@torch.no_grad()
+def complete(policy, prompts, k, greedy=False):
+    """Fill the blanks of B prompts k times, in up to n_fill_steps passes."""
+    assert not policy.causal, "this generator writes from left to right: not plugins/passes.py"
+    is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
+    texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
+    n_blanks = is_open.sum(1, keepdim=True).clamp(min=1)                        # (N, 1)
+    key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
+    if fill_order == 'left':
+        key = key.sort(1).values                # increasing keys: from left to right
+    plan = turns_of(key, is_open, n_blanks)     # (N, T) the pass that fills each place
+    history, table, filters = [], [], []
+    for turn in range(1, n_fill_steps + 1):
+        going = is_open.any(1).nonzero()[:, 0]  # (G,) the texts with blanks
+        if len(going) == 0:
+            break
+        history.append(texts.clone())
+        rows, inverse = unique_rows(texts[going])       # the network reads equal texts once
+        x = policy.features(texts[going[rows]])                                 # (S, T, C)
+        now = is_open[going]                                                    # (G, T)
+        if turn < n_fill_steps:                 # the last pass fills what is left
+            if fill_order == 'confident':
+                # Confidence is that of the distribution, so no token is drawn and thrown away.
+                key = -policy.logits(x).log_softmax(-1).amax(-1)[inverse]       # (G, T)
+                now &= turns_of(key, now, n_blanks[going]) == turn
+            elif fill_order == 'learned':
+                scores = order_scores(policy, x)[inverse]                       # (G, T)
+                now = decided(scores.masked_fill(~now, -torch.inf), greedy)
+            else:
+                now &= plan[going] == turn
+        i, place = now.nonzero(as_tuple=True)
+        text = going[i]
+        token, allowed = sample(policy.logits(x[inverse[i], place]), 1, greedy)
+        texts[text, place] = token[:, 0]
+        is_open[text, place] = False
+        table.append(torch.stack((text, place, token[:, 0], torch.full_like(text, turn))))
+        filters.append(allowed)
+    text, place, token, turn = torch.cat(table, 1)
+    allowed = None if filters[0] is None else torch.cat(filters)
+    before = torch.cat(history)                 # (passes * N, T)
+    rows, inverse = unique_rows(before)         # a text that waits is the same view again
+    view_of = inverse.view(-1, len(texts))      # (passes, N) row of the views
+    view = view_of[turn - 1, text]
+    r = Rollout(prompts, k, texts, before[rows], text, place, token, view, turn, allowed)
+    if fill_order != 'learned':
+        return r
+    # The views of passes 1, 2, ... up to turn, and from there on that of turn again.
+    passes = torch.arange(n_fill_steps, device=turn.device).minimum(turn[:, None] - 1)
+    return Ordered(**vars(r), seen=view_of[passes, text[:, None]])
+
+
+def turns_of(key, is_open, n_blanks):
+    """Return the pass that fills each open place (G, T), low keys first: of 5 blanks in 3 passes 2
+    are filled, 2, and 1. n_blanks (G, 1): the open places, and those that are filled already."""
+    # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
+    # are 1 2 0.
+    rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+    n_filled = n_blanks - is_open.sum(1, keepdim=True)
+    n_passes = n_blanks.clamp(max=n_fill_steps)
+    return 1 + (n_filled + rank) * n_passes // n_blanks
+
+
+# ---- a learned order -----------------------------------------------------------------------------
 ORDER_SPEED = 16            # the order learns so many times as fast as the rest
 
 
@@ -33,9 +99,7 @@ def load_network(path, device, inner=load_network):
         nn.init.zeros_(network.order.weight)
         wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; 0.03 in all but the last one
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
-        for name, p in network.order.named_parameters():
-            if f'order.{name}' in saved['model']:
-                p.data.copy_(saved['model'][f'order.{name}'])
+        network.load_state_dict(saved['model'], strict=False)       # it may have an order
     return network, saved
 
 
@@ -45,81 +109,24 @@ def order_scores(network, x):
         return ORDER_SPEED * network.order(x.to(network.order.weight.dtype))[..., 0]
 
 
+def decided(scores, greedy):
+    """Return which places the policy fills now, of scores (G, T), -inf if a place is not open."""
+    if greedy:                                  # what is likely, and at least the likeliest
+        return (scores > 0) | (scores == scores.amax(1, keepdim=True))
+    return torch.rand_like(scores) < scores.sigmoid()
+
+
 @dataclass
 class Ordered(Rollout):
-    """A Rollout in a learned order. In each pass the policy decides for each open blank: wait, or
-    fill it. So a filled blank has had turn decisions, in the views seen[:turn]. The last pass fills
-    the rest without a decision."""
-    seen: Tensor | None = None          # (M, n_fill_steps) number of the view in each pass
+    """A Rollout in a learned order. In each pass but the last one the policy decides for each open
+    blank: wait, or fill it. So token m has up to turn[m] decisions, in the views seen[m, :turn[m]].
+    The last of these is view[m], and all later numbers are view[m] again."""
+    seen: Tensor | None = None          # (M, n_fill_steps) rows of views
     columns = (*Rollout.columns, 'seen')
 
     def drop_unused_views(self):
         used, seen = self.seen.unique(return_inverse=True)
-        view = seen.gather(1, self.turn[:, None] - 1)[:, 0]
-        return replace(self, views=self.views[used], view=view, seen=seen)
-
-
-@torch.no_grad()
-def complete(policy, prompts, k, greedy=False):
-    """Fill the blanks of B prompts k times, in up to n_fill_steps passes."""
-    assert not policy.causal, "this generator writes from left to right: not plugins/passes.py"
-    is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
-    texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
-    n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
-    key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
-    if fill_order == 'left':
-        key = key.sort(1).values                # increasing keys: from left to right
-    views, table, filters = [], [], []
-    seen = torch.zeros(len(texts), n_fill_steps, dtype=torch.long, device=key.device)
-    n_views = 0
-    for turn in range(1, n_fill_steps + 1):
-        # Texts with blanks go on. The network reads equal ones once.
-        going = is_open.any(1).nonzero()[:, 0]                                  # (G,)
-        if len(going) == 0:
-            break
-        rows, view = unique_rows(texts[going])                                  # (S,), (G,)
-        views.append(texts[going[rows]])
-        seen[going, turn - 1:] = (n_views + view)[:, None]      # until a later pass overwrites it
-        n_views += len(rows)
-        x = policy.features(views[-1])                                          # (S, T, C)
-        now = chosen_now(policy, x, view, is_open[going], key[going], n_blanks[going], turn, greedy)
-        i, place = now.nonzero(as_tuple=True)
-        text = going[i]
-        token, allowed = sample(policy.logits(x[view[i], place]), 1, greedy)
-        texts[text, place] = token[:, 0]
-        is_open[text, place] = False
-        table.append(torch.stack((text, place, token[:, 0], torch.full_like(text, turn))))
-        filters.append(allowed)
-    views = torch.cat(views)
-    rows, inverse = unique_rows(views)          # a text that waits sees the same view again
-    seen = inverse[seen]
-    text, place, token, turn = torch.cat(table, 1)
-    allowed = None if filters[0] is None else torch.cat(filters)
-    r = Rollout(prompts, k, texts, views[rows], text, place, token, seen[text, turn - 1], turn,
-                allowed)
-    return Ordered(**vars(r), seen=seen[text]) if fill_order == 'learned' else r
-
-
-def chosen_now(policy, x, view, is_open, key, n_blanks, turn, greedy):
-    """Return which of the open places (G, T) of G texts are filled in this pass. x: features
-    (S, T, C), of which text g has x[view[g]]. key (G, T): an order, low keys first."""
-    if turn == n_fill_steps:
-        return is_open
-    if fill_order == 'learned':
-        scores = order_scores(policy, x)[view].masked_fill(~is_open, -torch.inf)
-        if greedy:                              # what is likely, and at least the likeliest
-            return is_open & ((scores > 0) | (scores == scores.amax(1, keepdim=True)))
-        return torch.rand_like(scores) < scores.sigmoid()
-    if fill_order == 'confident':
-        # Confidence is that of the distribution, so no token is drawn and thrown away.
-        key = -policy.logits(x).log_softmax(-1).amax(-1)[view]
-    # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
-    # are 1 2 0.
-    rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-    # The last ones stay open: of 5 blanks in 3 passes 3 are left, then 1, then 0.
-    n_passes = n_blanks.clamp(max=n_fill_steps)                                 # (G, 1)
-    n_left = (n_passes - turn).clamp(min=0) * n_blanks // n_passes
-    return is_open & (rank < is_open.sum(1, keepdim=True) - n_left)
+        return replace(self, views=self.views[used], view=seen[:, -1], seen=seen)
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
@@ -128,19 +135,18 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     stats = inner(policy, x, r, reference, x_ref)
     if fill_order != 'learned':
         return stats
-    passes = torch.arange(1, n_fill_steps, device=x.device)     # in the last one nothing is decided
-    is_decided = passes <= r.turn[:, None]                      # (M, passes)
-    is_filled = (passes == r.turn[:, None]).to(stats.logp.dtype)
 
     def decisions(network, features):
-        scores = order_scores(network, features)                # (S, T)
-        return Bernoulli(logits=scores[r.seen[:, :-1], r.place[:, None]])
-
-    def both(d):                                # log-probabilities to wait and to fill
-        return torch.stack([d.log_prob(torch.full_like(is_filled, y)) for y in (0, 1)], -1)
+        """Return the log-probabilities to wait and to fill, (M, passes, 2)."""
+        scores = order_scores(network, features)[r.seen[:, :-1], r.place[:, None]]
+        return F.logsigmoid(torch.stack((-scores, scores), -1))
 
     ours = decisions(policy, x)
-    theirs = decisions(reference, x_ref) if reference else Bernoulli(logits=ours.logits.detach())
-    more = Stats(ours.log_prob(is_filled), theirs.log_prob(is_filled),
-                 divergence(both(ours), both(theirs)), ours.entropy())      # (M, passes) each
+    theirs = decisions(reference, x_ref) if reference else ours.detach()
+    passes = torch.arange(1, n_fill_steps, device=x.device)     # in the last one nothing is decided
+    is_decided = passes <= r.turn[:, None]                      # (M, passes)
+    is_filled = passes == r.turn[:, None]
+    logp, logp_ref = [torch.where(is_filled, z[..., 1], z[..., 0]) for z in (ours, theirs)]
+    entropy = -(ours.exp() * ours).sum(-1)
+    more = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
     return Stats(*[values + (is_decided * extra).sum(1) for values, extra in zip(stats, more)])
