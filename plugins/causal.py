@@ -41,8 +41,8 @@ def complete(policy, prompts, k, greedy=False):
     texts = inputs[:, 1:]                       # a view: what is written here is an input, too
     # The network reads equal texts once: rows (S,) are the numbers of different texts, and text n
     # is equal to text rows[inverse[n]] so far. At first texts with the same prompt are equal.
-    prompt = torch.stack((prompts.record, prompts.start), 1)                    # (B, 2)
-    rows, inverse = unique_rows(prompt.repeat_interleave(k, 0))
+    same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
+    rows, inverse = unique_rows(same.repeat_interleave(k, 0))
     n_ids = policy.pad_id + 1                   # padding has the largest id
     n_read = 0                                  # columns of inputs that are in the cache
     cache, filters = {}, []
@@ -83,14 +83,13 @@ def complete(policy, prompts, k, greedy=False):
     return Rollout(prompts, k, texts, texts[rows], text, place, token, view, allowed=allowed)
 
 
-def replies(prompts, prompt, texts, is_asked, column):
-    """Return what the world says behind the first columns of texts (n, T), which continue the
-    prompts with the numbers prompt (n,), as ids (n, T). -1: it says nothing here; pad: the text has
-    ended. The world has no state of its own, so it is asked once for equal completions of equal
-    prompts."""
+def replies(prompts, number, texts, is_asked, column):
+    """Return what the world says behind the first columns of texts (n, T), of which text i goes on
+    from prompt number[i], as ids (n, T). -1: nothing is said here; pad: the text has ended. The world
+    has no state of its own, so it is asked once for equal completions of equal prompts."""
     task, T = prompts.task, texts.size(1)
-    starts = prompts.start[prompt].tolist()
-    records = prompts.record[prompt].tolist()
+    starts = prompts.start[number].tolist()
+    records = prompts.record[number].tolist()
     said = []
     with calling('reply', task.reply, {*task.columns, 'completion'}) as call:
         for ids, start, record, asked in zip(texts.tolist(), starts, records, is_asked.tolist()):

@@ -4,8 +4,8 @@ Every other network writes from left to right. include() this file before plugin
 
     python train_grpo.py plugins/causal.py plugins/hf.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
-A name of the hub is downloaded once, to the cache of the hub, and then no network is needed.
-NAME@REVISION is another revision. A folder of this name comes first.
+A name of the hub is downloaded to the cache of the hub, and again if there is a newer commit.
+NAME@REVISION is another revision. If there is a folder with the given name, it is taken.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
@@ -115,7 +115,7 @@ class Pretrained(Network):
         self.network, info = getattr(transformers, kind).from_pretrained(
             folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
         assert not info['missing_keys'], f"{name} lacks weights: {info['missing_keys']}"
-        # Older versions of transformers have another name for it.
+        # Older versions of transformers call the argument past_key_values.
         has_cache = 'cache' in inspect.signature(self.network.forward).parameters
         self.cache_name = 'cache' if has_cache else 'past_key_values'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
@@ -126,13 +126,14 @@ class Pretrained(Network):
         assert self.causal or mask is not None, (
             f"the tokenizer of {name} has no mask token, which stands for a blank")
         # theirs_of[id] is the id that their network reads: for the V ids the same, for blank their
-        # mask token, for bos what they put before a text. What they lack, or nobody sees, is 0.
+        # mask token, for bos what they put before a text. Without a mask or a bos: 0, never read.
         ids = [*range(tok.vocab_size), mask or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
         # the first token of the prompt.
         self.n_before = 0 if self.causal else len(tok.before)
-        # RoBERTa has fewer places than positions, and its tokenizer knows.
+        assert self.n_before < 2, f"{name} puts {tok.before} before a text: expected one id"
+        # RoBERTa reads fewer tokens than max_position_embeddings, but no more than its tokenizer.
         self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
                               tok.theirs.model_max_length) - self.n_before
         self.take_features()
@@ -175,11 +176,11 @@ class Pretrained(Network):
         """Let their network return features in the place of logits, and compare our logits with
         theirs. Refuse a network whose logits are not those of a linear layer (a cap), which looks
         ahead, has no cache of keys, or sees padding."""
-        # Nine ids, up to the last one. We read them beside a longer text that begins like them: so
-        # padding, and a cache for the shared beginning, have a part in our logits.
+        # Nine ids, the last one the largest. The second row begins alike and is longer: so padding,
+        # and a cache for the shared beginning, have a part in our logits.
         ids = torch.linspace(5, self.blank_id - 1, 9).long()
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
-        # They read nothing else. Of a causal network the last id is left out: nothing follows it.
+        # Their logits at a token of a causal network are for the next one: no last id is read.
         inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
         # Not in bfloat16, which rounds by more than a cap may change.
         with torch.autocast('cpu', enabled=False):
@@ -213,8 +214,8 @@ class Cache(transformers.DynamicCache):
 
 # ---- text ----------------------------------------------------------------------------------------
 class PretrainedTokenizer:
-    """The tokenizer of a folder. Its V ids keep their numbers, with holes. blank, bos and pad are
-    ours: they stand behind the V ids, and Pretrained translates them."""
+    """The tokenizer of a folder. Ids below V are those of transformers; some of these numbers may
+    be unused. blank, bos and pad stand behind them, and Pretrained translates them."""
 
     def __init__(self, folder, causal):
         self.theirs = theirs = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
@@ -289,7 +290,7 @@ class Task(Task):
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     """Return the Stats of the tokens, part by part. The backward pass makes each part again."""
     # The reentrant kind of checkpoint forgets a part before it makes the next one. The other kind
-    # keeps the parts of the KL and of the entropy, if no loss uses them: more than all at once.
+    # frees nothing for a KL or an entropy that no loss uses, and needs more memory than no parts.
     run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
     # blank_id is V, the number of ids.
     rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.blank_id)
@@ -298,7 +299,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
 
 def judge_scores(judge, texts, inner=judge_scores):
-    """Score texts in parts. To a judge without a bos all first tokens are equally likely."""
+    """Score texts in parts. Without a bos features of the first place are 0: all ids are alike."""
     rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
     parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]

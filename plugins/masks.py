@@ -2,11 +2,10 @@
 views in which tokens were sampled, and look at the tokens in views with other blanks instead.
 include() this file in a config that defines
 
-    masks(sampled, given)       sampled, what the policy wrote, and given, what else is text, are
-                                (N, T) bool. Return a list of (is_blank, weight), (N, T) each: the
+    masks(sampled, given)       sampled: the policy wrote it, given: the rest of the text, (N, T)
+                                bool each. Return a list of (is_blank, weight), (N, T) each: the
                                 estimate is the weighted sum of what networks say of a token in
-                                these views. A token that has no weight in any of them is not
-                                learned.
+                                these views. A token without a weight is not learned.
 
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
@@ -30,7 +29,7 @@ def updates_of(rollouts, inner=updates_of):
     for i, update in enumerate(inner(rollouts)):
         masked = []
         for r in update:
-            # If another policy has sampled, its logp_old was measured in the masks of epoch 0.
+            # logp_old that collect() has set was measured in the masks of epoch 0.
             r = with_masks(r, epoch=i // mini_batches if r.logp_old is None else 0)
             masked.append(r.select(r.weight.sum(1) > 0))
         updates.append(masked)
@@ -67,6 +66,6 @@ def token_stats(policy, r, reference=None, inner=token_stats):
 
 
 def log_probs_of(policy, r, inner=log_probs_of):
-    """Return the estimates (M,). Of a token that no mask looks at there is none: nan."""
+    """Return the estimates (M,); nan for a token that no mask looks at."""
     r = with_masks(r)
     return inner(policy, r).masked_fill(r.weight.sum(1) == 0, torch.nan)
