@@ -13,6 +13,7 @@ import tokenizers
 from configurator import configure
 from run import save_network as save_checkpoint
 from conftest import TOY, assert_same, checkpoint_of, run, train
+from test_grpo import close
 
 HF, CAUSAL, PASSES, LORA = [f'plugins/{name}.py' for name in ('hf', 'causal', 'passes', 'lora')]
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ strftime_now('%Y') }}{{ m.content }}</s>"
@@ -101,10 +102,6 @@ def opened(grpo, folders):
     return open_both
 
 
-def close(actual, expected, tolerance=1e-5):
-    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
-
-
 def slow_logits(kind, theirs, row):
     """Return what transformers says of the places of a row of our ids (T,), without padding."""
     ids = [4 if i == 46 else i for i in row[row != 48].tolist()]       # [MASK] is a blank
@@ -187,36 +184,35 @@ def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformer
     allowed = Categorical(logits=z.masked_fill(~r.allowed, -torch.inf) / 0.7)
     actual = torch.stack((stats.logp, stats.entropy))
     expected = torch.stack((allowed.log_prob(r.token), Categorical(logits=z / 0.7).entropy()))
-    close(actual, expected)
+    close(actual, expected, atol=1e-5)
     weights = torch.randn(actual.shape)
     for values in (actual, expected):
         (weights * values).sum().backward()
     for name, p in theirs.named_parameters():
         if p.grad is not None:
-            close(ours.network.get_parameter(name).grad, p.grad, 1e-4)
+            close(ours.network.get_parameter(name).grad, p.grad, atol=1e-4)
     if ours.causal:
         for text, score in zip(r.texts, grpo.judge_scores(ours, r.texts)):
             logits = slow_logits(kind, theirs, text)
-            close(score, Categorical(logits=logits).log_prob(text[text != 48]).mean())
+            expected = Categorical(logits=logits).log_prob(text[text != 48]).mean()
+            close(score, expected, atol=1e-5)
 
 
 def test_a_reference_is_the_policy_without_its_adapters(opened, grpo):
-    """LoRA begins with the very log-probabilities of the network, and then only adapters learn."""
+    """LoRA begins with the very log-probabilities of the network, and then all adapters learn."""
     networks, task, theirs = opened('llama', LORA, '--kl_beta=0.1', '--lora_rank=3')
-    assert networks.policy.args == {'folder': theirs.name_or_path, 'r': 3, 'lora_alpha': 32}
     r = grpo.complete(networks.policy, task.prompts('train', 3), 4)
     start, _ = grpo.load_network(theirs.name_or_path, 'cpu')
     expected = grpo.token_stats(start, r).logp
+    adapters = [p for name, p in networks.policy.named_parameters() if 'lora_B' in name]
+    assert len(adapters) == 3 * 7               # all linear layers of the blocks
     for std in (0.0, 0.5):
-        for name, p in networks.policy.named_parameters():
-            assert p.requires_grad == ('lora_' in name)
-            if 'lora_B' in name:
-                torch.nn.init.normal_(p, std=std)
+        for p in adapters:
+            torch.nn.init.normal_(p, std=std)
         stats = grpo.token_stats(networks.policy, r, networks.reference)
         assert stats.logp_ref.equal(expected) and stats.logp.equal(expected) == (std == 0)
     stats.logp.sum().backward()
-    learned = [p.grad.any() for name, p in networks.policy.named_parameters() if 'lora_B' in name]
-    assert learned == [True] * 3 * 7            # all linear layers of the blocks
+    assert all(p.grad.any() for p in adapters)
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -251,18 +247,6 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, g
             grpo.load_network(str(folder), 'cpu')
 
 
-@pytest.mark.parametrize('word', ['--max_new_tokens=58', '--optimizer=muon', '--compile=True'])
-def test_a_run_that_cannot_be_is_refused_before_it_begins(word, opened, grpo):
-    """A text of 6 + 58 tokens, with its bos, is too long by one."""
-    def begin(word):
-        networks, task, _ = opened('llama', word)
-        grpo.complete(networks.policy, task.prompts('val', 1), 1)
-
-    begin('--max_new_tokens=57')
-    with pytest.raises((AssertionError, SystemExit)):
-        begin(word)
-
-
 # ---- the hub -------------------------------------------------------------------------------------
 @pytest.fixture
 def cache(folders, tmp_path, monkeypatch):
@@ -286,7 +270,6 @@ def test_a_name_of_the_hub_is_a_folder_of_its_cache(cache, grpo, monkeypatch, tm
     folder = cache('a', 'llama')
     for name in ('mine/net', 'mine/net@main', 'mine/net@' + 40 * 'a'):
         assert grpo.find_network(name) == folder
-    assert grpo.load_network('mine/net', 'cpu')[0].args == {'folder': 'mine/net@' + 40 * 'a'}
     with pytest.raises(FileNotFoundError, match='there is no folder mine/net@b, and of the hub: .'):
         grpo.find_network('mine/net@b')
     monkeypatch.chdir(tmp_path)
@@ -294,16 +277,11 @@ def test_a_name_of_the_hub_is_a_folder_of_its_cache(cache, grpo, monkeypatch, tm
     assert grpo.find_network('mine/net') == 'mine/net'
 
 
-def test_of_the_hub_come_weights_and_words_and_nothing_that_can_hide_code(grpo, monkeypatch):
-    def download(repo, revision, **patterns):
-        return repo, revision, [*hub.utils.filter_repo_objects(files, **patterns)]
-
+def test_of_the_hub_come_weights_and_words_and_nothing_that_can_hide_code(grpo):
     configure(vars(grpo), [HF])
     wanted = ['config.json', 'model-1-of-2.safetensors', 'merges.txt', 'spiece.model']
     files = [*wanted, 'pytorch_model.bin', 'modeling.py', 'onnx/model.safetensors']
-    monkeypatch.setattr(hub, 'snapshot_download', download)
-    assert grpo.find_network('mine/net') == ('mine/net', None, wanted)
-    assert grpo.find_network('mine/net@b') == ('mine/net', 'b', wanted)
+    assert [*hub.utils.filter_repo_objects(files, **grpo.FILES)] == wanted
 
 
 def test_a_checkpoint_has_what_the_folder_lacks(folders, grpo, tmp_path):
@@ -348,5 +326,5 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     for path in (whole / 'ckpt.pt', exported, folders / kind):
         network, _ = grpo.load_network(str(path), 'cpu')
         logits.append(network.logits(network.features(torch.arange(8, 20)[None])))
-    close(logits[0], logits[1])
+    close(logits[0], logits[1], atol=1e-5)
     assert (logits[0] - logits[2]).abs().max() > 1e-3

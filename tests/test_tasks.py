@@ -142,15 +142,6 @@ def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, prompt, shown,
     assert ('after' in text) == (name == 'finished')
 
 
-def test_a_reward_multiplies_in_float32_whatever_the_networks_do():
-    def product(completions):
-        return (torch.full((len(completions), 1), 257.0) @ torch.ones(1, 1)).flatten()
-
-    with torch.autocast('cpu', dtype=torch.bfloat16):
-        values = call_reward('product', product, {'completion': ['a', 'b']}, {})
-    assert values.tolist() == [257, 257]        # bfloat16 has no 257
-
-
 def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
         toy, file, tmp_path):
     text = train(toy, tmp_path / 'run', file('mine.py', '''
