@@ -142,13 +142,12 @@ def test_advice_says_what_fits_the_log(words):
     assert words in sentence
 
 
-def test_advice_and_page_list_the_runs_that_are_there(finished, tmp_path, monkeypatch):
+def test_advice_is_of_a_run_that_is_there(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path / 'out-a')
     monkeypatch.chdir(tmp_path)
     assert 'nothing can be told from 8 prompts' in advice_for('out-a')[0]
-    for show in (advice_for, lambda folder: page_of([folder])):
-        with pytest.raises(SystemExit, match='there is no run out-b; here are: out-a$'):
-            show('out-b')
+    with pytest.raises(SystemExit, match='there is no run out-b; here are: out-a$'):
+        advice_for('out-b')
 
 
 # ---- page ----------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: pl
 generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4] -> holds something else
 generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4]; open(out_dir + \
 '/config.json', 'w').write('["word"]') -> is no folder of a run, and holds something else
+generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = lambda *x, inner=load_network: \
+(inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected
 del batch_size -> mine.py: batch_size = None: expected
 kl_beta = 10 ** 400 -> mine.py: kl_beta = 1000

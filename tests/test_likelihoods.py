@@ -74,14 +74,16 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
         assert all(stats.equal(old) for stats, old in pairs) and not pairs[0].equal(pairs[1])
 
 
-def test_samples_show_no_log_probability_of_a_token_that_no_mask_looks_at(knobs):
-    knobs('config/papers/unigrpo.py')
-    r = grpo.complete(tiny(), prompts_of('b___'), 1)
+def test_samples_have_turns_and_log_probabilities_of_tokens_that_a_mask_looks_at(knobs):
+    knobs('config/papers/unigrpo.py', n_fill_steps=3, fill_order='left')
+    policy = tiny()
+    r = grpo.complete(policy, prompts_of('b___'), 1)
     is_seen = torch.arange(4) > 1
     grpo.masks = lambda sampled, given: [(sampled & is_seen, sampled & is_seen)]
-    logp = grpo.log_probs_of(tiny(), r)
-    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, logp), 1))
-    assert list(map(len, sample['pieces'])) == [1, 2, 4, 4]     # text, turn, log-probabilities
+    logp = grpo.log_probs_of(policy, r)
+    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, 2 * logp), 1))
+    _, x, y = logp.tolist()
+    assert [piece[1:] for piece in sample['pieces']] == [[], [1], [2, x, 2 * x], [3, y, 2 * y]]
 
 
 # ---- credit for a token --------------------------------------------------------------------------

@@ -210,15 +210,11 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
 
 def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_shows_what_hangs(
         toy, tmp_path, file):
-    words = [*toy, file('slow.py', SLOW.format(1))]
-    code, _, error = run(*words, f'--out_dir={tmp_path}/run')
-    assert code == 0 and 'once more to stop at once' in error
-    assert checkpoint_of(tmp_path / 'run')['step'] == 3
-    for name in ('run', 'whole'):
-        train(words, tmp_path / name, '--resume=True')
-    assert_same(tmp_path / 'run', tmp_path / 'whole')
-    code, _, error = run(*toy, file('slow.py', SLOW.format(2)), f'--out_dir={tmp_path}/twice')
-    assert code == 1 and 'in slow' in error and error.endswith('stopped at once\n')
+    once, twice = [run(*toy, file('slow.py', SLOW.format(n)), f'--out_dir={tmp_path}/run')
+                   for n in (1, 2)]
+    assert once[0] == 0 and 'once more to stop at once' in once[2]
+    assert checkpoint_of(tmp_path / 'run-1')['step'] == 3
+    assert twice[0] == 1 and 'in slow' in twice[2] and twice[2].endswith('stopped at once\n')
 
 
 # ---- what a resumed run has changed --------------------------------------------------------------
