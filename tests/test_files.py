@@ -62,8 +62,8 @@ include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: pl
 generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4] -> holds something else
 generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4]; open(out_dir + \
 '/config.json', 'w').write('["word"]') -> is no folder of a run, and holds something else
-generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = lambda *x, inner=load_network: \
-(inner(*x)[0].requires_grad_(False), {}) -> frozen
+generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
+lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected
 del batch_size -> mine.py: batch_size = None: expected
 kl_beta = 10 ** 400 -> mine.py: kl_beta = 1000
@@ -113,9 +113,8 @@ What?
 {"prompt": "1+1=", "held_out": "no"}
 7
 "ab"
-["1+1=", "\\ud800"]"""
-COLUMNS = ('text completion original sampled ended prompts completions texts r networks step '
-           'split').split()
+["1+1=", "\\ud800"]
+{"prompt": "1", "completion": 0}"""
 # rewards by the name of zeros
 REWARDS = """zeros = count
 zeros = lambda completions: count(completions)
@@ -157,8 +156,7 @@ def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_i
 # ---- a line of data ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('line', [
-    *LINES.strip().splitlines(), 150_000 * '[', *[f'{{"prompt": "1", "{x}": 0}}' for x in COLUMNS]])
+@pytest.mark.parametrize('line', [*LINES.strip().splitlines(), 150_000 * '['])
 def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
     with pytest.raises(SystemExit, match='bad.jsonl, line 2: '):

@@ -163,7 +163,7 @@ def test_a_chat_template_shows_the_prompt_or_is_refused(template, grpo, tmp_path
 
 
 # ---- the network ---------------------------------------------------------------------------------
-@pytest.mark.parametrize('kind, more', [('llama', []), ('gpt2', []), ('neox', []), ('bert', []),
+@pytest.mark.parametrize('kind, more', [*[(kind, []) for kind in MODELS],
                                         ('bert', [PASSES, '--n_fill_steps=2'])])
 def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformers(
         kind, more, opened, grpo):

@@ -317,35 +317,33 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     toy = [*toy, file('zeros.py', ZEROS)]
     train(toy, tmp_path / 'run')
     _, networks, task = grpo.set_up(toy[1:])
-    optimizers = make_optimizers(networks.policy, 'muon')
-    lines, groups, line = [], [], None
+    policy = networks.policy
+    optimizers = make_optimizers(policy, 'muon')
+    lines, samples, line = [], [], None
     for step in range(7):
         if step % 2 == 0:
-            _, *scores = grpo.evaluate(networks, task)
+            shown, *scores = grpo.evaluate(networks, task)
+            samples += shown
             line, numbers = grpo.against_line(*scores, line, grpo.rewards)
             lines.append({'step': step} | numbers)
         if step < 6:
             rollouts, scores = grpo.collect(networks, task, step)
-            r, _ = rollouts
-            logp = [grpo.log_probs_of(networks.policy, r)]
-            numbers = grpo.learn(networks, optimizers, rollouts, 6e-3 * (step + 1) / 11)
-            logp.append(grpo.log_probs_of(networks.policy, r))
-            A = scores.pop('advantage')
-            numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
             learns = scores['reward'].std(1) > 0
-            lines.append({'step': step, 'dead_groups': 1 - learns.double().mean().item()} | numbers)
-            b = learns.int().argmax()
-            columns = [A[b], *[r.per_text(x).view(4, 4)[b] for x in logp]]
-            groups += torch.stack(columns, 1).tolist() if step % 2 == 0 else []
+            group = rollouts[0].select(rollouts[0].text // 4 == learns.int().argmax())
+            before = grpo.log_probs_of(policy, group)
+            numbers = grpo.learn(networks, optimizers, rollouts, 6e-3 * (step + 1) / 11)
+            logp = torch.stack((before, grpo.log_probs_of(policy, group)), 1)
+            if step % 2 == 0:
+                samples += grpo.samples_of(group, grpo.columns_of(group), scores, logp)
+            del scores['advantage']
+            numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
+            dead = (~learns).double().mean().item()
+            lines.append({'step': step, 'dead_groups': dead} | numbers)
     assert log_of(tmp_path / 'run') == [pytest.approx(line, rel=1e-4) for line in lines]
-    for line in open(tmp_path / 'run/samples.jsonl'):
+    for line, expected in zip(open(tmp_path / 'run/samples.jsonl'), samples, strict=True):
         sample = json.loads(line)
+        assert {'step': sample['step']} | expected == sample
         assert sample['scores']['zeros'] == sample['completion'].count('0')
-        if 'advantage' in sample['scores']:
-            _, *logp = map(sum, zip(*[piece[1:] for piece in sample['pieces'] if piece[1:]]))
-            found = [sample['scores']['advantage'], *logp]
-            assert found == pytest.approx(groups.pop(0), rel=1e-4)
-    assert not groups
 
 
 def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(

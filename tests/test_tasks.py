@@ -12,8 +12,16 @@ from rewards import call_reward
 from run import save_network
 from show import print_group
 from tasks import Prompts, Task, Tokenizer, columns_of
+from test_grpo import TOK
 
-TOK = Tokenizer('char', 'abc')
+# of two completions of three records: answer, prompt, level, original, text
+COLUMNS = """
+('c', 'ab__', None, 'abc', 'abc')
+('c', 'ab__', None, 'abc', 'aba')
+('aabc', 'a_b_', None, 'aabc', 'aabc')
+('aabc', 'a_b_', None, 'aabc', 'aabc')
+('', '_c', 1, '_c', '_c')
+('', '_c', 1, '_c', '_c')"""
 # how the last words of a world begin, if the game is won
 WON = {'data/guess.py': '=', 'data/countdown.py': '=', 'examples/worlds/distance.py': '0',
        'examples/worlds/hotcold.py': '!', 'examples/worlds/lock.py': '===',
@@ -52,9 +60,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     texts[1, 2] = 1                             # an a
     columns = columns_of(SimpleNamespace(prompts=prompts, texts=texts, k=2))
     assert columns.pop('completion') == columns['text']
-    assert list(zip(*columns.values())) == [
-        ('c', 'ab__', None, 'abc', 'abc'), ('c', 'ab__', None, 'abc', 'aba'),
-        *2 * [('aabc', 'a_b_', None, 'aabc', 'aabc')], *2 * [('', '_c', 1, '_c', '_c')]]
+    assert list(map(repr, zip(*columns.values()))) == COLUMNS.strip().splitlines()
 
 
 def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(file):
