@@ -302,8 +302,6 @@ def test_ids_are_drawn_from_the_tempered_and_filtered_distribution(filters, knob
     frequency = torch.stack([row.bincount(minlength=7) for row in ids]) / n
     assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
     close(grpo.log_probs(logits, allowed).exp(), p)
-    best, _ = grpo.sample(logits, 3, greedy=True)
-    assert best.equal(p.argmax(1)[:, None].expand(-1, 3))
 
 
 @pytest.mark.parametrize('n_fill_steps', [1, 2, 3, 6])

@@ -163,11 +163,11 @@ def test_a_chat_template_shows_the_prompt_or_is_refused(template, grpo, tmp_path
 
 
 # ---- the network ---------------------------------------------------------------------------------
-@pytest.mark.parametrize('kind, more', [*[(kind, []) for kind in MODELS],
-                                        ('bert', [PASSES, '--n_fill_steps=2'])])
+@pytest.mark.parametrize('kind', MODELS)
 def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformers(
-        kind, more, opened, grpo):
+        kind, opened, grpo):
     """Though prompts are computed once for their completions, and tokens a few at a time."""
+    more = [PASSES, '--n_fill_steps=2'] if kind == 'bert' else []
     networks, task, theirs = opened(kind, *more, '--temperature=0.7', '--top_p=0.9')
     ours = networks.policy
     assert ours.block_size == {'gpt2': 50, 'bert': 63}.get(kind, 64)
@@ -264,15 +264,12 @@ def cache(folders, tmp_path, monkeypatch):
     return write
 
 
-def test_a_name_of_the_hub_is_a_folder_of_its_cache(cache, grpo, monkeypatch, tmp_path):
-    """A folder of this name comes first."""
+def test_a_folder_with_the_name_of_one_of_the_hub_comes_first(grpo, cache, monkeypatch, tmp_path):
     configure(vars(grpo), [HF])
-    folder = cache('a', 'llama')
-    for name in ('mine/net', 'mine/net@main', 'mine/net@' + 40 * 'a'):
-        assert grpo.find_network(name) == folder
-    with pytest.raises(FileNotFoundError, match='there is no folder mine/net@b, and of the hub: .'):
-        grpo.find_network('mine/net@b')
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match='there is no folder mine/net, and of the hub: .'):
+        grpo.find_network('mine/net')
+    cache('a', 'llama')
     (tmp_path / 'mine/net').mkdir(parents=True)
     assert grpo.find_network('mine/net') == 'mine/net'
 
@@ -301,15 +298,19 @@ def test_a_checkpoint_has_what_the_folder_lacks(folders, grpo, tmp_path):
 
 
 # ---- runs ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize('kind, more', [
-    ('llama', ['--chat_template=True', '--kl_beta=0.1', '--generator=mine/net']),
-    ('llama', [LORA, '--kl_beta=0.1', '--generator=mine/net@' + 40 * 'a']),
-    ('bert', [PASSES, '--fill_order=learned', '--n_fill_steps=2'])])
+RUNS = {
+    'of the hub': ('llama', '--chat_template=True --kl_beta=0.1 --generator=mine/net'),
+    'adapters': ('llama', f'{LORA} --kl_beta=0.1 --generator=mine/net@{40 * "a"}'),
+    'blanks': ('bert', f'{PASSES} --fill_order=learned --n_fill_steps=2')}
+
+
+@pytest.mark.parametrize('name', RUNS)
 def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
-        kind, more, grpo, folders, file, tmp_path, cache):
+        name, grpo, folders, file, tmp_path, cache):
     """Also if the hub has another network by this name since then."""
     cache('a', 'llama')
-    words = words_of(folders, kind) + more
+    kind, more = RUNS[name]
+    words = words_of(folders, kind) + more.split()
     whole, parts, exported = [tmp_path / name for name in ('whole', 'parts', 'exported')]
     train(words, whole)
     train([*words, file('stop.py', STOP)], parts)
@@ -317,9 +318,10 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     cache('b', 'gpt2')
     train(words, parts, '--resume=True')
     assert_same(whole, parts)
-    assert (LORA in more) == all('lora_' in name for name in checkpoint_of(whole)['model'])
+    is_lora = all('lora_' in weight for weight in checkpoint_of(whole)['model'])
+    assert is_lora == (name == 'adapters')
     run('extras/export.py', str(whole), str(exported))
-    configure(vars(grpo), [HF, *more[:1]])
+    configure(vars(grpo), [HF, *more.split()[:1]])
     logits = []
     for path in (whole / 'ckpt.pt', exported, folders / kind):
         network, _ = grpo.load_network(str(path), 'cpu')

@@ -81,9 +81,9 @@ def test_samples_have_turns_and_log_probabilities_of_tokens_that_a_mask_looks_at
     is_seen = torch.arange(4) > 1
     grpo.masks = lambda sampled, given: [(sampled & is_seen, sampled & is_seen)]
     logp = grpo.log_probs_of(policy, r)
-    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, 2 * logp), 1))
+    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, -logp), 1))
     _, x, y = logp.tolist()
-    assert [piece[1:] for piece in sample['pieces']] == [[], [1], [2, x, 2 * x], [3, y, 2 * y]]
+    assert [piece[1:] for piece in sample['pieces']] == [[], [1], [2, x, -x], [3, y, -y]]
 
 
 # ---- credit for a token --------------------------------------------------------------------------
