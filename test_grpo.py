@@ -323,14 +323,13 @@ def test_passes_fill_the_blanks_in_equal_shares_or_as_is_likely_in_a_learned_ord
         while is_open:
             turn += 1
             view = text.index_fill(0, torch.tensor(is_open), TOK.blank)
-            confidence = policy.logits(policy.features(view[None]))[0].softmax(1).amax(1)
-            scores = {t: slow_order(policy, view, t)[1] for t in is_open}
-            key = {'left': range(6), 'random': given[n], 'confident': -confidence,
-                   'learned': {t: -score for t, score in scores.items()}}[order]
-            is_open.sort(key=lambda t: key[t])
+            key = {'left': lambda t: t, 'random': lambda t: given[n, t],
+                   'confident': lambda t: -slow_logits(policy, view, t).softmax(0).max(),
+                   'learned': lambda t: -slow_order(policy, view, t)[1]}[order]
+            is_open.sort(key=key)
             n_now = len(is_open) - n_blanks + math.ceil(turn * n_blanks / n_passes)
             if order == 'learned' and turn < n_fill_steps:
-                n_now = max(1, sum(score > 0 for score in scores.values()))
+                n_now = max(1, sum(key(t) < 0 for t in is_open))
             rows = (r.text == n) & (r.turn == turn)
             assert sorted(is_open[:n_now]) == r.place[rows].tolist()
             assert (r.views[r.view[rows]] == view).all()
@@ -452,15 +451,15 @@ STEPS = {                       # one of KINDS, and knobs
 def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
     """Of four micro-steps the last teaches nothing; if it is an update, it logs no KL. A file has
     doubled the KL of the loss, or set log-probabilities, those of an older policy, and credits of
-    tokens, which cancel in some texts. The reward has a gradient, which nobody follows. If the loss
-    has no KL, there is no reference."""
+    tokens, which cancel in some texts. The reward has a gradient, which nobody follows. A KL to a
+    reference is logged also if it is not in the loss."""
     kind, values = STEPS[name]
     values = {'rewards': {'liked': 1.0}, 'group_size': 4, 'batch_size': 4} | values
     policy, reference, prompts = toy(kind, knobs, **values)
     grpo.liked = lambda r, networks: r.per_text(grpo.token_stats(networks.policy, r).logp) / 9 + (
         torch.tensor([worth(text) for text in r.texts]))
     grpo.kl_penalty = lambda stats, r: 2 * stats.kl
-    reference = reference if grpo.kl_beta > 0 else None
+    reference = None if name == 'one update' else reference
     networks = SimpleNamespace(policy=policy, reference=reference)
     rollouts, scores = grpo.collect(networks, prompts.task, 0)
     for r, A in zip(rollouts, scores['advantage'].split(grpo.batch_size)):
@@ -535,7 +534,6 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
 
     prompts.task.reply = reply
     r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 20)
-    assert r.texts[r.text, r.place].equal(r.token)
     columns = grpo.columns_of(r)
     for n, text in enumerate(map(TOK.show, r.texts.tolist())):          # (the end is a line feed)
         prompt, letter = prompts.task.records[r.prompts.record[n // 20]].values()

@@ -3,7 +3,6 @@ import json
 import re
 import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -156,13 +155,13 @@ def test_advice_is_of_a_run_that_is_there(finished, tmp_path, monkeypatch):
 def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(finished, tmp_path):
     """Also HTML that the policy wrote, and a line that is being written."""
     folder = shutil.copytree(finished, tmp_path / 'hostile')
-    lines, samples = [read_lines(folder / name) for name in ('log.jsonl', 'samples.jsonl')]
+    samples = read_lines(folder / 'samples.jsonl')
     samples.append(samples[-1] | {'prompt': HOSTILE, 'pieces': [[HOSTILE, 0]]})
     with open(folder / 'samples.jsonl', 'a') as file:
         file.write(json.dumps(samples[-1]) + '\n{"st')
     data, _ = re.findall('(?s)<script[^>]*>(.*?)</script>', page_of([str(folder)]))
     shown, = json.loads(data)['runs']
-    for line in lines:
+    for line in read_lines(folder / 'log.jsonl'):
         assert shown['steps' if 'ms' in line else 'evals'].pop(0) == pytest.approx(line, rel=6e-4)
     texts = [sample['completion'] for sample in sum(shown['held_out'] + shown['groups'], [])]
     assert sorted(texts) == sorted(sample['completion'] for sample in samples)
@@ -175,8 +174,6 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(fini
 def compare(toy, tmp_path, monkeypatch, capsys, grpo):
     """compare(word, ...) returns the folders of the runs that it makes, and what it prints. The
     processes of runs are forks of this one."""
-    monkeypatch.setattr(sys, 'path', [*sys.path])
-
     def call(*words):
         made = []
 

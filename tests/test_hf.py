@@ -81,6 +81,13 @@ def folders(tmp_path_factory):
     return root
 
 
+@pytest.fixture
+def hf(grpo):
+    """Return train_grpo with plugins/hf.py."""
+    configure(vars(grpo), [HF])
+    return grpo
+
+
 def words_of(folders, kind):
     """Return the words of a run with a network of the folder."""
     plugins = [HF] if kind == 'bert' else [CAUSAL, HF, '--max_new_tokens=4']
@@ -112,19 +119,22 @@ def slow_logits(kind, theirs, row):
 
 
 # ---- text ----------------------------------------------------------------------------------------
-def test_a_text_that_goes_on_gets_no_space_and_keeps_its_first_line_feed(grpo, tmp_path):
-    """Llama 2 puts a space in front of each text. Elsewhere two line feeds are one token. There an
-    eos behind a hole could not be sampled if ids were only counted."""
-    configure(vars(grpo), [HF])
-    ids = {'<s>': 0, '\n\n': 1, ' ': 2, '\n': 3, '3': 4, '0': 5, '</s>': 9}
-    save_tokenizer(tmp_path / 'a', ids, eos_token='</s>',
-                   normalizer=tokenizers.normalizers.Prepend(' '))
-    save_tokenizer(tmp_path / 'b', ids, [('\n', '\n')], eos_token='</s>', bos_token='<s>')
-    space, feeds = [grpo.PretrainedTokenizer(tmp_path / name, True) for name in 'ab']
-    assert space.prompt_ids('30') == [2, 4, 5] and space.encode('30') == [4, 5]
-    assert feeds.encode('\n30') == [3, 4, 5]
-    assert feeds.vocab_size == 10
-    assert feeds.decode([feeds.bos, 4, feeds.blank, 0, 5, 7, 9, feeds.pad]) == '3_0'
+IDS = {'<s>': 0, '\n\n': 1, ' ': 2, '\n': 3, '3': 4, '0': 5, '</s>': 9}
+GOES_ON = {                     # tokenizers, a text, and its ids behind another text, and as a prompt
+    'Llama 2 puts a space in front of each text': (
+        {'normalizer': tokenizers.normalizers.Prepend(' ')}, '30', [4, 5], [2, 4, 5]),
+    'two line feeds are one token': ({'merges': [('\n', '\n')]}, '\n30', [3, 4, 5], [3, 4, 5])}
+
+
+@pytest.mark.parametrize('case', GOES_ON)
+def test_a_text_that_goes_on_gets_no_space_and_keeps_its_first_line_feed(case, hf, tmp_path):
+    """An eos behind a hole could not be sampled if ids were only counted."""
+    more, text, ids, prompt_ids = GOES_ON[case]
+    save_tokenizer(tmp_path, IDS, eos_token='</s>', **more)
+    tok = hf.PretrainedTokenizer(tmp_path, True)
+    assert tok.encode(text) == ids and tok.prompt_ids(text) == prompt_ids
+    assert tok.vocab_size == 10
+    assert tok.decode([tok.bos, 4, tok.blank, 0, 5, 7, 9, tok.pad]) == '3_0'
 
 
 @pytest.mark.parametrize('has_chat', [False, True])
@@ -230,13 +240,12 @@ REFUSED = {                     # a tokenizer, and how the network is another on
 
 
 @pytest.mark.parametrize('why', REFUSED)
-def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, grpo, tmp_path):
+def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, hf, tmp_path):
     """Also where a run has bfloat16, and however little a cap changes."""
-    configure(vars(grpo), [HF])
     kind, change = REFUSED[why]
     folder = shutil.copytree(folders / kind, tmp_path / 'folder')
     with torch.autocast('cpu', torch.bfloat16):
-        network, _ = grpo.load_network(str(folder), 'cpu')
+        network, _ = hf.load_network(str(folder), 'cpu')
         assert network.logits(torch.rand(1, 32)).dtype == torch.float32
         if type(change) is dict:
             save_network(folder, **change)
@@ -244,7 +253,7 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, g
             path = folder / 'config.json'
             path.write_text(path.read_text().replace(*change))
         with pytest.raises((AssertionError, IndexError, TypeError)):
-            grpo.load_network(str(folder), 'cpu')
+            hf.load_network(str(folder), 'cpu')
 
 
 # ---- the hub -------------------------------------------------------------------------------------
@@ -264,35 +273,32 @@ def cache(folders, tmp_path, monkeypatch):
     return write
 
 
-def test_a_folder_with_the_name_of_one_of_the_hub_comes_first(grpo, cache, monkeypatch, tmp_path):
-    configure(vars(grpo), [HF])
+def test_a_folder_with_the_name_of_one_of_the_hub_comes_first(hf, cache, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match='there is no folder mine/net, and of the hub: .'):
-        grpo.find_network('mine/net')
+        hf.find_network('mine/net')
     cache('a', 'llama')
     (tmp_path / 'mine/net').mkdir(parents=True)
-    assert grpo.find_network('mine/net') == 'mine/net'
+    assert hf.find_network('mine/net') == 'mine/net'
 
 
-def test_of_the_hub_come_weights_and_words_and_nothing_that_can_hide_code(grpo):
-    configure(vars(grpo), [HF])
+def test_of_the_hub_come_weights_and_words_and_nothing_that_can_hide_code(hf):
     wanted = ['config.json', 'model-1-of-2.safetensors', 'merges.txt', 'spiece.model']
     files = [*wanted, 'pytorch_model.bin', 'modeling.py', 'onnx/model.safetensors']
-    assert [*hub.utils.filter_repo_objects(files, **grpo.FILES)] == wanted
+    assert [*hub.utils.filter_repo_objects(files, **hf.FILES)] == wanted
 
 
-def test_a_checkpoint_has_what_the_folder_lacks(folders, grpo, tmp_path):
+def test_a_checkpoint_has_what_the_folder_lacks(folders, hf, tmp_path):
     """The last block, which learns; and the others, once a run has taught them."""
-    configure(vars(grpo), [HF])
     path = tmp_path / 'net.pt'
-    network, _ = grpo.load_network(f'{folders}/llama', 'cpu')
+    network, _ = hf.load_network(f'{folders}/llama', 'cpu')
     for is_frozen, n_saved in ((True, 9), (False, 29), (True, 29)):
         network.requires_grad_(not is_frozen)
         network.network.model.layers[-1].requires_grad_(True)
         for p in network.parameters():
             p.data += torch.randn(p.shape) * p.requires_grad
         save_checkpoint(path, network)
-        saved, network = network, grpo.load_network(path, 'cpu')[0]
+        saved, network = network, hf.load_network(path, 'cpu')[0]
         assert len(torch.load(path)['model']) == n_saved
         assert all(map(torch.equal, network.parameters(), saved.parameters()))
 

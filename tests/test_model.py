@@ -120,9 +120,14 @@ def test_muon_equals_that_of_torch_and_weights_that_are_frozen_or_unused_stay(mo
         close(p, other)
 
 
-def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
-    rates = [get_lr(step, 1.0, 0.1, 4, 24) for step in (0, 3, 4, 9, 14, 24)]
-    a_quarter = 0.1 + 0.9 * (1 + 0.5 ** 0.5) / 2
-    assert rates == pytest.approx([0.2, 0.8, 1.0, a_quarter, 0.55, 0.1])
-    assert get_lr(4, 1.0, 0.1, 4, 4) == 1.0                     # all steps are warm-up
-    assert get_lr(20, 0.01, 0.1, 4, 24) == pytest.approx(0.01)  # a floor above the peak is none
+RATES = {                       # of a step, a peak, a floor, steps of warm-up, all steps
+    (0, 1.0, 0.1, 4, 24): 0.2, (3, 1.0, 0.1, 4, 24): 0.8, (4, 1.0, 0.1, 4, 24): 1.0,
+    (9, 1.0, 0.1, 4, 24): 0.1 + 0.9 * (1 + 0.5 ** 0.5) / 2,     # a quarter of the cosine
+    (14, 1.0, 0.1, 4, 24): 0.55, (24, 1.0, 0.1, 4, 24): 0.1,
+    (4, 1.0, 0.1, 4, 4): 1.0,                                   # all steps are warm-up
+    (20, 0.01, 0.1, 4, 24): 0.01}                               # a floor above the peak is none
+
+
+@pytest.mark.parametrize('case', RATES)
+def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine(case):
+    assert get_lr(*case) == pytest.approx(RATES[case])
