@@ -211,10 +211,12 @@ def test_runs_that_cannot_be_compared_are_refused(words, compare, file):
         compare(*words.replace('mine.py', mine).split('|'))
 
 
+ENDS = {'a': (0.1, 0.5, 0.9), 'b': (0.2, 0.8, 1.1), 'c': (0.21, 0.61, 1.01)}       # of three seeds
+
+
 def test_differences_are_of_pairs_of_seeds_and_noise_gets_no_star(capsys):
     report = runpy.run_module('extras.compare')['report']
-    runs = {'a': (0.1, 0.5, 0.9), 'b': (0.2, 0.8, 1.1), 'c': (0.21, 0.61, 1.01)}
-    report({name: [{0: 0.0, 50: end / 2, 100: end} for end in ends] for name, ends in runs.items()})
+    report({name: [{0: 0.0, 50: end / 2, 100: end} for end in ends] for name, ends in ENDS.items()})
     # 0.1, 0.3, 0.2: their mean, and their standard deviation 0.1 / sqrt(3); and 0.11 three times
     text = capsys.readouterr().out
     ends = re.findall(r'minus the first.* (\S+ \+- \S+) *$', text, re.MULTILINE)

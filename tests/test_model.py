@@ -64,12 +64,17 @@ def test_pretraining_learns_blanks_or_from_left_to_right_all_tokens_or_those_of_
 # ---- what texts share ----------------------------------------------------------------------------
 
 
+SIZES = {                       # ids, texts, tokens of a text
+    'few ids': (2, 20, 6), 'many texts': (4, 20, 6), 'one text': (4, 1, 6),
+    'few texts': (7, 3, 6), 'one token': (4, 9, 1), 'no text': (4, 0, 6)}
+
+
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])
-@pytest.mark.parametrize('n_ids, N, T', [(2, 20, 6), (4, 20, 6), (4, 1, 6), (7, 3, 6), (4, 9, 1),
-                                         (4, 0, 6)])
-def test_equal_texts_and_equal_beginnings_are_read_once(n_ids, N, T, positions):
+@pytest.mark.parametrize('name', SIZES)
+def test_equal_texts_and_equal_beginnings_are_read_once(name, positions):
     """As many columns are read once as save most. Features and gradients are those of a network
     that reads all."""
+    n_ids, N, T = SIZES[name]
     x = torch.randint(n_ids, (N, T))
     network, factors = tiny('causal', positions=positions), torch.randn(N, T, 8)
     n_read, found = [], []

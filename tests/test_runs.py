@@ -351,17 +351,20 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
     assert open(f'{path}.log').read() == ''.join(expected)
 
 
-def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts():
+# of Student's distribution for 95 % of n differences
+QUANTILES = {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}
+
+
+@pytest.mark.parametrize('n', QUANTILES)
+def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts(n):
     def verdict(above, n, error=1.0):
         return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n, 'out')
 
-    # quantiles of Student's distribution with n - 1 degrees of freedom
-    for n, quantile in {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}.items():
-        assert 'is above the line' in verdict(1.1 * quantile, n)
-        assert 'is not above the line' in verdict(quantile, n)
-        assert 'is below the line' in verdict(-1.1 * quantile, n)
+    assert 'is above the line' in verdict(1.1 * QUANTILES[n], n)
+    assert 'is not above the line' in verdict(QUANTILES[n], n)
+    assert 'is below the line' in verdict(-1.1 * QUANTILES[n], n)
     assert 'nothing can be told' in verdict(5.0, 3)
-    assert 'nothing can be told' in verdict(5.0, 512, error=0.0)
+    assert 'nothing can be told' in verdict(5.0, n, error=0.0)
 
 
 # ---- pretraining ---------------------------------------------------------------------------------
