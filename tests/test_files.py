@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -115,6 +115,11 @@ What?
 "ab"
 ["1+1=", "\\ud800"]
 {"prompt": "1", "completion": 0}"""
+RECORDS = """
+def texts():
+    records = [{'prompt': f'12+{i}0=', 'answer': '0', 'words': ['a']} for i in range(40)]
+    return records[4:], records[:4]
+"""
 # rewards by the name of zeros
 REWARDS = """zeros = count
 zeros = lambda completions: count(completions)
@@ -210,8 +215,7 @@ class _Zeros:
         return [text.count(self.digit) for text in completions]
 
 """ + zeros)
-    lines = [f'{{"prompt": "12+{i}0=", "answer": "0", "words": ["a"]}}' for i in range(40)]
-    data = file('data.jsonl', '\n'.join(lines))
+    data = file('data.py', RECORDS)
     _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', '--dtype=bfloat16'])
     assert grpo.state == {}                     # to try them out is no part of the run
     [r, _], scores = grpo.collect(networks, task, 0)
@@ -322,21 +326,17 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
 def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
         folder, tmp_path, file, monkeypatch):
     """Each recipe and dataset has one of its own."""
-    begun = []
-
-    def begin(words, **_):
-        begun.append(words[1:])
-        return SimpleNamespace(wait=lambda: 1)  # as if it had failed
+    popen = Mock(return_value=Mock(wait=lambda: 1))         # as if it had failed
 
     def is_made(*times):
-        begun.clear()
+        popen.reset_mock()
         for path, time in zip((recipe, data, network), times):
             os.utime(path, (time, time))
         with contextlib.suppress(SystemExit):
             open_networks({'policy': recipe}, data, 'cpu', load_network)
-        return begun == [['pretrain.py', f'--dataset={data}', recipe, f'--out={network}']]
+        return popen.called
 
-    monkeypatch.setattr('subprocess.Popen', begin)
+    monkeypatch.setattr('subprocess.Popen', popen)
     monkeypatch.chdir(tmp_path)
     os.mkdir('a')
     os.mkdir('out')
@@ -344,5 +344,7 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     network = file_of(recipe, data)
     assert network != file_of(recipe, other)
     assert is_made()                            # it is missing
+    words = popen.call_args.args[0][1:]
+    assert words == ['pretrain.py', f'--dataset={data}', recipe, f'--out={network}']
     shutil.copy(folder / 'generator.pt', network)
     assert is_made(3, 1, 2) and is_made(1, 3, 2) and not is_made(1, 1, 2)
