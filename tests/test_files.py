@@ -284,7 +284,6 @@ score = Class()
 """)
     other = file('other.py', 'from statistics import stdev as sample')
     configure(vars(grpo), [path, 'plugins/masks.py', other, '--adv_norm=none'])
-    assert grpo.advantages(grpo.torch.eye(2), {}).tolist() == [[1.0, -1.0], [-1.0, 1.0]]
     *places, nothing = capsys.readouterr().out.splitlines()
     names = 'Rollout, advantages, complete, get_lr, log_probs, sample, score'
     assert places == [f'{path} takes the place of {names}', f'{other} takes the place of sample']
