@@ -177,13 +177,6 @@ def slow_order(network, view, t):
     return 16 * nn.functional.pad(network.order(network.trunk(view[None])[0, t]), (1, 0))
 
 
-def decisions(r, m):
-    """Return the (turn, view) in which a policy of a learned order decided about token m."""
-    if not hasattr(r, 'seen'):
-        return []
-    return list(enumerate(r.seen[m, :-1][:r.turn[m]].tolist(), 1))
-
-
 def slow_stats(policy, r, reference=None):
     """Return the Stats of one token after the other, with graph."""
     def look(logits_of, view, t, id, allowed):
@@ -195,7 +188,8 @@ def slow_stats(policy, r, reference=None):
     for m, (view, t, id) in enumerate(zip(r.views[r.view], r.place, r.token)):
         allowed = slice(None) if r.allowed is None else r.allowed[m]
         row = look(slow_logits, view, t, id, allowed)
-        for turn, number in decisions(r, m):
+        seen = r.seen[m, :-1][:r.turn[m]] if hasattr(r, 'seen') else []
+        for turn, number in enumerate(seen, 1):         # in a learned order: wait, or fill it
             row = row + look(slow_order, r.views[number], t, int(turn == r.turn[m]), [0, 1])
         rows.append(row)
     return grpo.Stats(*torch.stack(rows).T)

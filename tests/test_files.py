@@ -16,7 +16,8 @@ from files import load
 from run import file_of, load_network, open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
-RECIPES = [f'--{name}=config/networks/{name}_smoke.py' for name in ('generator', 'judge')]
+RECIPES = ['--generator=config/networks/generator_smoke.py',
+           '--judge=config/networks/judge_smoke.py']
 STARTS = {'REWARD': "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(texts)\n    ",
           'WORLD': "include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    ",
           'VERIFY': 'def verify(text):\n    '}
@@ -231,14 +232,6 @@ class _Zeros:
 # ---- config files --------------------------------------------------------------------------------
 
 
-def test_words_act_from_left_to_right_and_whole_numbers_become_floats(grpo, file):
-    path = file('mine.py', 'group_size = 4')
-    for words, size in (([path, '--group_size=2'], 2), (['--group_size=2', path], 4)):
-        config = configure(vars(grpo), [*words, '--kl_beta=1'])
-        assert config['group_size'] == grpo.group_size == size
-        assert repr(config['kl_beta']) == '1.0'
-
-
 def test_functions_that_take_a_place_or_that_nobody_calls_are_named_and_nothing_else(
         grpo, file, capsys):
     path = file('mine.py', """
@@ -290,13 +283,15 @@ score = Class()
     assert nothing.startswith('mine.py: nothing calls objectve(); similar: objective')
 
 
-def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(grpo, file):
+def test_words_act_from_left_to_right_a_file_once_and_a_second_configure_begins_anew(grpo, file):
+    """Whole numbers become floats."""
     def look():
         return {name: repr(x) for name, x in vars(grpo).items() if name != 'include'}
 
     configure(vars(grpo), [])
     before = look()
     path = file('mine.py', """
+group_size = batch_size = 4
 rewards['verify'] = 2.0
 state['times'] = state.get('times', 0) + 1
 def advantages(reward, scores):
@@ -305,7 +300,9 @@ def advantages(reward, scores):
     link = path.replace('mine', 'link')
     os.symlink(path, link)
     other = file('other.py', f'include({path!r})\ninclude({os.path.relpath(path)!r})')
-    configure(vars(grpo), ['plugins/passes.py', other, link])
+    configure(vars(grpo), ['--group_size=2', other, '--batch_size=2', link, 'plugins/passes.py',
+                           '--kl_beta=1'])
+    assert (grpo.group_size, grpo.batch_size, repr(grpo.kl_beta)) == (4, 2, '1.0')
     assert grpo.state == {'times': 1} and grpo.rewards['verify'] == 2.0
     configure(vars(grpo), [])
     assert look() == before

@@ -79,10 +79,10 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
 def test_samples_have_turns_and_log_probabilities_of_tokens_that_a_network_has_looked_at(knobs):
     knobs(PASSES, n_fill_steps=3, fill_order='left')
     r = grpo.complete(tiny(), prompts_of('b___'), 1)
-    logp = torch.tensor([[math.nan, math.nan], [-1.0, -2.0], [-3.0, -4.0]])     # (M, 2)
+    logp = torch.tensor([[math.nan, math.nan], [1.0, 2.0], [3.0, 4.0]])         # (M, 2)
     [sample] = samples_of(r, grpo.columns_of(r), {}, logp)
     numbers = [piece[1:] for piece in sample['pieces']]
-    assert numbers == [[], [1], [2, -1.0, -2.0], [3, -3.0, -4.0]]
+    assert numbers == [[], [1], [2, 1.0, 2.0], [3, 3.0, 4.0]]
 
 
 # ---- credit for a token --------------------------------------------------------------------------

@@ -76,8 +76,8 @@ def load_network(path, device, inner=load_network):
     network.embed.requires_grad_(False)
     return network, saved
 """
-# three rewards by the name of mine
-SCORES = ["""
+# a reward by the name of mine
+SCORES = """
 rewards = {'mine': 1.0}
 def count(texts):
     return len(texts) * [%s]
@@ -85,7 +85,8 @@ class _Object:
     def __call__(self, texts):
         return count(texts)
 import functools
-mine = """ + name for name in ('count', '_Object()', 'functools.partial(count)')]
+mine = %s
+"""
 DATA = """
 dataset = f'{out_dir}.jsonl'
 open(dataset, 'w').writelines(f'["{i}+34=", "046"]\\n' for i in range(10, %s))
@@ -115,7 +116,8 @@ CHANGES = {
         'verify = lambda text: 1.0').split(' | ')],
         *[('', f'def {name}(*x, inner={name}, **more): return inner(*x, **more)')
           for name in ('complete', 'sample', 'score', 'columns_of')],
-        *[(text % 1, text % 2) for text in SCORES],
+        *[(SCORES % (1, mine), SCORES % (2, mine))
+          for mine in ('count', '_Object()', 'functools.partial(count)')],
         (DATA % 98, DATA % 99), (PASSES, ''), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
         (WORLD % '"0"', WORLD % '"1"')],
     'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],

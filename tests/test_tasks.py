@@ -134,11 +134,15 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 # ---- sample.py -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name, prompt, shown', [
-    ('finished', '1_+3_=__7', 'after'), ('generator.pt', '1_+3_=__7', 'before'),
-    ('older.pt', '', 'before')])
-def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, prompt, shown, finished, folder):
+SHOWN = {                       # a run or a network, a prompt, and what is shown
+    'finished': ('1_+3_=__7', 'after'), 'generator.pt': ('1_+3_=__7', 'before'),
+    'older.pt': ('', 'before')}
+
+
+@pytest.mark.parametrize('name', SHOWN)
+def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, finished, folder):
     """Also a network of a version that said `causal` in the place of a kind."""
+    prompt, shown = SHOWN[name]
     older = torch.load(folder / 'generator.pt')
     older['args']['causal'] = older['args'].pop('kind') == 'causal'
     torch.save(older, folder / 'older.pt')
