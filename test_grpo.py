@@ -272,6 +272,7 @@ def test_advantages_equal_a_slow_loop_and_those_of_equal_rewards_are_exactly_0(r
 
 @pytest.mark.parametrize('files', [[], ['config/papers/tis.py'], ['config/papers/gigpo.py']])
 def test_each_micro_step_of_each_draw_step_and_seed_has_random_numbers_of_its_own(files, knobs):
+    """They are the same in each process."""
     networks, task = SimpleNamespace(policy=tiny()), prompts_of(*TEXTS).task
     knobs(*files, rewards={}, gradient_accumulation_steps=2)
     found = set()
@@ -279,6 +280,8 @@ def test_each_micro_step_of_each_draw_step_and_seed_has_random_numbers_of_its_ow
         grpo.seed = seed
         found.update(str(r.texts) for r in grpo.collect(networks, task, step, draw)[0])
     assert len(found) == 8
+    grpo.set_seed(1, 2)
+    assert torch.initial_seed() == 3138858421
 
 
 # ---- sample --------------------------------------------------------------------------------------
