@@ -44,8 +44,8 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --dataset=arithmetc -> in data: data/arithmetic.py
-plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have up \
-to 15 tokens: the network can read 10
+plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
+up to 15 tokens: the network can read 10
 --generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
 --eval_prompts=1 -> eval_prompts = 1: expected a number not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
