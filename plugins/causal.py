@@ -85,8 +85,8 @@ def complete(policy, prompts, k, greedy=False):
 
 def replies(prompts, number, texts, is_asked, column):
     """Return what the world says behind the first columns of texts (n, T), of which text i goes on
-    from prompt number[i], as ids (n, T). -1: nothing is said here; pad: the text has ended. The world
-    has no state of its own, so it is asked once for equal completions of equal prompts."""
+    from prompt number[i], as ids (n, T). -1: nothing is said here; pad: the text has ended. The
+    world has no state of its own, so it is asked once for equal completions of equal prompts."""
     task, T = prompts.task, texts.size(1)
     starts = prompts.start[number].tolist()
     records = prompts.record[number].tolist()

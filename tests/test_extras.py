@@ -3,7 +3,6 @@ import json
 import re
 import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -142,13 +141,12 @@ def test_advice_says_what_fits_the_log(words):
     assert words in sentence
 
 
-def test_advice_and_page_list_the_runs_that_are_there(finished, tmp_path, monkeypatch):
+def test_advice_is_of_a_run_that_is_there(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path / 'out-a')
     monkeypatch.chdir(tmp_path)
     assert 'nothing can be told from 8 prompts' in advice_for('out-a')[0]
-    for show in (advice_for, lambda folder: page_of([folder])):
-        with pytest.raises(SystemExit, match='there is no run out-b; here are: out-a$'):
-            show('out-b')
+    with pytest.raises(SystemExit, match='there is no run out-b; here are: out-a$'):
+        advice_for('out-b')
 
 
 # ---- page ----------------------------------------------------------------------------------------
@@ -157,13 +155,13 @@ def test_advice_and_page_list_the_runs_that_are_there(finished, tmp_path, monkey
 def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(finished, tmp_path):
     """Also HTML that the policy wrote, and a line that is being written."""
     folder = shutil.copytree(finished, tmp_path / 'hostile')
-    lines, samples = [read_lines(folder / name) for name in ('log.jsonl', 'samples.jsonl')]
+    samples = read_lines(folder / 'samples.jsonl')
     samples.append(samples[-1] | {'prompt': HOSTILE, 'pieces': [[HOSTILE, 0]]})
     with open(folder / 'samples.jsonl', 'a') as file:
         file.write(json.dumps(samples[-1]) + '\n{"st')
     data, _ = re.findall('(?s)<script[^>]*>(.*?)</script>', page_of([str(folder)]))
     shown, = json.loads(data)['runs']
-    for line in lines:
+    for line in read_lines(folder / 'log.jsonl'):
         assert shown['steps' if 'ms' in line else 'evals'].pop(0) == pytest.approx(line, rel=6e-4)
     texts = [sample['completion'] for sample in sum(shown['held_out'] + shown['groups'], [])]
     assert sorted(texts) == sorted(sample['completion'] for sample in samples)
@@ -176,8 +174,6 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(fini
 def compare(toy, tmp_path, monkeypatch, capsys, grpo):
     """compare(word, ...) returns the folders of the runs that it makes, and what it prints. The
     processes of runs are forks of this one."""
-    monkeypatch.setattr(sys, 'path', [*sys.path])
-
     def call(*words):
         made = []
 
@@ -215,10 +211,12 @@ def test_runs_that_cannot_be_compared_are_refused(words, compare, file):
         compare(*words.replace('mine.py', mine).split('|'))
 
 
+ENDS = {'a': (0.1, 0.5, 0.9), 'b': (0.2, 0.8, 1.1), 'c': (0.21, 0.61, 1.01)}       # of three seeds
+
+
 def test_differences_are_of_pairs_of_seeds_and_noise_gets_no_star(capsys):
     report = runpy.run_module('extras.compare')['report']
-    runs = {'a': (0.1, 0.5, 0.9), 'b': (0.2, 0.8, 1.1), 'c': (0.21, 0.61, 1.01)}
-    report({name: [{0: 0.0, 50: end / 2, 100: end} for end in ends] for name, ends in runs.items()})
+    report({name: [{0: 0.0, 50: end / 2, 100: end} for end in ends] for name, ends in ENDS.items()})
     # 0.1, 0.3, 0.2: their mean, and their standard deviation 0.1 / sqrt(3); and 0.11 three times
     text = capsys.readouterr().out
     ends = re.findall(r'minus the first.* (\S+ \+- \S+) *$', text, re.MULTILINE)

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,10 +13,11 @@ import torch
 from configurator import configure
 from conftest import ROOT, run
 from files import load
-from run import load_network, open_networks
+from run import file_of, load_network, open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
-RECIPES = [f'--{name}=config/networks/{name}_smoke.py' for name in ('generator', 'judge')]
+RECIPES = ['--generator=config/networks/generator_smoke.py',
+           '--judge=config/networks/judge_smoke.py']
 STARTS = {'REWARD': "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(texts)\n    ",
           'WORLD': "include('plugins/causal.py')\ngenerator = judge\ndef reply(completion):\n    ",
           'VERIFY': 'def verify(text):\n    '}
@@ -44,6 +45,9 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --dataset=arithmetc -> in data: data/arithmetic.py
+plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
+up to 15 tokens: the network can read 10
+--generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
 --eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
 --blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
@@ -57,6 +61,11 @@ TEXTS = """
 group_sise = 2; include('plugins/causal.py') -> there is no knob group_sise; similar: group_size
 include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no knob foo
 include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: plugins/causal.py
+generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4] -> holds something else
+generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4]; open(out_dir + \
+'/config.json', 'w').write('["word"]') -> is no folder of a run, and holds something else
+generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
+lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected
 del batch_size -> mine.py: batch_size = None: expected
 kl_beta = 10 ** 400 -> mine.py: kl_beta = 1000
@@ -100,10 +109,14 @@ What?
 {"prompt": ""}
 {"prompt": "1+1=", "answer": 2}
 {"prompt": "1+1=", "held_out": "no"}
+7
 "ab"
-7"""
-COLUMNS = ('text completion original sampled ended prompts completions texts r networks step '
-           'split').split()
+{"prompt": "1", "completion": 0}"""
+RECORDS = """
+def texts():
+    records = [{'prompt': f'12+{i}0=', 'answer': '0', 'words': ['a']} for i in range(40)]
+    return records[4:], records[:4]
+"""
 # rewards by the name of zeros
 REWARDS = """zeros = count
 zeros = lambda completions: count(completions)
@@ -129,6 +142,7 @@ def test_a_mistake_is_one_line_before_anything_is_made(case, toy, folder, file, 
     code, said, error = run(*toy, *RECIPES, f'--out_dir={tmp_path}/run', *words)
     assert code == 1 and error.count('\n') == 1 and line in error
     assert not {'$', '|'} & {*said}             # neither a command nor a number
+    assert not {*os.listdir(tmp_path)} - {'mine.py', 'config.json', 'run', 'run.lock'}
 
 
 @pytest.mark.parametrize('case', FAILS.strip().splitlines())
@@ -144,8 +158,7 @@ def test_an_exception_or_an_exit_in_a_function_of_a_file_has_its_traceback_and_i
 # ---- a line of data ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('line', [
-    *LINES.strip().splitlines(), *[f'{{"prompt": "1", "{x}": 0}}' for x in COLUMNS]])
+@pytest.mark.parametrize('line', LINES.strip().splitlines())
 def test_a_bad_line_of_data_is_named_when_it_is_read(line, file):
     path = file('bad.jsonl', f'{GOOD}{line}\n{GOOD}')
     with pytest.raises(SystemExit, match='bad.jsonl, line 2: '):
@@ -177,6 +190,7 @@ def verify(words):
     return 0.25
 
 def spoils(completions, words):
+    assert (torch.full((1, 1), 257.0) @ torch.ones(1, 1)).item() == 257         # bfloat16 has none
     _spoil(words[0])
     assert all(words[1:])                       # those of the same prompt, too
     completions.sort()
@@ -196,9 +210,8 @@ class _Zeros:
         return [text.count(self.digit) for text in completions]
 
 """ + zeros)
-    lines = [f'{{"prompt": "12+{i}0=", "answer": "0", "words": ["a"]}}' for i in range(40)]
-    data = file('data.jsonl', '\n'.join(lines))
-    _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', f'--judge={toy[-1][8:]}'])
+    data = file('data.py', RECORDS)
+    _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', '--dtype=bfloat16'])
     assert grpo.state == {}                     # to try them out is no part of the run
     [r, _], scores = grpo.collect(networks, task, 0)
     counts = [text.count('0') for text in grpo.columns_of(r)['completion']]
@@ -209,26 +222,6 @@ class _Zeros:
 
 
 # ---- config files --------------------------------------------------------------------------------
-
-
-def test_words_act_from_left_to_right_and_whole_numbers_become_floats(grpo, file):
-    path = file('mine.py', 'group_size = 4')
-    for words, size in (([path, '--group_size=2'], 2), (['--group_size=2', path], 4)):
-        config = configure(vars(grpo), [*words, '--kl_beta=1'])
-        assert config['group_size'] == grpo.group_size == size
-        assert repr(config['kl_beta']) == '1.0'
-
-
-@pytest.mark.parametrize('text', [
-    'def {0}(): pass', 'class {0}: pass', '{0} = lambda: 0', 'from {1} import mean as {0}',
-    'import functools\n{0} = functools.partial({0})',
-    'import functools\n{0} = functools.cache({0})', 'class _{1}: __call__ = None\n{0} = _{1}()'])
-@pytest.mark.parametrize('name', ['advantages', 'Rollout', 'get_lr', 'complete'])
-def test_whatever_takes_the_place_of_a_function_of_ours_is_said(name, text, grpo, file, capsys):
-    paths = [file(f'{module}.py', text.format(name, module)) for module in ('statistics', 'numpy')]
-    configure(vars(grpo), ['plugins/passes.py', *paths])
-    said = [f'{path} takes the place of {name}' for path in paths]
-    assert capsys.readouterr().out.splitlines() == said
 
 
 def test_functions_that_take_a_place_or_that_nobody_calls_are_named_and_nothing_else(
@@ -259,6 +252,8 @@ def default():
 class Class:
     def method(self, other=default):
         return in_class()
+class Rollout(Rollout):
+    pass
 def in_class():
     return 0
 def in_partial():
@@ -266,19 +261,29 @@ def in_partial():
 PARTIAL = functools.partial(in_partial)
 def verify(text):
     return 0
+from statistics import mean as sample
+complete = lambda *words: None
+get_lr = functools.partial(get_lr, 0)
+log_probs = functools.cache(log_probs)
+score = Class()
 """)
-    configure(vars(grpo), [path, 'plugins/masks.py', '--adv_norm=none'])
-    assert grpo.advantages(grpo.torch.eye(2), {}).tolist() == [[1.0, -1.0], [-1.0, 1.0]]
-    place, nothing = capsys.readouterr().out.splitlines()
-    assert place == f'{path} takes the place of advantages'
+    other = file('other.py', 'from statistics import stdev as sample')
+    configure(vars(grpo), [path, 'plugins/masks.py', other, '--adv_norm=none'])
+    *places, nothing = capsys.readouterr().out.splitlines()
+    names = 'Rollout, advantages, complete, get_lr, log_probs, sample, score'
+    assert places == [f'{path} takes the place of {names}', f'{other} takes the place of sample']
     assert nothing.startswith('mine.py: nothing calls objectve(); similar: objective')
 
 
-def test_a_file_is_run_once_and_a_second_configure_begins_with_the_original_globals(
-        grpo, file, capsys):
+def test_words_act_from_left_to_right_a_file_once_and_a_second_configure_begins_anew(grpo, file):
+    """Whole numbers become floats."""
+    def look():
+        return {name: repr(x) for name, x in vars(grpo).items() if name != 'include'}
+
     configure(vars(grpo), [])
-    before = dict(vars(grpo))
+    before = look()
     path = file('mine.py', """
+group_size = batch_size = 4
 rewards['verify'] = 2.0
 state['times'] = state.get('times', 0) + 1
 def advantages(reward, scores):
@@ -287,15 +292,12 @@ def advantages(reward, scores):
     link = path.replace('mine', 'link')
     os.symlink(path, link)
     other = file('other.py', f'include({path!r})\ninclude({os.path.relpath(path)!r})')
-    config = configure(vars(grpo), ['plugins/passes.py', '--fill_order=left', other, link])
-    assert config['rewards'] == {'judge': 1.0, 'verify': 2.0} and config['fill_order'] == 'left'
-    assert grpo.state == {'times': 1}
-    said = re.findall('(.*) is there already', capsys.readouterr().out)
-    assert said == [link]                       # include() says nothing
+    configure(vars(grpo), ['--group_size=2', other, '--batch_size=2', link, 'plugins/passes.py',
+                           '--kl_beta=1'])
+    assert (grpo.group_size, grpo.batch_size, repr(grpo.kl_beta)) == (4, 2, '1.0')
+    assert grpo.state == {'times': 1} and grpo.rewards['verify'] == 2.0
     configure(vars(grpo), [])
-    after = vars(grpo)
-    changed = {name for name in before | after if after.get(name) != before.get(name)}
-    assert changed <= {'__builtins__', 'include'}
+    assert look() == before
 
 
 def test_every_config_file_of_ours_is_understood(grpo, capsys):
@@ -312,27 +314,25 @@ def test_every_config_file_of_ours_is_understood(grpo, capsys):
 def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
         folder, tmp_path, file, monkeypatch):
     """Each recipe and dataset has one of its own."""
-    begun = []
-    process = SimpleNamespace(wait=lambda: 1)
-    monkeypatch.setattr('subprocess.Popen', lambda words, **_: begun.append(words[1:]) or process)
+    popen = Mock(return_value=Mock(wait=lambda: 1))         # as if it had failed
+
+    def is_made(*times):
+        popen.reset_mock()
+        for path, time in zip((recipe, data, network), times):
+            os.utime(path, (time, time))
+        with contextlib.suppress(SystemExit):
+            open_networks({'policy': recipe}, data, 'cpu', load_network)
+        return popen.called
+
+    monkeypatch.setattr('subprocess.Popen', popen)
     monkeypatch.chdir(tmp_path)
     os.mkdir('a')
     os.mkdir('out')
-
-    def made(dataset):
-        begun.clear()
-        with contextlib.suppress(SystemExit):
-            open_networks({'policy': recipe}, dataset, 'cpu', load_network)
-        return [*begun]
-
-    recipe, *datasets = [file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl')]
-    (other,), (words,) = map(made, datasets)
-    out = words[-1].removeprefix('--out=')
-    assert words[:3] == ['pretrain.py', f'--dataset={datasets[1]}', recipe] and out not in other[-1]
-    network = shutil.copy(folder / 'generator.pt', out)
-    for *times, is_made in ((3, 1, 2, True), (1, 3, 2, True), (1, 1, 2, False)):
-        for path, time in zip((recipe, datasets[1], network), times):
-            os.utime(path, (time, time))
-        assert made(datasets[1]) == [words] * is_made
-    networks = open_networks({'other': network, 'none': ''}, datasets[1], 'cpu', load_network)
-    assert networks.none is None and networks.other.tok     # config/networks/ has such names, too
+    recipe, data, other = [file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl')]
+    network = file_of(recipe, data)
+    assert network != file_of(recipe, other)
+    assert is_made()                            # it is missing
+    words = popen.call_args.args[0][1:]
+    assert words == ['pretrain.py', f'--dataset={data}', recipe, f'--out={network}']
+    shutil.copy(folder / 'generator.pt', network)
+    assert is_made(3, 1, 2) and is_made(1, 3, 2) and not is_made(1, 1, 2)

@@ -5,8 +5,16 @@ import torch.nn.functional as F
 
 from conftest import CPU, run
 from judge import judge_scores
+from files import load
 from run import load_network
+from tasks import Task
 from test_grpo import close, knobs, prompts_of, slow_logits, tiny   # noqa: F401, a fixture
+
+LABELS = """
+def texts():
+    records = [{'prompt': f'{i:03}', 'label': i // 500} for i in range(1000)]
+    return records, records[:2]
+"""
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -33,12 +41,11 @@ def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(ki
 
 
 def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
-    lines = [f'{{"prompt": "{i:03}", "label": {i // 500}}}\n' for i in range(1000)]
-    dataset = file('labels.jsonl', ''.join(lines))
+    dataset = file('labels.py', LABELS)
     code, _, error = run('pretrain.py', 'config/networks/judge_smoke.py', '--kind=classifier', *CPU,
                          f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
     assert code == 0, error
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    rows = torch.tensor([judge.tok.encode(f'{i:03}') + [judge.tok.eos] for i in range(1000)])
-    is_right = (judge_scores(judge, rows) > 0.5) == (torch.arange(1000) >= 500)
+    scores = judge_scores(judge, Task(load(dataset), judge.tok).tokens)
+    is_right = (scores > 0.5) == (torch.arange(1002) % 1000 >= 500)
     assert is_right.float().mean() > 0.9

@@ -1,5 +1,6 @@
 """Estimates of the likelihood, credit for a token, and replay: functions of config/papers/."""
 import collections
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ import torch
 
 import train_grpo as grpo
 from show import samples_of
-from test_grpo import TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny        # noqa: F401
+from test_grpo import (PASSES, TEXTS, TOK, close, knobs, prompts_of, slow_stats,    # noqa: F401
+                       tiny)
 from test_papers import toy_with
 
 # What a paper can draw for a text whose places 1, 2, 3 were sampled, and 0 was given, by its
@@ -74,14 +76,13 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
         assert all(stats.equal(old) for stats, old in pairs) and not pairs[0].equal(pairs[1])
 
 
-def test_samples_show_no_log_probability_of_a_token_that_no_mask_looks_at(knobs):
-    knobs('config/papers/unigrpo.py')
+def test_samples_have_turns_and_log_probabilities_of_tokens_that_a_network_has_looked_at(knobs):
+    knobs(PASSES, n_fill_steps=3, fill_order='left')
     r = grpo.complete(tiny(), prompts_of('b___'), 1)
-    is_seen = torch.arange(4) > 1
-    grpo.masks = lambda sampled, given: [(sampled & is_seen, sampled & is_seen)]
-    logp = grpo.log_probs_of(tiny(), r)
-    [sample] = samples_of(r, grpo.columns_of(r), {}, torch.stack((logp, logp), 1))
-    assert list(map(len, sample['pieces'])) == [1, 2, 4, 4]     # text, turn, log-probabilities
+    logp = torch.tensor([[math.nan, math.nan], [1.0, 2.0], [3.0, 4.0]])         # (M, 2)
+    [sample] = samples_of(r, grpo.columns_of(r), {}, logp)
+    numbers = [piece[1:] for piece in sample['pieces']]
+    assert numbers == [[], [1], [2, 1.0, 2.0], [3, 3.0, 4.0]]
 
 
 # ---- credit for a token --------------------------------------------------------------------------

@@ -142,7 +142,6 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
     for step in range(20):
         rollouts, scores = collect(policy, step)
         A = scores['advantage'].view(-1, 2, 4)  # of draws, micro-steps, texts
-        assert scores['advantage'].any(1).equal(scores['letters'].std(1) > 0)
         n = len(A)
         n_draws.add(n)
         assert n == len({str(r.texts) for r in rollouts[:n]})

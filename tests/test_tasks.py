@@ -12,8 +12,16 @@ from rewards import call_reward
 from run import save_network
 from show import print_group
 from tasks import Prompts, Task, Tokenizer, columns_of
+from test_grpo import TOK
 
-TOK = Tokenizer('char', 'abc')
+# of two completions of three records: answer, prompt, level, original, text
+COLUMNS = """
+('c', 'ab__', None, 'abc', 'abc')
+('c', 'ab__', None, 'abc', 'aba')
+('aabc', 'a_b_', None, 'aabc', 'aabc')
+('aabc', 'a_b_', None, 'aabc', 'aabc')
+('', '_c', 1, '_c', '_c')
+('', '_c', 1, '_c', '_c')"""
 # how the last words of a world begin, if the game is won
 WON = {'data/guess.py': '=', 'data/countdown.py': '=', 'examples/worlds/distance.py': '0',
        'examples/worlds/hotcold.py': '!', 'examples/worlds/lock.py': '===',
@@ -52,9 +60,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     texts[1, 2] = 1                             # an a
     columns = columns_of(SimpleNamespace(prompts=prompts, texts=texts, k=2))
     assert columns.pop('completion') == columns['text']
-    assert list(zip(*columns.values())) == [
-        ('c', 'ab__', None, 'abc', 'abc'), ('c', 'ab__', None, 'abc', 'aba'),
-        *2 * [('aabc', 'a_b_', None, 'aabc', 'aabc')], *2 * [('', '_c', 1, '_c', '_c')]]
+    assert list(map(repr, zip(*columns.values()))) == COLUMNS.strip().splitlines()
 
 
 def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(file):
@@ -128,11 +134,15 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 # ---- sample.py -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name, prompt, shown', [
-    ('finished', '1_+3_=__7', 'after'), ('generator.pt', '1_+3_=__7', 'before'),
-    ('older.pt', '', 'before')])
-def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, prompt, shown, finished, folder):
+SHOWN = {                       # a run or a network, a prompt, and what is shown
+    'finished': ('1_+3_=__7', 'after'), 'generator.pt': ('1_+3_=__7', 'before'),
+    'older.pt': ('', 'before')}
+
+
+@pytest.mark.parametrize('name', SHOWN)
+def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, finished, folder):
     """Also a network of a version that said `causal` in the place of a kind."""
+    prompt, shown = SHOWN[name]
     older = torch.load(folder / 'generator.pt')
     older['args']['causal'] = older['args'].pop('kind') == 'causal'
     torch.save(older, folder / 'older.pt')
@@ -140,15 +150,6 @@ def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, prompt, shown,
                          f'--dataset={folder}/equations.py')
     assert re.search(rf"(?m)^{shown} +.*'{re.escape(prompt)}", text), error
     assert ('after' in text) == (name == 'finished')
-
-
-def test_a_reward_multiplies_in_float32_whatever_the_networks_do():
-    def product(completions):
-        return (torch.full((len(completions), 1), 257.0) @ torch.ones(1, 1)).flatten()
-
-    with torch.autocast('cpu', dtype=torch.bfloat16):
-        values = call_reward('product', product, {'completion': ['a', 'b']}, {})
-    assert values.tolist() == [257, 257]        # bfloat16 has no 257
 
 
 def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
