@@ -146,11 +146,11 @@ class GPT(Network):
 def filter_ids(p, top_k, top_p):
     """Return which ids (M, V) of probabilities p (M, V) a filter allows: the top_k likeliest (0:
     all), and among these the fewest likeliest whose probability sums to top_p."""
-    falling, order = p.sort(descending=True)
+    falling, order = p.sort(descending=True)    # probabilities, the largest first, and their ids
     if top_k > 0:
         falling[:, top_k:] = 0
     # Keep an id if those before it have less than top_p of what top_k left. So one id always stays,
     # also with top_p = 0.
     cdf = falling.cumsum(-1)
-    allowed = (cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]) & (falling > 0)
+    allowed = (falling > 0) & ((cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]) | (top_p >= 1))
     return allowed.scatter(1, order, allowed)   # back in the order of the ids

@@ -86,6 +86,10 @@ def main():
     has_answers = any(record['answer'] for record in task.records)
     assert blank_kind == 'random' or kind == 'classifier' or has_answers, (
         f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
+    is_open = (task.tokens == tok.blank).any(1)
+    assert kind == 'classifier' or not is_open.any(), (
+        f"{dataset}: a record has blanks and no answer, so there is nothing to imitate: "
+        f"{task.records[int(is_open.int().argmax())]}")
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
                   positions).to(torch_device)

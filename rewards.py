@@ -80,8 +80,10 @@ def world_answer(said):
 
 def as_numbers(name, values, n):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
+    if torch.is_tensor(values):                 # an Apple GPU has no float64
+        values = values.detach().cpu()
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float64).detach().cpu().float()
+        numbers = torch.as_tensor(values, dtype=torch.float64).float()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         numbers = torch.empty(0)
     assert numbers.shape == (n,) and numbers.isfinite().all(), (

@@ -17,7 +17,6 @@ from urllib.parse import quote
 import filelock
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
 
 from configurator import must_exist
 from devices import N_RANKS, RANK, means_of, wait_for_ranks
@@ -29,7 +28,7 @@ from tasks import Tokenizer
 # What of the log is shown. The parts of several rewards are, too.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
            'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
-PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold
+PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold, in lists
 LOGS = ('log.jsonl', 'samples.jsonl')
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins.
 MEASURED = ('dataset', 'blank_kind', 'blank_low', 'blank_high', 'rewards', 'sources', 'judge',
@@ -45,6 +44,13 @@ def save_network(path, network, **more):
     torch.save({'args': network.args, 'model': network.state_dict(),
                 'vocabulary': network.tok.vocabulary, **more}, temporary)
     os.replace(temporary, path)
+
+
+def is_plain(x):
+    """Return whether load_checkpoint() can read x again."""
+    if type(x) in (list, tuple, dict):
+        return all(map(is_plain, [*x, *x.values()] if type(x) is dict else x))
+    return type(x) in PLAIN
 
 
 def load_checkpoint(path):
@@ -226,8 +232,9 @@ class RunFolder:
 
     def save(self, policy, optimizers, step, line, state):
         """Write the checkpoint of a step. Each rank has a state of its own."""
-        kinds = {type(x) for x in tree_leaves(state)} - PLAIN
-        assert not kinds, f"`state` holds {kinds}: expected numbers, texts, tensors, lists, dicts"
+        for name, x in state.items():
+            assert is_plain(x), (f"state[{name!r}] is {x!r:.80}: expected numbers, texts, tensors, "
+                                 "and plain lists, tuples and dicts of them")
         states = [state] * N_RANKS
         if N_RANKS > 1:
             dist.all_gather_object(states, state)

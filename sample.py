@@ -69,11 +69,11 @@ def look(networks, task, step, line):
 if __name__ == '__main__':
     ours, others = [], []
     for word in sys.argv[1:]:
-        is_ours = word.startswith(('--prom', '--num', '--help'))
+        is_ours = word.startswith(('--prompt', '--num_samples')) or word in ('-h', '--help')
         (ours if is_ours else others).append(word)
     configure(globals(), ours)
-    path, *more = others or ['out-grpo']
-    task, both, saved = open_run(path, more)
+    path = 'out-grpo' if not others or '=' in others[0] else others.pop(0)
+    task, both, saved = open_run(path, others)
     step, line, groups, texts = 0, None, {}, []
     for name, networks in both.items():
         groups[name], names, line, text = look(networks, task, step, line)

@@ -16,6 +16,14 @@ MEASURED += ('max_new_tokens',)
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
 
 
+class Task(Task):
+    def encode(self, record):
+        whole, shown, length = super().encode(record)
+        assert self.blank_kind == 'random' or self.tok.blank not in shown[:length], (
+            f"{record}: a prompt with a blank is not continued: leave out plugins/causal.py")
+        return whole, shown, length
+
+
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Continue each of B prompts k times, column by column. Prompts have different lengths:
