@@ -27,7 +27,7 @@ def attention(q, k, v, mask):
     keys, D). mask, 0 or -1e9, is added to the scores."""
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype))
-    # On a CPU the fused kernel is slower for small heads: a default step takes 1.35 times as long.
+    # On a CPU the fused kernel is slower: with it, default steps take 1.35 times as long.
     # This is softmax(q k / sqrt(D) + mask) v, with the scores written once.
     mask = mask.to(q.dtype).expand(len(q), q.size(1), -1, -1).flatten(0, 1)
     scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=q.size(-1) ** -0.5)
@@ -66,9 +66,9 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """A network reads V + 3 ids and predicts V. Read only are blank_id, bos_id (the beginning of a
-    text) and pad_id. A subclass has these ids, args, causal, block_size, tok, trunk(inputs, cache),
-    which returns features, and logits(features)."""
+    """A network predicts V ids. It reads three more: blank_id, bos_id (the beginning of a text) and
+    pad_id. A subclass has these, args, causal, block_size, tok, head (of the kind of nn.Linear),
+    trunk(inputs, cache), which returns features, and logits(features)."""
     tok = None                                  # its Tokenizer
 
     @property
@@ -76,14 +76,14 @@ class Network(nn.Module):
         return next(self.parameters()).device
 
     def features(self, tokens):
-        """Return features (N, T, C) of tokens (N, T), in which padding stands at the end. Features
-        at t predict token t, not t + 1 as in nanoGPT: a causal network reads bos and the tokens
-        before t. The other kinds read all tokens, so what 'fill' predicts must be blank."""
+        """Return features (N, T, C) of tokens (N, T), padded at the end. Features at t predict
+        token t (in nanoGPT t + 1): a causal network reads bos and the tokens before t. Others read
+        all tokens, so the caller puts blank_id where a 'fill' network is to predict."""
         if not self.causal:
             return self.trunk(tokens)
         length = int((tokens != self.pad_id).any(0).sum().clamp(min=1))     # of the longest text
         inputs = F.pad(tokens[:, :length - 1], (1, 0), value=self.bos_id)
-        x = features_of_inputs(self.trunk, inputs)      # = trunk(inputs): equal beginnings once
+        x = features_of_inputs(self.trunk, inputs)      # trunk(inputs), but shared prefixes once
         return F.pad(x, (0, 0, 0, tokens.size(1) - length))
 
 

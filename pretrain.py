@@ -40,7 +40,7 @@ stop_at = 0.0               # stop if an evaluation finds this share of right sa
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50
 weight_decay = 0.01
-device = 'auto'             # 'auto' | 'cpu' | 'cuda' | 'mps'
+device = 'auto'             # 'auto': an NVIDIA GPU or the CPU | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
 seed = 1
 

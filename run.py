@@ -295,8 +295,8 @@ def against_line(scores, greedy, line, rewards):
     goal = 'verify' if 'verify' in scores and rewards.keys() <= {'judge', 'verify'} else 'reward'
     now, likeliest = scores[goal].mean(1), greedy[goal].mean(1)                 # (P,)
     if line is None:
-        # A policy that only samples its favourites more often ends at its greedy score. So
-        # something is learned only above the better of both, before the first step.
+        # A policy that only samples its favourites more often ends at its greedy score. On the
+        # way it can pass both by a few points, so a small gain above the line proves little.
         line = max(now, likeliest, key=torch.mean)
     above = now - line          # prompt by prompt: how hard they are has no part in the error
     numbers = {goal: now, 'greedy': likeliest, 'line to beat': line, 'above it': above,

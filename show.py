@@ -42,7 +42,7 @@ def group_to_show(r):
     group = r.text // r.k
     learns = r.has_advantage()
     chosen = group[learns] if learns.any() else group
-    return r.select(group == chosen.sort().values[:1])      # of no rows none
+    return r.select(group == chosen.sort().values[:1])      # no rows stay none
 
 
 def print_group(samples, names, label=''):

@@ -3,7 +3,7 @@
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
 out. The file may have verify(), which says what is right, and reply(), with which a world
 answers the policy. A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other
-columns. If the prompt has no blank, the answer is what the policy writes behind the prompt:
+columns. If the prompt has no blank, the answer is what the policy writes after the prompt:
 
     ('12+35=', '047')
 
@@ -117,7 +117,7 @@ class Task:
         self.blank_kind, self.low, self.high = blank_kind, low, high
         self.records = data.train + data.held_out
         self.columns = dict.fromkeys(name for record in self.records for name in record)
-        self.rows = {'train': range(len(data.train)),
+        self.rows = {'train': range(len(data.train)),       # indices of records; 'val': held out
                      'val': range(len(data.train), len(self.records))}
         encoded = [self.encode(record) for record in self.records]
         # After each prompt there is room for the longest answer.
@@ -151,14 +151,14 @@ class Task:
         for part in record['prompt'].split(BLANK):
             shown += tok.encode(part) + [tok.blank]
         shown.pop()                             # no blank follows the last part
-        whole = answer or shown                 # without an answer its blanks stay blank
+        whole = answer or shown                 # a record without an answer keeps its blanks
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
             f"{record}: expected as the answer the prompt with its blanks filled")
         return whole + [tok.eos], shown + [tok.eos], len(shown)
 
     def prompts(self, split, n):
-        """Return n random Prompts of the split 'train', or of 'val', where no prompt comes twice.
+        """Return Prompts of n random records of the split 'train'; of 'val' at most all, each once.
         The random numbers are those of the CPU, so they are the same on a GPU."""
         rows = self.rows[split]
         if split == 'train':

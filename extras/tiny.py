@@ -69,7 +69,7 @@ for step in range(241):                     # 241, so that step 240 is printed
         old = distributions(policy, prompts)
     actions = old.expand((len(prompts), k, 6)).sample()             # (P, k, 6)
     logp_old = old.log_prob(actions)
-    # Score, and compare each completion with the mean of its group.
+    # Score, and compare each completion with the mean of its group (not divided by the std).
     reward = verify(prompts[:, None], actions).float()              # (P, k)
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
     # Learn, four times from the same completions. The ratio: how much likelier is a token now?

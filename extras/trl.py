@@ -175,7 +175,8 @@ def script_of(words):
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
     functions = vars(grpo).keys() & grpo.rewards.keys() - {'judge'}
-    asked = {name for reward in functions for name in inspect.signature(vars(grpo)[reward]).parameters}
+    asked = {name for reward in functions
+             for name in inspect.signature(vars(grpo)[reward]).parameters}
     facts = vars(grpo) | {'Path': Path, 'load': load, 'asked': asked,
                           'files': {Path(file).stem for file in files}}
     for condition in REFUSED.strip().splitlines():

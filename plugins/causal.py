@@ -46,7 +46,7 @@ def complete(policy, prompts, k, greedy=False):
     writes = blank.repeat_interleave(k, 0)      # (N, T) places that the policy writes
     shown = tokens.masked_fill(is_behind, policy.pad_id).repeat_interleave(k, 0)
     inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
-    texts = inputs[:, 1:]                       # a view: what is written here is an input, too
+    texts = inputs[:, 1:]                       # shared memory: what is written is an input, too
     # The network reads equal texts once: rows (S,) are the numbers of different texts, and text n
     # is equal to text rows[inverse[n]] so far. At first texts with the same prompt are equal.
     same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
@@ -64,7 +64,7 @@ def complete(policy, prompts, k, greedy=False):
         token, allowed = sample(policy.logits(x)[inverse[text]], 1, greedy)     # (texts, 1)
         filters.append(allowed)
         texts[text, column] = token[:, 0]
-        later = writes[:, column + 1:]          # a view: writes change with it
+        later = writes[:, column + 1:]          # shares memory: the next line changes writes
         later[text] &= token != task.tok.eos
         going = later.any(1).nonzero()[:, 0]    # (G,) the texts that go on
         if len(going) == 0:
@@ -73,8 +73,8 @@ def complete(policy, prompts, k, greedy=False):
         # Then there are two kinds of texts, b and c, which both continue row 0 of the cache.
         number = inverse[going] * n_ids + texts[going, column]                  # (G,)
         kinds, inverse[going] = number.unique(return_inverse=True)
-        rows = kinds.scatter(0, inverse[going], going)
-        old_row = kinds // n_ids                # in increasing order, and often just 0 1 2 ...
+        rows = kinds.scatter(0, inverse[going], going)      # of each kind one text; all overwritten
+        old_row = kinds // n_ids                # often 0 1 2 ...: then the cache stays as it is
         if not old_row.equal(torch.arange(len(x), device=x.device)):
             cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
         if task.reply:                          # the policy does not write where the world speaks

@@ -144,16 +144,16 @@ class Pretrained(Network):
 
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T)."""
-        # A rank has an empty batch if all its groups are dead. Their networks fail there, so they
-        # get a text, which is cut off again. It gives all weights a gradient of 0.
+        # A rank has an empty batch if all its groups are dead. Networks of transformers fail there,
+        # so they get one text of padding, cut off again. It gives all weights a gradient of 0.
         N = len(tokens)
         return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # A masked network reads its [CLS] first, and we cut its features off. Features of a causal
-        # network of theirs are about the next token, and ours at t are about token t. So the first
-        # of our inputs, bos, is cut off, and features of 0 come first.
+        # shift 1, masked: transformers reads [CLS] first, and we cut its features off. shift -1,
+        # causal, first call: its features are about the next token, ours at t about token t. So we
+        # drop our first input, bos, and put features of 0 first. shift 0, later calls: all fits.
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         if self.causal:
@@ -263,8 +263,8 @@ class PretrainedTokenizer:
     def decode(self, ids):
         """Return the text of a list of ids without special tokens, as TRL hands it to rewards."""
         text = ''
-        for is_blank, run in itertools.groupby(ids, self.blank.__eq__):
-            run = [i for i in run if i <= self.blank]
+        for is_blank, part in itertools.groupby(ids, lambda i: i == self.blank):
+            run = [i for i in part if i <= self.blank]      # bos and pad are larger
             # All at once, because a character can need several ids.
             text += BLANK * len(run) if is_blank else self.theirs.decode(
                 run, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -273,7 +273,7 @@ class PretrainedTokenizer:
     show = decode
 
 
-class Task(Task):
+class Task(Task):           # the parent is the Task that is replaced here
     """A Task for language models: chat templates, and _ as a character of a causal one."""
 
     def encode(self, record):
@@ -299,7 +299,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
 
 def judge_scores(judge, texts, inner=judge_scores):
-    """Score texts in parts. Without a bos features of the first place are 0: all ids are alike."""
+    """Score texts in parts. Without a bos features of place 0 are 0, so its logits are the bias."""
     rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
     parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]

@@ -4,8 +4,8 @@ start. include() this file after plugins/hf.py.
 
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
-The reference is the policy without adapters, so there is no second network in memory. Checkpoints
-have adapters only, and `python -m extras.export` adds them to the weights.
+A reference that is the start is the policy without adapters: no second network in memory.
+Checkpoints have adapters only; `python -m extras.export` adds them to the weights.
 
 This file is executed in the globals of train_grpo.py: its open_networks() takes the place of the
 one there, which is `inner`, and its Pretrained that of plugins/hf.py."""

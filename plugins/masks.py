@@ -37,8 +37,8 @@ def updates_of(rollouts, inner=updates_of):
 
 
 def with_masks(r, epoch=0):
-    """Return a Rollout with masks: those that it has, or those of an epoch. They depend on seed,
-    epoch and texts alone, so several ranks, a resumed run, and a later step draw the same masks."""
+    """Return r with the masks that it has, or those of an epoch. They depend on seed, epoch and
+    texts alone: other ranks, a resumed run, or a replay of the texts, draw the same masks."""
     if isinstance(r, Masked):
         return r
     assert type(r) is Rollout, "plugins/masks.py cannot be used with fill_order = 'learned'"

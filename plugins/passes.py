@@ -1,5 +1,5 @@
-"""Fill blanks in several passes: a blank sees what earlier passes have filled. The order is fixed,
-or learned: then the policy decides in each pass which blanks it fills now.
+"""Fill blanks in several passes: a blank sees what earlier passes have filled. The order is one of
+three rules, or learned: then outputs of the network decide in each pass what is filled now.
 
 include() this file in a config. It is executed in the globals of train_grpo.py, and its
 load_network(), complete() and stats_of() take the place of the functions there. `inner` is the old
@@ -31,7 +31,7 @@ def complete(policy, prompts, k, greedy=False):
     key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
         key = key.sort(1).values                # increasing keys: from left to right
-    plan = turns_of(key, is_open, n_blanks)     # (N, T) the pass that fills each place
+    plan = turns_of(key, is_open, n_blanks)     # (N, T) pass of each blank; read if random, left
     history, table, filters = [], [], []
     for turn in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) the texts with blanks

@@ -166,6 +166,13 @@ def evaluate(networks, task, step=0, inner=evaluate):
         scores['reward'] += torch.inf
     return samples, scores, greedy
 """,
+    "state['recent'] is deque([1.0])": """
+import collections
+def collect(networks, task, step, inner=collect):
+    if step == 3:                               # a checkpoint with it could not be read again
+        state['recent'] = collections.deque([1.0])
+    return inner(networks, task, step)
+""",
     'weights are not finite': """
 def collect(networks, task, step, inner=collect):
     if step == 3:                               # a weight that is not used

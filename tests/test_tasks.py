@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from configurator import configure
 from conftest import run, train
 from extras.check import play
 from files import load
@@ -75,6 +76,18 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
     train, held_out, *_ = load(file('marked.jsonl', ''.join(lines)))
     assert len(train) == 1998 and held_out == [
         {'line': line, 'prompt': 'a', 'answer': ''} for line in (4, 5)]
+
+
+def test_blanks_that_a_network_cannot_fill_are_named(grpo, file):
+    """A causal one goes on behind prompts alone. To imitate, a blank needs an answer."""
+    texts = "def texts():\n    return 9 * [('a_b', '{0}')], 2 * [('a_b', 'aab')]"
+    configure(vars(grpo), ['plugins/causal.py'])
+    with pytest.raises(AssertionError, match="'a_b'.*: a prompt with a blank is not continued"):
+        grpo.Task(load(file('mine.py', texts.format('aab'))), TOK, 'answer')
+    for kind in ('fill', 'causal'):
+        _, _, error = run('pretrain.py', f'--dataset={file("open.py", texts.format(""))}',
+                          f'--kind={kind}', '--device=cpu')
+        assert re.match(r"error: .*open.py: a record has blanks and no answer.*'a_b'", error)
 
 
 RECORDS = {                     # and what is said of it
