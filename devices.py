@@ -17,8 +17,8 @@ N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
     fastest = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
-    assert device in ('auto', 'cpu', fastest), (
-        f"device = {device}: expected 'auto', 'cpu' or {fastest}")
+    names = {'auto', 'cpu', fastest}
+    assert device in names, f"device = {device}: expected one of {sorted(names)}"
     if device == 'auto':                        # networks as small as ours make an Apple GPU wait
         device = 'cpu' if fastest == 'mps' else fastest
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
