@@ -152,5 +152,6 @@ def filter_ids(p, top_k, top_p):
     # Keep an id if those before it have less than top_p of what top_k left. So one id always stays,
     # also with top_p = 0.
     cdf = falling.cumsum(-1)
-    allowed = (falling > 0) & ((cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]) | (top_p >= 1))
+    is_within = cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]
+    allowed = (falling > 0) & (is_within | (top_p >= 1))
     return allowed.scatter(1, order, allowed)   # back in the order of the ids

@@ -55,7 +55,8 @@ def print_group(samples, names, label=''):
         turns = ''
         for text, *numbers in sample['pieces']:
             turn = TURNS[min(numbers[0], 35)] if numbers else ' '
-            turns += turn * len(repr(text)[1:-1])           # as long as on the screen
+            shown = repr(text)[1:-1]            # as on the screen, where \n is two characters
+            turns += turn * len(shown)
         scores = tuple(sample['scores'][name] for name in names)
         count[scores, sample['completion'], turns.rstrip()] += 1
     header = ''.join(f'{name:>11.10}' for name in names)
