@@ -1,8 +1,8 @@
 """Write from left to right what follows prompts, up to and including eos. A task with a reply() is
 a world: it may add words behind each token that the policy writes.
 
-include() this file in a config. It is executed in the globals of train_grpo.py, and its complete()
-and columns_of() take the place of the functions there. `inner` is the old function."""
+include() this file in a config. It is executed in the globals of train_grpo.py, and its Task,
+complete() and columns_of() take the place of those there. `inner` is the old function."""
 import torch.nn.functional as F
 
 from rewards import calling, world_answer
@@ -17,6 +17,8 @@ MEASURED += ('max_new_tokens',)
 
 
 class Task(Task):
+    """A Task whose prompts have no blanks. The parent is the Task that is replaced here."""
+
     def encode(self, record):
         whole, shown, length = super().encode(record)
         assert self.blank_kind == 'random' or self.tok.blank not in shown[:length], (
