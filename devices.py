@@ -7,6 +7,9 @@ import os
 import sys
 import zlib
 
+# Threads that wait let other processes run. torch reads this number when it is imported.
+os.environ.setdefault('GOMP_SPINCOUNT', '3000')
+
 import torch
 import torch.distributed as dist
 
@@ -41,8 +44,7 @@ def set_precision(network, dtype):
     is_small = network.head.in_features < 256
     if is_small and device_type == 'cpu':
         keep_memory()
-    if is_small and 'OMP_NUM_THREADS' not in os.environ:
-        torch.set_num_threads(1)                # threads would wait for each other
+        torch.set_num_threads(min(2, torch.get_num_threads()))  # more would wait for each other
     is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
         # The GPU waits for small networks, and casts would only be more operations.
         device_type == 'cuda' and not is_small and torch.cuda.is_bf16_supported())

@@ -1,6 +1,6 @@
 """The judge: a frozen network that scores texts. A causal judge was trained on good texts; a score
-is the mean log-probability of a token, also of eos, in nats. A classifier was trained on texts with
-labels; a score is the probability of label 1."""
+is the mean log-probability of the tokens and of eos, in nats. A classifier was trained on texts
+with labels; a score is the probability of label 1."""
 import torch
 import torch.nn.functional as F
 

@@ -28,7 +28,7 @@ def attention(q, k, v, mask):
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype))
     # On a CPU the fused kernel is slower: with it, default steps take 1.35 times as long.
-    # This is softmax(q k / sqrt(D) + mask) v, with the scores written once.
+    # This is softmax(q k / sqrt(D) + mask) v.
     mask = mask.to(q.dtype).expand(len(q), q.size(1), -1, -1).flatten(0, 1)
     scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=q.size(-1) ** -0.5)
     return (scores.softmax(-1) @ v.flatten(0, 1)).view_as(q)
@@ -67,7 +67,7 @@ class Block(nn.Module):
 
 class Network(nn.Module):
     """A network predicts V ids. It reads three more: blank_id, bos_id (the beginning of a text) and
-    pad_id. A subclass has these, args, causal, block_size, tok, head (of the kind of nn.Linear),
+    pad_id. A subclass has these ids, args, causal, block_size, tok, head (such as nn.Linear),
     trunk(inputs, cache), which returns features, and logits(features)."""
     tok = None                                  # its Tokenizer
 
@@ -149,8 +149,8 @@ def filter_ids(p, top_k, top_p):
     falling, order = p.sort(descending=True)    # probabilities, the largest first, and their ids
     if top_k > 0:
         falling[:, top_k:] = 0
-    # Keep an id if those before it have less than top_p of what top_k left. So one id always stays,
-    # also with top_p = 0.
+    # Keep an id if the likelier ids sum to less than top_p of what top_k left. So the likeliest id
+    # stays, also with top_p = 0.
     cdf = falling.cumsum(-1)
     is_within = cdf - falling < max(top_p, 1e-9) * cdf[:, -1:]
     allowed = (falling > 0) & (is_within | (top_p >= 1))

@@ -7,9 +7,6 @@ if there is none.
 import sys
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-
 import train_grpo as grpo
 from configurator import CHOICES, LOWEST, configure
 from devices import init_device, set_precision
@@ -19,6 +16,9 @@ from model import GPT
 from optim import get_lr, make_optimizers, optimizer_step
 from run import save_network
 from tasks import Task, make_tokenizer
+
+import torch                # after devices.py, which sets how its threads wait
+import torch.nn.functional as F
 
 # ---- knobs ---------------------------------------------------------------------------------------
 out = 'out/network.pt'      # the checkpoint to write

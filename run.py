@@ -84,9 +84,10 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     files = {name: file_of(must_exist(path, 'network'), dataset)
              for name, path in paths.items() if path}
     recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
-    processes = [start_pretraining(path, dataset, out) for out, path in recipes.items()
+    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each, side by side
+    processes = [start_pretraining(path, dataset, out, n_threads) for out, path in recipes.items()
                  if RANK == 0 and is_stale(out, [path, path_of(dataset)])]
-    if any([process.wait() for process in processes]):      # they work side by side
+    if any([process.wait() for process in processes]):
         sys.exit(1)                             # pretrain.py has said why
     wait_for_ranks()                            # for the first rank, which has made networks
     networks = {name: load_network(path, device)[0] for name, path in files.items()}
@@ -116,12 +117,13 @@ def is_stale(path, sources):
     return not os.path.exists(path) or os.path.getmtime(path) <= newest
 
 
-def start_pretraining(path, dataset, out):
+def start_pretraining(path, dataset, out, n_threads):
     """Start the pretraining of a recipe. Return its process, which is no rank of this run."""
     command = ['pretrain.py', f'--dataset={dataset}', path, f'--out={out}']
     print('$ python', *command, flush=True)
     return subprocess.Popen([sys.executable, *command],
-                            env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1'})
+                            env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1',
+                                              'OMP_NUM_THREADS': str(n_threads)})
 
 
 # ---- the folder ----------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class RunFolder:
             print(text, flush=True)
 
     def prepare(self):
-        """Lock the folder, check that it is a run's, and move an older run out of the way."""
+        """Lock the folder, and check that it is a run's or not there."""
         path = self.path
         for name in ('generator', 'judge', 'reference', 'dataset'):
             assert not Path(self.config[name] or '/').resolve().is_relative_to(path), (
@@ -167,13 +169,6 @@ class RunFolder:
         is_run = config.exists() and b'"words"' in config.read_bytes()
         assert is_run or not path.exists() or not os.listdir(path), (
             f"out_dir = {path} is no folder of a run, and holds something else")
-        if (path / 'ckpt.pt').exists() and not self.config['resume']:
-            number = next(i for i in itertools.count(1) if not Path(f'{path}-{i}').exists())
-            print(f'{path.name} held another run, which is now in {path.name}-{number}')
-            path.rename(f'{path}-{number}')
-        path.mkdir(parents=True, exist_ok=True)
-        for temporary in path.glob('*.tmp'):    # of a run that was killed
-            temporary.unlink()
 
     def load(self, policy, optimizers, measured):
         """Load the weights and moments of a resumed run, and say what has changed. Return its step,
@@ -211,10 +206,17 @@ class RunFolder:
         return saved.get('step', 0), line
 
     def begin_logs(self):
-        """Write the knobs. Cut the logs of a resumed run."""
+        """Move an older run out of the way. Write the knobs. Cut the logs of a resumed run."""
         if RANK > 0:
             return
-        config = self.config
+        path, config = self.path, self.config
+        if (path / 'ckpt.pt').exists() and not config['resume']:
+            number = next(i for i in itertools.count(1) if not Path(f'{path}-{i}').exists())
+            print(f'{path.name} held another run, which is now in {path.name}-{number}')
+            path.rename(f'{path}-{number}')
+        path.mkdir(parents=True, exist_ok=True)
+        for temporary in path.glob('*.tmp'):    # of a run that was killed
+            temporary.unlink()
         (self.path / 'config.json').write_text(
             json.dumps(config | {'words': sys.argv[1:]}, indent=1))
         step = self.saved.get('step', 0)

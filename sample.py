@@ -44,7 +44,8 @@ def open_run(path, more=()):
     checkpoint. A network has no 'after', and its dict is empty."""
     words = [*words_of(path), *more]
     print('train_grpo.py', *words, flush=True)
-    _, networks, task = grpo.set_up(words)
+    _, data = grpo.read_words(words)
+    networks, task = grpo.open_task(data)
     if not Path(path).is_dir():
         return task, {'before': networks}, {}
     policy, saved = grpo.load_network(f'{path}/ckpt.pt', task.device)

@@ -1,9 +1,9 @@
 """Tasks: texts with blanks as rows of ids, and ids as text again.
 
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
-out. The file may have verify(), which says what is right, and reply(), with which a world
-answers the policy. A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other
-columns. If the prompt has no blank, the answer is what the policy writes after the prompt:
+out. The file may have verify(), which says what is right, and reply(), a world, which answers
+while the policy writes. A record is a pair (prompt, answer), or a dict with 'prompt', 'answer'
+and other columns. If the prompt has no blank, the answer is what the policy writes after it:
 
     ('12+35=', '047')
 
@@ -84,7 +84,7 @@ def make_tokenizer(kind, dataset):
 class Prompts:
     """B texts in which something is blank."""
     task: 'Task'
-    tokens: Tensor      # (B, T) ids; where blank is True, the ids of the record
+    tokens: Tensor      # (B, T) ids of the records, also where blank is True
     blank: Tensor       # (B, T) bool
     record: Tensor      # (B,) index in task.records
 
@@ -158,7 +158,7 @@ class Task:
         return whole + [tok.eos], shown + [tok.eos], len(shown)
 
     def prompts(self, split, n):
-        """Return Prompts of n random records of the split 'train'; of 'val' at most all, each once.
+        """Return Prompts of n random records: of 'train' with repeats; of 'val' at most all, once.
         The random numbers are those of the CPU, so they are the same on a GPU."""
         rows = self.rows[split]
         if split == 'train':
@@ -196,8 +196,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the whole text; 'completion', which is also the
-    whole text, until plugins/causal.py cuts off the prompt; and the columns of the records."""
+    'original', the text of the record; 'text', the whole text; 'completion', the same, which
+    plugins/causal.py replaces by the text behind the prompt; and the columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

@@ -89,7 +89,8 @@ if __name__ == '__main__':
     configure(globals(), ours)
     with tempfile.TemporaryDirectory() as folder:
         words = make_files(folder) + [word for word in sys.argv[1:] if word not in ours]
-        _, networks, task = grpo.set_up(words)
+        _, data = grpo.read_words(words)
+        networks, task = grpo.open_task(data)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     times = {our_step: [], usual_step: []}
     for step in range(n_steps):

@@ -206,8 +206,9 @@ def begin(words, resume=False):
     """Begin a run, or go on, as main() of train_grpo.py does. Return the folder, networks, task and
     optimizers. Its rewards are drawn, because most of a random network would be equal."""
     with contextlib.redirect_stdout(None):      # it has been said
-        config, networks, task = grpo.set_up(words)
+        config, data = grpo.read_words(words)
         folder = RunFolder(grpo.out_dir, config | {'resume': resume})
+        networks, task = grpo.open_task(data)
     folder.lock.release()                       # for the next one
     for name in ('objective', 'kl_penalty', 'token_stats'):
         vars(grpo)[name] = watched(name, vars(grpo)[name])

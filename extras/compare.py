@@ -41,7 +41,8 @@ def meaning_of(command):
             f"{word}: expected commands; to see runs side by side: python -m extras.page {word}")
         assert not word.startswith(('--seed=', '--out_dir=')), (
             f"{command}: each run gets its seed and its folder: expected neither")
-    config, _, _ = grpo.set_up([*words, '--device=cpu'])
+    config, data = grpo.read_words([*words, '--device=cpu'])
+    grpo.open_task(data)
     meaning = {name: config[name] for name in ('dataset', 'blank_kind', 'eval_prompts')}
     name = goal.split('/')[-1].removeprefix('mean_')
     # The sources are hashes of the files that define verify() and the rewards.

@@ -42,7 +42,8 @@ class Count(TorchDispatchMode):
 if __name__ == '__main__':
     model.attention = lambda q, k, v, mask: F.scaled_dot_product_attention(
         q, k, v, mask.to(q.dtype))
-    _, networks, task = grpo.set_up(sys.argv[1:])
+    _, data = grpo.read_words(sys.argv[1:])
+    networks, task = grpo.open_task(data)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     for step in range(2):                       # the first one makes moments, too
         with Count() as acting:

@@ -73,7 +73,7 @@ for step in range(241):                     # 241, so that step 240 is printed
     reward = verify(prompts[:, None], actions).float()              # (P, k)
     advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
     # Learn, four times from the same completions. The ratio: how much likelier is a token now?
-    # The min stops the gradient: of good tokens at a ratio above 1.2, of bad ones below 0.8. The
+    # The min stops the gradient of good tokens above ratio 1.2, and of bad tokens below 0.8. The
     # KL, of all ten digits (.logits are log-probabilities), keeps the policy near the reference.
     ref = distributions(reference, prompts)
     is_blank = (prompts == BLANK)[:, None].expand_as(actions)       # (P, k, 6)

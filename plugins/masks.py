@@ -19,7 +19,7 @@ class Masked(Rollout):
     """A Rollout with masks."""
     is_blank: Tensor | None = None      # (L, N, T) bool
     weight: Tensor | None = None        # (M, L) of each token in each mask
-    columns = (*Rollout.columns, 'weight')
+    fields = (*Rollout.fields, 'weight')
 
 
 def updates_of(rollouts, inner=updates_of):

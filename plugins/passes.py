@@ -122,7 +122,7 @@ class Ordered(Rollout):
     blank: wait, or fill it. So token m has up to turn[m] decisions, in the views seen[m, :turn[m]].
     The last of these is view[m], and all later numbers are view[m] again."""
     seen: Tensor | None = None          # (M, n_fill_steps) rows of views
-    columns = (*Rollout.columns, 'seen')
+    fields = (*Rollout.fields, 'seen')
 
     def drop_unused_views(self):
         used, seen = self.seen.unique(return_inverse=True)

@@ -130,7 +130,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def grpo():
-    """Return the module train_grpo. Its knobs, and what else set_up() changes, are restored."""
+    """Return the module train_grpo. Its knobs, and what else a run changes, are restored."""
     import train_grpo
     yield train_grpo
     configure(vars(train_grpo), [])

@@ -61,9 +61,9 @@ TEXTS = """
 group_sise = 2; include('plugins/causal.py') -> there is no knob group_sise; similar: group_size
 include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no knob foo
 include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: plugins/causal.py
-generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4] -> holds something else
-generator, judge, out_dir = '{0}/generator.pt', '{0}/judge.pt', out_dir[:-4]; open(out_dir + \
-'/config.json', 'w').write('["word"]') -> is no folder of a run, and holds something else
+out_dir = out_dir[:-4] -> holds something else
+out_dir = out_dir[:-4]; open(out_dir + '/config.json', 'w').write('["word"]') -> is no folder of a \
+run, and holds something else
 generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
 lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected
@@ -211,7 +211,8 @@ class _Zeros:
 
 """ + zeros)
     data = file('data.py', RECORDS)
-    _, networks, task = grpo.set_up([*toy[1:], path, f'--dataset={data}', '--dtype=bfloat16'])
+    _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}', '--dtype=bfloat16'])
+    networks, task = grpo.open_task(data)
     assert grpo.state == {}                     # to try them out is no part of the run
     [r, _], scores = grpo.collect(networks, task, 0)
     counts = [text.count('0') for text in grpo.columns_of(r)['completion']]

@@ -104,7 +104,8 @@ def opened(grpo, folders):
     have float64. (A Llama norms in float32 even so.)"""
     def open_both(kind, *more):
         words = [*words_of(folders, kind)[1:], '--dtype=float64', *more]
-        _, networks, task = grpo.set_up(words)
+        _, data = grpo.read_words(words)
+        networks, task = grpo.open_task(data)
         theirs = getattr(transformers, MODELS[kind]).from_pretrained(
             folders / kind, attn_implementation='eager', dtype=torch.float64)
         return networks, task, theirs

@@ -39,7 +39,12 @@ def test_logits_are_float32_beside_bfloat16_and_casts_of_weights_are_not_kept(gr
     torch.set_default_dtype(torch.float32)
     network, x = tiny(), torch.ones(1, 8)
     up, exact = network.blocks[0].up, network.logits(x)
-    set_precision(network, 'bfloat16')
+    n_threads = torch.get_num_threads()
+    for n in (8, 1):                            # of a small network at most two
+        torch.set_num_threads(n)
+        set_precision(network, 'bfloat16')
+        assert torch.get_num_threads() == min(2, n)
+    torch.set_num_threads(n_threads)
     before = up(x)
     up.weight.data += 1.0
     assert (up(x) - before - 8.0).abs().max() < 0.2 and before.dtype == torch.bfloat16

@@ -247,11 +247,13 @@ def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, tmp_path):
-    """Also one in a folder of the older one."""
+def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, file, tmp_path):
+    """Also one in a folder of the older one. A run that gets no network moves none."""
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
+    recipe = file('recipe.py', 'n_head = 3')
+    assert 'n_embd = 64' in run(*toy, f'--out_dir={out}', f'--generator={recipe}')[2]
     process = Process(*toy, f'--out_dir={out}/below/')
     process.wait_for('advantage')               # it has a checkpoint
     os.kill(process.ranks[0].pid, signal.SIGSTOP)
@@ -319,7 +321,8 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     group that teaches something."""
     toy = [*toy, file('zeros.py', ZEROS)]
     train(toy, tmp_path / 'run')
-    _, networks, task = grpo.set_up(toy[1:])
+    _, data = grpo.read_words(toy[1:])
+    networks, task = grpo.open_task(data)
     policy = networks.policy
     optimizers = make_optimizers(policy, 'muon')
     lines, samples, line = [], [], None

@@ -190,7 +190,8 @@ def test_of_a_group_the_best_and_the_worst_are_shown_with_their_passes(capsys):
 
 def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, grpo, tmp_path):
     words = ['plugins/passes.py', '--fill_order=learned', '--n_fill_steps=3']
-    policy = grpo.set_up(toy[1:] + words)[1].policy
+    _, data = grpo.read_words(toy[1:] + words)
+    policy = grpo.open_task(data)[0].policy
     fills = grpo.order_scores(policy, torch.randn(5, 32)).sigmoid()
     assert ((1 - fills) ** 2).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
     policy.order.bias.data += 1                 # as a checkpoint has it

@@ -62,7 +62,8 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
     script = tmp_path / 'script.py'
     script.write_text(script_of(words))
     trainer = runpy.run_path(str(script))['trainer']
-    _, networks, task = grpo.set_up(words)
+    _, data = grpo.read_words(words)
+    networks, task = grpo.open_task(data)
     policy = networks.policy
     rollouts, scores = grpo.collect(networks, task, 0)
     completions = [ids[r.place[r.text == n]].tolist()
