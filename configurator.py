@@ -11,7 +11,7 @@ import difflib
 import sys
 from pathlib import Path
 
-# What knobs can be, here and in pretrain.py. Plugins add to it.
+# Values of knobs, also of pretrain.py. Plugins add to them. A number is at least 0, or its LOWEST.
 CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
            'dtype': ('auto', 'float32', 'bfloat16', 'float64'), 'optimizer': ('muon', 'adamw'),
            'adv_norm': ('std', 'batch', 'none'), 'loss_norm': ('token', 'sequence', 'constant'),
@@ -36,7 +36,7 @@ def near(name, known):
 
 
 def must_exist(path, what='file'):
-    """Return the path of a file or folder that is there."""
+    """Return the path of a file or folder, or exit if nothing is there."""
     folder = Path(path).parent
     if not Path(path).exists():
         others = [other for other in folder.glob('[!._]*') if other.suffix != '.lock']
@@ -57,8 +57,8 @@ def configure(script, words):
     script.update({name: value.copy() if type(value) is dict else value
                    for name, value in original.items()}, _original=original)
     known = knobs_of(script)
-    seen = vars(builtins) | script              # what names meant after the last word
-    first = dict(seen)                          # and what they meant here, or in a plugin
+    seen = vars(builtins) | script              # meanings after the last word
+    first = dict(seen)                          # before all words; plugins add theirs
     trees, running = {}, []
 
     def check(word):
@@ -77,7 +77,7 @@ def configure(script, words):
 
     def include(path):
         if running:
-            check(running[-1])                  # what it has changed so far
+            check(running[-1])                  # what the outer file has changed so far
         file = Path(must_exist(path)).resolve()
         if file in trees:
             if not running:                     # include() may name a plugin again
@@ -90,7 +90,7 @@ def configure(script, words):
         if file.parent.name == 'plugins':       # it brings knobs, and nobody asks what it replaces
             known.update(knobs_of(script))
             seen.update(script)
-            first.update(script | first)
+            first.update({name: x for name, x in script.items() if name not in first})
         check(path)
         assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
 
@@ -103,7 +103,7 @@ def configure(script, words):
             include(word)
             continue
         if type(known.get(name)) is not str:
-            with contextlib.suppress(Exception):            # a text, which check_knob() refuses
+            with contextlib.suppress(Exception):            # else a text: check_knob() refuses
                 value = ast.literal_eval(value)
         script[name] = value
         check_knob(script, known, name, word)

@@ -7,7 +7,7 @@ import os
 import sys
 import zlib
 
-# Threads that wait let other processes run. torch reads this number when it is imported.
+# A thread that waits frees its core after so many turns. torch reads this when it is imported.
 os.environ.setdefault('GOMP_SPINCOUNT', '3000')
 
 import torch
@@ -38,8 +38,8 @@ def init_device(device, dtype):
 
 
 def set_precision(network, dtype):
-    """Set torch up for matrix products of the knob dtype. 'auto' is bfloat16 where it is faster: on
-    a CPU that has it, and on a GPU for networks of 256 channels or more."""
+    """Set the precision of matrix products, the knob dtype. 'auto' is bfloat16 where it is faster:
+    on a CPU that has it, and on a GPU for networks of 256 channels or more."""
     device_type = network.device.type
     is_small = network.head.in_features < 256
     if is_small and device_type == 'cpu':
@@ -52,8 +52,8 @@ def set_precision(network, dtype):
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(device_type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
-    tf32 = 'high' if device_type == 'cuda' else 'highest'
-    torch.set_float32_matmul_precision(tf32)
+    # 'high' is TF32, also if dtype is 'float32'.
+    torch.set_float32_matmul_precision('high' if device_type == 'cuda' else 'highest')
 
 
 def keep_memory():
@@ -91,9 +91,9 @@ def sum_gradients(network):
 
 
 def numbers_of(parts):
-    """Return numbers of an update for the log, over ranks: {'loss': sum} | {name: mean of tokens}.
-    parts: of each micro-step its loss, {name: (M,)}, and which tokens (M,) are counted: those of
-    texts with an advantage, because without a KL and an entropy bonus the others are not read."""
+    """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean}. parts:
+    of each micro-step its loss, {name: (M,)}, and which tokens (M,) count: those of texts with an
+    advantage. Without a KL and an entropy bonus no others are read, so means can be compared."""
     sums = [torch.stack([loss, is_counted.sum(), *[x[is_counted].sum() for x in values.values()]])
             for loss, values, is_counted in parts]
     loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()
@@ -102,13 +102,12 @@ def numbers_of(parts):
 
 
 def means_of(values, prefix=''):
-    """Return {prefix + name: mean} of {name: tensor}, over ranks, which have as many numbers
-    each."""
+    """Return {prefix + name: mean} of {name: tensor}, over ranks, whose tensors have one size."""
     return {prefix + name: float(sum_over_ranks(x.mean())) / N_RANKS for name, x in values.items()}
 
 
 def std_over_ranks(x):
-    """Return the std of a tensor over ranks, which have as many numbers each."""
+    """Return the std of a tensor over ranks, whose tensors have one size."""
     n = N_RANKS * x.numel()
     mean = float(sum_over_ranks(x.sum())) / n
     return (float(sum_over_ranks((x - mean).square().sum())) / (n - 1)) ** 0.5

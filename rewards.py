@@ -52,14 +52,14 @@ def calling(name, function, known):
 def own_copy(value):
     """Return lists and dicts as copies, so that a function may change them."""
     if type(value) is list:
-        return [copy.deepcopy(x) for x in value]        # a record can be in a list several times
+        return [copy.deepcopy(x) for x in value]        # one by one: equal items are one object
     return copy.deepcopy(value) if type(value) is dict else value
 
 
 def call_reward(name, function, columns, context):
     """Return the values of a reward for N completions. columns: {name: list of N}. verify() gets
-    one completion after the other. Other rewards get lists, 'prompts', 'completions' and 'texts' in
-    the plural, and those of context."""
+    one completion after the other. Other rewards get lists, named 'prompts', 'completions' and
+    'texts', and the values of context."""
     if name == 'verify':
         cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
         with calling(name, function, columns) as call:
@@ -99,8 +99,8 @@ def join(parts):
 
 # ---- before a run --------------------------------------------------------------------------------
 def open_data(script):
-    """Return the Dataset of the globals of a script, with the verify() and reply() of its config
-    files; and {name: hash of the file} of the functions that measure. Try them out."""
+    """Load the dataset of a script, and try its rewards. Return the Dataset, with the verify() and
+    reply() of config files, and {name: hash of its file} of what an evaluation calls."""
     data = load(script['dataset'])
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
@@ -108,9 +108,10 @@ def open_data(script):
              and name not in script['_original']} | ({'verify': data.verify} if data.verify else {})
     for name, weight in script['rewards'].items():
         assert name not in NO_REWARDS, f"rewards: {name} is a name of ours: expected another one"
-        assert name == 'judge' or name in known, (
-            f"rewards: there is no {name}(); similar: {near(name, known)}" if name != 'verify' else
+        assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
+        assert name == 'judge' or name in known, (
+            f"rewards: there is no {name}(); similar: {near(name, known)}")
         assert type(weight) in (int, float) and abs(weight) < 1e300, (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
     functions = {name: known[name] for name in [*script['rewards'], 'verify'] if name in known}
@@ -131,7 +132,7 @@ def try_out(script, data, functions):
     try:
         task = Task(data._replace(train=[record], held_out=[]), tok, script['blank_kind'],
                     script['blank_low'], script['blank_high'])
-    except AssertionError:                      # to a language model _ is a character
+    except AssertionError:                      # blanks do not fit: `_` is a character
         return
     prompts = task.prompts('train', 1)
     texts = prompts.tokens.repeat_interleave(script['group_size'], 0)           # (k, T)
@@ -152,7 +153,7 @@ def try_out(script, data, functions):
 
 
 def hash_of_file(function):
-    """Return a number for the file that defines a function of the user."""
+    """Return a hash of the file that defines a function of the user; of a builtin its type."""
     function = inspect.unwrap(getattr(function, 'func', function))          # of a partial
     if not inspect.isroutine(function):         # an object that can be called
         function = type(function).__call__

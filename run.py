@@ -25,7 +25,7 @@ from model import GPT
 from show import print_group
 from tasks import Tokenizer
 
-# What of the log is shown. The parts of several rewards are, too.
+# What the console shows of the log, besides each of several rewards.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
            'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
 PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold, in lists
@@ -78,13 +78,13 @@ def load_network(path, device):
 
 
 def open_networks(paths, dataset, device, load_network, compile=False):
-    """Return networks by the names of paths: {name: a checkpoint, the folder of a run, a recipe, or
-    '' for None}. A recipe is a config file of pretrain.py, which makes its network if there is
-    none, or if the recipe or the dataset is newer."""
+    """Open the networks of paths {name: path}. A path is a checkpoint, the folder of a run, a
+    recipe, or '' for None. A recipe is a config file of pretrain.py, which makes a network that is
+    missing, or older than the recipe or the dataset."""
     files = {name: file_of(must_exist(path, 'network'), dataset)
              for name, path in paths.items() if path}
     recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
-    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each, side by side
+    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each process
     processes = [start_pretraining(path, dataset, out, n_threads) for out, path in recipes.items()
                  if RANK == 0 and is_stale(out, [path, path_of(dataset)])]
     if any([process.wait() for process in processes]):
@@ -92,7 +92,7 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     wait_for_ranks()                            # for the first rank, which has made networks
     networks = {name: load_network(path, device)[0] for name, path in files.items()}
     for name, network in networks.items():
-        if name != 'policy':                    # a policy learns what its maker has not frozen
+        if name != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         if compile:
             network.trunk = torch.compile(network.trunk)
@@ -107,7 +107,7 @@ def file_of(path, dataset):
     out/RECIPE-DATASET.pt."""
     if path.endswith('.py'):
         name = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
-        return f"out/{quote(name, safe='')}.pt"             # other paths, another name
+        return f"out/{quote(name, safe='')}.pt"             # '/' is quoted: no two are alike
     return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
 
 
@@ -156,13 +156,15 @@ class RunFolder:
         """Lock the folder, and check that it is a run's or not there."""
         path = self.path
         for name in ('generator', 'judge', 'reference', 'dataset'):
-            assert not Path(self.config[name] or '/').resolve().is_relative_to(path), (
-                f"{name} = {self.config[name]} is in out_dir: choose another out_dir")
+            value = self.config[name]
+            assert not value or not Path(value).resolve().is_relative_to(path), (
+                f"{name} = {value} is in out_dir: choose another out_dir")
         self.lock = filelock.FileLock(f'{path}.lock', timeout=0)    # it ends with the process
         try:
             self.lock.acquire()
-            for below in path.rglob('*.lock'):
-                filelock.FileLock(below, timeout=0).acquire().lock.release()
+            for below in path.rglob('*.lock'):          # of runs in folders below
+                with filelock.FileLock(below, timeout=0):
+                    pass
         except filelock.Timeout as e:
             sys.exit(f"another run is writing to {e.lock_file[:-5]}: choose another --out_dir")
         config = path / 'config.json'
@@ -171,8 +173,8 @@ class RunFolder:
             f"out_dir = {path} is no folder of a run, and holds something else")
 
     def load(self, policy, optimizers, measured):
-        """Load the weights and moments of a resumed run, and say what has changed. Return its step,
-        and its line to beat, or None if one of the measured knobs has changed."""
+        """Load the weights and moments of a resumed run, say what has changed, and begin the logs.
+        Return its step, and its line to beat, or None if one of the measured knobs has changed."""
         saved, config, line = self.saved, self.config, None
         if saved:
             assert saved['step'] <= config['max_iters'], (
@@ -202,7 +204,7 @@ class RunFolder:
             if len(saved['state']) != N_RANKS and any(saved['state']):
                 self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
                          "`state` of one, and what others kept is lost")
-        self.begin_logs()                       # a run that is refused has changed nothing
+        self.begin_logs()                       # last: a run that is refused changes no log
         return saved.get('step', 0), line
 
     def begin_logs(self):
@@ -320,8 +322,8 @@ def warning_of(numbers, result):
         return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
                 f"{numbers['mean_reward']:.3f}): try easier or harder prompts, or pretrain longer; "
                 "look first whether the reward gives different numbers")
-    is_alike = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
-    if is_alike and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
+    is_as_long = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
+    if is_as_long and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
         return (f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
                 f"right for its own texts, {result['eval/verify']:.0%} for others: more texts")
     return ''
@@ -329,7 +331,8 @@ def warning_of(numbers, result):
 
 def verdict_of(result, n, path):
     """Return where the last evaluation, of n prompts, stands, and how to learn more."""
-    (goal, score), above, error = [*result.items()][0], result['above it'], result['standard error']
+    goal, score = next(iter(result.items()))    # the first of against_line()
+    above, error = result['above it'], result['standard error']
     if n < 4 or error == 0:
         return f"{goal} {score:.3f}: nothing can be told from {n} prompts, or from equal ones"
     margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %

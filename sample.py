@@ -34,9 +34,10 @@ def words_of(path):
                 words.append(word)
         return words
     saved = load_checkpoint(must_exist(path, 'run or network'))
-    plugins = ['plugins/causal.py'] if saved['args'].get('kind') == 'causal' else []
-    task = [f'--{name}={saved[name]}' for name in ('dataset', 'blank_kind')]
-    return [*plugins, *task, f'--generator={path}', '--rewards={}', '--kl_beta=0']
+    is_causal = saved['args'].get('kind') == 'causal'
+    task = 'plugins/causal.py' if is_causal else f"--blank_kind={saved['blank_kind']}"
+    return [task, f"--dataset={saved['dataset']}", f'--generator={path}', '--rewards={}',
+            '--kl_beta=0']
 
 
 def open_run(path, more=()):

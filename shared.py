@@ -1,5 +1,4 @@
-"""Compute what several texts have in common once: the same numbers, sooner. Skip this file at
-first."""
+"""Compute once what several texts share: the same numbers, sooner. Skip this file at first."""
 import functools
 
 import torch
@@ -16,8 +15,8 @@ def random_numbers(n, device):
 
 
 def unique_rows(x):
-    """Find equal rows of integers x (N, L). Return the number of a row of each kind, rows (S,), and
-    the kind of each row, inverse (N,), so that x[rows][inverse] equals x. Kinds are in no order."""
+    """Find equal rows of integers x (N, L). Return rows (S,), the index of one row of each kind,
+    and inverse (N,), the kind of each row: x[rows][inverse] equals x. Kinds are in no order."""
     # Equal rows have equal sums with random weights, and different rows have different sums, except
     # for 1 in 2 ** 60. torch.unique is many times as fast for numbers as for rows.
     sums = (x * random_numbers(x.size(1), x.device)).sum(1)

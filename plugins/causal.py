@@ -10,7 +10,7 @@ from shared import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
-max_new_tokens = 0          # most tokens of a completion; 0: Task.length, less the prompt
+max_new_tokens = 0          # limit of a completion, in tokens; 0: up to the end of the row
 MEASURED += ('max_new_tokens',)
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
@@ -21,7 +21,7 @@ class Task(Task):
 
     def encode(self, record):
         whole, shown, length = super().encode(record)
-        assert self.blank_kind == 'random' or self.tok.blank not in shown[:length], (
+        assert self.tok.blank not in shown[:length], (
             f"{record}: a prompt with a blank is not continued: leave out plugins/causal.py")
         return whole, shown, length
 
@@ -49,8 +49,8 @@ def complete(policy, prompts, k, greedy=False):
     shown = tokens.masked_fill(is_behind, policy.pad_id).repeat_interleave(k, 0)
     inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
     texts = inputs[:, 1:]                       # shared memory: what is written is an input, too
-    # The network reads equal texts once: rows (S,) are the numbers of different texts, and text n
-    # is equal to text rows[inverse[n]] so far. At first texts with the same prompt are equal.
+    # The network reads equal texts once. rows (S,) has one text of each kind, and text n equals
+    # text rows[inverse[n]] so far. The first kinds are records, because a world answers records.
     same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
     rows, inverse = unique_rows(same.repeat_interleave(k, 0))
     n_ids = policy.pad_id + 1                   # padding has the largest id
@@ -66,16 +66,16 @@ def complete(policy, prompts, k, greedy=False):
         token, allowed = sample(policy.logits(x)[inverse[text]], 1, greedy)     # (texts, 1)
         filters.append(allowed)
         texts[text, column] = token[:, 0]
-        later = writes[:, column + 1:]          # shares memory: the next line changes writes
-        later[text] &= token != task.tok.eos
-        going = later.any(1).nonzero()[:, 0]    # (G,) the texts that go on
+        writes[text, column + 1:] &= token != task.tok.eos
+        going = writes[:, column + 1:].any(1).nonzero()[:, 0]       # (G,) the texts that go on
         if len(going) == 0:
             break
         # Which texts are still equal? Say 0 1 2 3 were, 0 has ended, and the others wrote b, c, b.
         # Then there are two kinds of texts, b and c, which both continue row 0 of the cache.
         number = inverse[going] * n_ids + texts[going, column]                  # (G,)
         kinds, inverse[going] = number.unique(return_inverse=True)
-        rows = kinds.scatter(0, inverse[going], going)      # of each kind one text; all overwritten
+        rows = torch.empty_like(kinds)
+        rows[inverse[going]] = going            # any one text of each kind
         old_row = kinds // n_ids                # often 0 1 2 ...: then the cache stays as it is
         if not old_row.equal(torch.arange(len(x), device=x.device)):
             cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
@@ -88,15 +88,15 @@ def complete(policy, prompts, k, greedy=False):
     place, text = writes.T.nonzero(as_tuple=True)       # column by column, as they were sampled
     token = texts[text, place]
     allowed = None if filters[0] is None else torch.cat(filters)
-    rows, inverse = unique_rows(texts)          # a causal network sees a text itself
+    rows, inverse = unique_rows(texts)          # the view is the whole text
     view = inverse[text]
     return Rollout(prompts, k, texts, texts[rows], text, place, token, view, allowed=allowed)
 
 
 def replies(prompts, number, texts, is_asked, column):
-    """Return what the world says behind the first columns of texts (n, T), of which text i goes on
-    from prompt number[i], as ids (n, T). -1: nothing is said here; pad: the text has ended. The
-    world has no state of its own, so it is asked once for equal completions of equal prompts."""
+    """Return ids (n, T): what the world says behind the first columns of texts (n, T), if is_asked
+    (n,). -1: nothing is said here; pad: the text has ended. Text i continues prompt number[i]. The
+    world has no state of its own, so it is asked once for equal completions of a record."""
     task, T = prompts.task, texts.size(1)
     starts = prompts.start[number].tolist()
     records = prompts.record[number].tolist()

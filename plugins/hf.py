@@ -4,8 +4,8 @@ Every other network writes from left to right. include() this file before plugin
 
     python train_grpo.py plugins/causal.py plugins/hf.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
-A name of the hub is downloaded to the cache of the hub, and again if there is a newer commit.
-NAME@REVISION is another revision. If there is a folder with the given name, it is taken.
+A name of the hub is downloaded to the local cache, and again if there is a newer commit.
+NAME@REVISION is another revision. A folder with the given name comes first.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
@@ -38,7 +38,7 @@ assert 'fill_order' not in globals(), "include plugins/hf.py before plugins/pass
 chat_template = False       # put prompts into the chat template of the tokenizer
 chat_options = {}           # what the template is told, such as {"enable_thinking": False}
 optimizer = 'adamw'
-# torch compiles such a network for longer than most runs take.
+# Muon needs the blocks of a GPT. To compile such a network takes longer than most runs.
 CHOICES |= {'optimizer': ('adamw',), 'compile': (False,)}
 MEASURED += ('chat_template', 'chat_options')
 
@@ -71,14 +71,14 @@ def open_networks(paths, *more, inner=open_networks):
 
 
 def find_network(name):
-    """Return the folder of a network. Download what the cache of the hub lacks of it. Without a
-    connection the cache must have all."""
+    """Return the folder of OWNER/NAME, after a download of what the local cache lacks. Another name
+    is returned as it is."""
     repo, _, revision = name.partition('@')
     if Path(name).exists() or repo.count('/') != 1:
         return name
     try:
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
-    except Exception as e:                      # also those of the library below the hub's
+    except Exception as e:                      # also those of its HTTP library
         raise FileNotFoundError(f"there is no folder {name}, and of the hub: {e}") from None
 
 
@@ -89,7 +89,7 @@ def load_network(path, device, inner=load_network):
     if Path(path).is_file():
         saved = load_checkpoint(path)
     if 'folder' not in saved['args']:
-        return inner(path, device)              # a GPT, which has another vocabulary
+        return inner(path, device)              # a GPT: open_networks() compares vocabularies
     network = Pretrained(**saved['args'])
     # The weights of a learned order have no place yet. plugins/passes.py loads them.
     network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
@@ -125,15 +125,15 @@ class Pretrained(Network):
         mask = tok.theirs.mask_token_id
         assert self.causal or mask is not None, (
             f"the tokenizer of {name} has no mask token, which stands for a blank")
-        # theirs_of[id] is the id that their network reads: for the V ids the same, for blank their
-        # mask token, for bos what they put before a text. Without a mask or a bos: 0, never read.
-        ids = [*range(tok.vocab_size), mask or 0, *tok.before, 0, 0]
+        # theirs_of[id] is the id that their network reads. The V ids stay, blank is their mask
+        # token, bos is what they put before a text. What they lack, and pad, is 0: nobody sees it.
+        ids = [*range(tok.vocab_size), mask or 0, *(tok.before or [0])[:1], 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
         # the first token of the prompt.
         self.n_before = 0 if self.causal else len(tok.before)
         assert self.n_before < 2, f"{name} puts {tok.before} before a text: expected one id"
-        # RoBERTa reads fewer tokens than max_position_embeddings, but no more than its tokenizer.
+        # RoBERTa reads fewer tokens than max_position_embeddings. Its tokenizer has the limit.
         self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
                               tok.theirs.model_max_length) - self.n_before
         self.take_features()
@@ -145,15 +145,15 @@ class Pretrained(Network):
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T)."""
         # A rank has an empty batch if all its groups are dead. Networks of transformers fail there,
-        # so they get one text of padding, cut off again. It gives all weights a gradient of 0.
+        # so they get one text of ids 0, cut off again. It gives all weights a gradient of 0.
         N = len(tokens)
         return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # shift 1, masked: transformers reads [CLS] first, and we cut its features off. shift -1,
-        # causal, first call: its features are about the next token, ours at t about token t. So we
-        # drop our first input, bos, and put features of 0 first. shift 0, later calls: all fits.
+        # A masked network also reads [CLS]: we add it, and cut its features off (shift 1). A causal
+        # network does not read our bos: we leave it out, and put features of 0 in its place (-1).
+        # Only the first call has our bos (later calls: 0).
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         if self.causal:
@@ -173,14 +173,14 @@ class Pretrained(Network):
 
     @torch.no_grad()
     def take_features(self):
-        """Let their network return features in the place of logits, and compare our logits with
-        theirs. Refuse a network whose logits are not those of a linear layer (a cap), which looks
-        ahead, has no cache of keys, or sees padding."""
+        """Let their network return features in the place of logits. Refuse the network if our
+        logits then differ from theirs: its logits are capped, it looks ahead, it keeps no keys and
+        values, or it sees padding."""
         # Nine ids, the last one the largest. The second row begins alike and is longer: so padding,
         # and a cache for the shared beginning, have a part in our logits.
         ids = torch.linspace(5, self.blank_id - 1, 9).long()
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
-        # Their logits at a token of a causal network are for the next one: no last id is read.
+        # Logits of a causal network are for the next token, so it need not read the last id.
         inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
         # Not in bfloat16, which rounds by more than a cap may change.
         with torch.autocast('cpu', enabled=False):
@@ -204,8 +204,8 @@ class Pretrained(Network):
 
 
 class Cache(transformers.DynamicCache):
-    """Keys and values of all layers. cache[layer][:, rows], with which plugins/causal.py keeps
-    rows of one layer, keeps these rows of all layers here, in place."""
+    """Keys and values of all layers in one object. kv[:, rows], as plugins/causal.py and shared.py
+    write it, keeps these rows, in place."""
 
     def __getitem__(self, index):
         self.batch_select_indices(index[1])
@@ -239,13 +239,13 @@ class PretrainedTokenizer:
         line_feed = self.ids_of('\n')
         n = len(line_feed)
         ids = self.ids_of('\n' + text)
-        # Two line feeds can be one token.
+        # The line feed may merge with one of the text.
         return ids[n:] if ids[:n] == line_feed else self.ids_of(text)
 
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
-        template, or behind what the tokenizer puts before a text. A prompt that brings this does
-        not get it twice."""
+        template, or behind what the tokenizer puts before a text. A prompt that begins with a
+        special token gets no template, and none of them twice."""
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
             try:
                 chat = self.theirs.apply_chat_template(
@@ -289,8 +289,8 @@ class Task(Task):           # the parent is the Task that is replaced here
 # ---- in parts: M tokens * 50,000 ids are too many ------------------------------------------------
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     """Return the Stats of the tokens, part by part. The backward pass makes each part again."""
-    # The reentrant kind of checkpoint forgets a part before it makes the next one. The other kind
-    # frees nothing for a KL or an entropy that no loss uses, and needs more memory than no parts.
+    # The reentrant kind of checkpoint frees a part before it makes the next one. The other kind
+    # keeps the tensors of a KL or an entropy that no loss uses: more memory than without parts.
     run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
     # blank_id is V, the number of ids.
     rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.blank_id)

@@ -36,8 +36,10 @@ def open_networks(paths, *more, inner=open_networks):
     set_seed(seed)                              # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
-        # features() without adapters: disable_adapter() is a context manager, and so a decorator.
-        features = policy.network.disable_adapter()(policy.features)
+        def features(tokens):
+            with policy.network.disable_adapter():
+                return policy.features(tokens)
+
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
     return networks
 

@@ -1,11 +1,11 @@
-"""Estimate the likelihood of a completion. Many papers on masked diffusion models do not keep the
-views in which tokens were sampled, and look at the tokens in views with other blanks instead.
-include() this file in a config that defines
+"""Estimate the likelihood of a completion. Many papers on masked diffusion models do not keep what
+the network read when it sampled a token. They look at the token in the whole text with other
+blanks. include() this file in a config that defines
 
-    masks(sampled, given)       sampled: the policy wrote it, given: the rest of the text, (N, T)
-                                bool each. Return a list of (is_blank, weight), (N, T) each: the
-                                estimate is the weighted sum of what networks say of a token in
-                                these views. A token without a weight is not learned.
+    masks(sampled, given)       sampled, given: bool (N, T), what the policy wrote, and the rest of
+                                the text. Return a list of (is_blank, weight), (N, T) each. An entry
+                                is a view, blank where is_blank. The estimate of a token is the
+                                weighted sum over the views. A token of weights 0 is not learned.
 
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
@@ -23,13 +23,13 @@ class Masked(Rollout):
 
 
 def updates_of(rollouts, inner=updates_of):
-    """Draw masks anew in each epoch. Tokens without a weight do not learn. A ratio compares with
-    the policy before the first update, in the same masks."""
+    """Draw masks anew in each epoch. A ratio compares with the policy before the first update, in
+    the same masks."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
         masked = []
         for r in update:
-            # logp_old that collect() has set was measured in the masks of epoch 0.
+            # A logp_old that collect() has set is of epoch 0: keep these masks.
             r = with_masks(r, epoch=i // mini_batches if r.logp_old is None else 0)
             masked.append(r.select(r.weight.sum(1) > 0))
         updates.append(masked)
@@ -44,7 +44,7 @@ def with_masks(r, epoch=0):
     assert type(r) is Rollout, "plugins/masks.py cannot be used with fill_order = 'learned'"
     assert 'masks' in globals(), "plugins/masks.py needs a file with masks(sampled, given)"
     set_seed(seed, epoch, r.texts.tolist())
-    sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU: the same on a GPU
+    sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU, where masks() draws
     sampled[r.text.cpu(), r.place.cpu()] = True
     given = (r.texts != r.prompts.task.tok.pad).cpu() & ~sampled
     is_blank, weight = zip(*masks(sampled, given))
@@ -54,7 +54,7 @@ def with_masks(r, epoch=0):
 
 
 def token_stats(policy, r, reference=None, inner=token_stats):
-    """Return weighted sums, also of KL and entropy."""
+    """Return Stats that are weighted sums over the masks."""
     r = with_masks(r)
     sums = 0
     for is_blank, weight in zip(r.is_blank, r.weight.T):

@@ -11,7 +11,7 @@ from torch import nn
 
 from shared import unique_rows
 
-n_fill_steps = 5
+n_fill_steps = 5            # most passes
 fill_order = 'random'       # 'random' | 'left' to right | most 'confident' first | 'learned'
 CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 LOWEST['n_fill_steps'] = 1
@@ -30,8 +30,8 @@ def complete(policy, prompts, k, greedy=False):
     n_blanks = is_open.sum(1, keepdim=True).clamp(min=1)                        # (N, 1)
     key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
-        key = key.sort(1).values                # increasing keys: from left to right
-    plan = turns_of(key, is_open, n_blanks)     # (N, T) pass of each blank; read if random, left
+        key = is_open.cumsum(1).float()
+    plan = turns_of(key, is_open, n_blanks)     # (N, T) pass of each blank, for 'random' and 'left'
     history, table, filters = [], [], []
     for turn in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) the texts with blanks
@@ -43,9 +43,9 @@ def complete(policy, prompts, k, greedy=False):
         now = is_open[going]                                                    # (G, T)
         if turn < n_fill_steps:                 # the last pass fills what is left
             if fill_order == 'confident':
-                # Confidence is that of the distribution, so no token is drawn and thrown away.
-                key = -policy.logits(x).log_softmax(-1).amax(-1)[inverse]       # (G, T)
-                now &= turns_of(key, now, n_blanks[going]) == turn
+                # Confidence: the largest probability at a place. No token need be drawn for this.
+                surest = policy.logits(x).log_softmax(-1).amax(-1)[inverse]     # (G, T)
+                now &= turns_of(-surest, now, n_blanks[going]) == turn
             elif fill_order == 'learned':
                 scores = order_scores(policy, x)[inverse]                       # (G, T)
                 now = decided(scores.masked_fill(~now, -torch.inf), greedy)
@@ -67,14 +67,14 @@ def complete(policy, prompts, k, greedy=False):
     r = Rollout(prompts, k, texts, before[rows], text, place, token, view, turn, allowed)
     if fill_order != 'learned':
         return r
-    # The views of passes 1, 2, ... up to turn, and from there on that of turn again.
+    # Row m has the views of passes 1, 2, ..., turn, turn, turn.
     passes = torch.arange(n_fill_steps, device=turn.device).minimum(turn[:, None] - 1)
     return Ordered(**vars(r), seen=view_of[passes, text[:, None]])
 
 
 def turns_of(key, is_open, n_blanks):
-    """Return the pass that fills each open place (G, T), low keys first: of 5 blanks in 3 passes 2
-    are filled, 2, and 1. n_blanks (G, 1): the open places, and those that are filled already."""
+    """Return the pass that fills each open place (G, T), low keys first: 3 passes fill 5 blanks as
+    2, 2, 1. Closed places get some number. n_blanks (G, 1): blanks at the start."""
     # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
     # are 1 2 0.
     rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
@@ -84,14 +84,14 @@ def turns_of(key, is_open, n_blanks):
 
 
 # ---- a learned order -----------------------------------------------------------------------------
-ORDER_SPEED = 16            # the order learns so many times as fast as the rest
+ORDER_SPEED = 16            # scores move so many times as fast as other outputs
 
 
 def load_network(path, device, inner=load_network):
     """Give the network of a learned order one more output: the score of filling a place now, with
-    probability sigmoid(score). At first all scores are equal, and leave 3 of 100 blanks for the
-    last pass. The scores learn ORDER_SPEED times as fast as the rest. At equal speed a low rate
-    learned no order in time, and a high rate made the network forget."""
+    probability sigmoid(score). At first 3 of 100 blanks are left for the last pass. A step of AdamW
+    has one size for all weights, so ORDER_SPEED makes scores move faster. Without it a low rate
+    learned no order in time, and a high rate spoilt the tokens."""
     network, saved = inner(path, device)
     if fill_order == 'learned':
         assert n_fill_steps > 1, "a learned order decides nothing in one pass: n_fill_steps > 1"

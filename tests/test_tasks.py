@@ -149,7 +149,7 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 
 SHOWN = {                       # a run or a network, a prompt, and what is shown
     'finished': ('1_+3_=__7', 'after'), 'generator.pt': ('1_+3_=__7', 'before'),
-    'older.pt': ('', 'before')}
+    'judge.pt': ('1+', 'before'), 'older.pt': ('', 'before')}
 
 
 @pytest.mark.parametrize('name', SHOWN)
