@@ -179,6 +179,7 @@ class Task:
         """Return Prompts of one text that somebody has typed."""
         task = copy.copy(self)
         task.records = [{'prompt': prompt, 'answer': ''}]
+        task.columns = dict.fromkeys(task.records[0])
         whole, shown, task.longest_prompt = self.encode(task.records[0])
         blank = self.rectangle([shown]) == self.tok.blank
         return task.on_device(self.rectangle([whole]), blank, torch.tensor([0]))

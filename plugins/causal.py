@@ -106,8 +106,8 @@ def replies(prompts, number, texts, is_asked, column):
             row = [-1] * T
             if asked:
                 completion = task.tok.decode(ids[start:column])
-                columns = task.records[record] | {'completion': completion}
-                words, is_end = world_answer(call(columns))
+                columns = dict.fromkeys(task.columns) | task.records[record]
+                words, is_end = world_answer(call(columns | {'completion': completion}))
                 rest = task.tok.pad if is_end else -1
                 row[column:] = task.tok.encode(words) + [rest] * T
             said.append(row[:T])

@@ -41,6 +41,8 @@ def open_networks(paths, *more, inner=open_networks):
                 return policy.features(tokens)
 
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
+        if hasattr(policy, 'order'):            # of plugins/passes.py
+            networks.reference.order = copy.deepcopy(policy.order)
     return networks
 
 

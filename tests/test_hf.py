@@ -226,6 +226,17 @@ def test_a_reference_is_the_policy_without_its_adapters(opened, grpo):
     assert all(p.grad.any() for p in adapters)
 
 
+def test_a_learned_order_has_a_reference_beside_adapters(opened, grpo):
+    """The KL of the decisions is 0 at the start, and not when the order has moved."""
+    networks, task, _ = opened('bert', LORA, 'plugins/passes.py', '--fill_order=learned',
+                               '--kl_beta=0.1')
+    r = grpo.complete(networks.policy, task.prompts('train', 3), 4)
+    for shift in (0.0, 0.1):
+        networks.policy.order.bias.data += shift
+        kl = grpo.token_stats(networks.policy, r, networks.reference).kl
+        assert (kl.abs().max() > 1e-3) == (shift > 0)
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 REFUSED = {                     # a tokenizer, and how the network is another one
     'caps logits': ('llama', {'kind': 'Gemma2ForCausalLM', 'final_logit_softcapping': 200.0,

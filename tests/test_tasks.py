@@ -165,6 +165,29 @@ def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, finished, fold
     assert ('after' in text) == (name == 'finished')
 
 
+def test_a_world_gets_none_for_a_column_that_a_record_lacks_and_its_default_for_a_typed_prompt(
+        toy, grpo, file):
+    path = file('world.py', """
+include('plugins/causal.py')
+generator = judge
+def reply(secret='default'):
+    state.setdefault('secrets', set()).add(secret)
+""")
+    data = file('data.py', """
+def texts():
+    records = [{'prompt': f'12+{i}0=', 'answer': '0'} for i in range(9)]
+    records[1]['secret'] = 'a'
+    return records[2:], records[:2]
+""")
+    _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}'])
+    networks, task = grpo.open_task(data)
+    for prompts, secrets in ((task.typed('12+'), {'default'}),
+                             (task.prompts('val', 2), {'a', None})):
+        grpo.state.clear()
+        grpo.complete(networks.policy, prompts, 2)
+        assert grpo.state['secrets'] == secrets
+
+
 def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
         toy, file, tmp_path):
     text = train(toy, tmp_path / 'run', file('mine.py', '''
