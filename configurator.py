@@ -107,16 +107,22 @@ def configure(script, words):
                 value = ast.literal_eval(value)
         script[name] = value
         check_knob(script, known, name, word)
-    names = {node.id for tree in trees.values() for node in ast.walk(tree)
-             if isinstance(node, ast.Name)} | {'verify', 'reply', *script.get('rewards', ())}
+    warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ())}, original)
+    return knobs_of(script)
+
+
+def warn_of_unused(trees, names, original):
+    """Say which functions of files {path: syntax tree} nothing calls: neither names nor files name
+    them, and they replace none of the original globals."""
+    functions = [name for name, x in original.items() if callable(x)]
+    for tree in trees.values():
+        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for file, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
                     node.name not in names | original.keys() and node.name[0] != '_'):
-                functions = [name for name in original if callable(original[name])]
                 print(f"{file.name}: nothing calls {node.name}(); similar: "
                       f"{near(node.name, functions)}")
-    return knobs_of(script)
 
 
 def check_knob(script, known, name, word):
