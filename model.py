@@ -8,7 +8,7 @@ from torch import nn
 
 from shared import features_of_inputs
 
-# sizes: N sequences | T tokens, L of them in one pass | V ids | C channels | H heads | D = C / H
+# sizes: N sequences | T tokens, L of them read now | V ids | C channels | H heads | D = C / H
 
 
 def norm(x):

@@ -12,8 +12,8 @@ If it has blanks, each _, the answer is the whole text, and the policy writes on
     ('1_+3_=__7', '12+35=047')
 
 With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. With blanks in a prompt, and with 'random', the eos that ends a text is never blank,
-so the length is given."""
+blank instead. If a prompt has blanks, and also with 'random', the eos that ends a text is never
+blank, so the length is given."""
 import copy
 import math
 import sys
@@ -139,8 +139,8 @@ class Task:
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
     def encode(self, record):
-        """Return the ids of the whole text, the ids that are shown, and the length of the prompt,
-        which with blanks is the whole text."""
+        """Return the ids of the whole text, the ids that are shown, and the length of the prompt:
+        with blanks all but eos."""
         tok = self.tok
         answer = tok.encode(record['answer'])
         if BLANK not in record['prompt']:
@@ -197,8 +197,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the whole text; 'completion', the same, which
-    plugins/causal.py replaces by the text behind the prompt; and the columns of the records."""
+    'original', the text of the record; 'text' and 'completion', the whole text, of which
+    plugins/causal.py makes the second what follows the prompt; and columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
