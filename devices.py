@@ -48,7 +48,7 @@ def set_precision(network, dtype):
     is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
         # The GPU waits for small networks, and casts would only be more operations.
         device_type == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
-    # Under autocast softmax and sums stay float32.
+    # Under autocast logits and losses stay float32.
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(device_type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights

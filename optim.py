@@ -9,7 +9,7 @@ from torch import nn
 class Muon(torch.optim.Optimizer):
     """Muon (K. Jordan, 2024): momentum whose matrix is made orthogonal, and scaled to the size of
     an update of AdamW. As torch.optim.Muon with match_rms_adamw, but matrices of one shape are
-    one batch."""
+    one batch, in the precision of the network."""
 
     def __init__(self, matrices, weight_decay):
         shapes = {}

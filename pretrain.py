@@ -69,8 +69,9 @@ def labelled(prompts):
 
 
 def share_right(network, prompts):
-    """Return the share of right samples of prompts: `verify` of train_grpo.py before its first
-    step. (A causal network with blank_kind 'random' goes on behind random places of texts.)"""
+    """Return the share of right samples of prompts: `verify` of train_grpo.py before the first step
+    of a run in one pass. (A causal network with blank_kind 'random' goes on behind random
+    places.)"""
     scores = grpo.score(grpo.complete(network, prompts, 1), None, ['verify'])
     return scores['verify'].mean().item()
 

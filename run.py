@@ -85,7 +85,9 @@ def open_networks(paths, dataset, device, load_network, compile=False):
              for name, path in paths.items() if path}
     recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
     n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each process
-    processes = [start_pretraining(path, dataset, out, n_threads) for out, path in recipes.items()
+    words = [f'--dataset={dataset}', f'--device={device.type}']
+    processes = [start_pretraining([*words, path, f'--out={out}'], n_threads)
+                 for out, path in recipes.items()
                  if RANK == 0 and is_stale(out, [path, path_of(dataset)])]
     if any([process.wait() for process in processes]):
         sys.exit(1)                             # pretrain.py has said why
@@ -117,11 +119,10 @@ def is_stale(path, sources):
     return not os.path.exists(path) or os.path.getmtime(path) <= newest
 
 
-def start_pretraining(path, dataset, out, n_threads):
+def start_pretraining(words, n_threads):
     """Start the pretraining of a recipe. Return its process, which is no rank of this run."""
-    command = ['pretrain.py', f'--dataset={dataset}', path, f'--out={out}']
-    print('$ python', *command, flush=True)
-    return subprocess.Popen([sys.executable, *command],
+    print('$ python pretrain.py', *words, flush=True)
+    return subprocess.Popen([sys.executable, 'pretrain.py', *words],
                             env=os.environ | {'RANK': '0', 'WORLD_SIZE': '1',
                                               'OMP_NUM_THREADS': str(n_threads)})
 
@@ -194,13 +195,13 @@ class RunFolder:
             for name in sorted((config | before).keys() - {'resume'}):
                 old, new = before.get(name), config.get(name)
                 if old != new:
-                    self.say('resumed with another file of a reward, a world or the data'
+                    self.say('resumed with another file of a reward, a world, a sampler or the data'
                              if name == 'sources' else
                              f'resumed with another {name}: {new}, not {old}')
                     if name in measured or name not in config:
                         line = None
             if line is None:
-                self.say(f"so a new line to beat begins at step {saved['step']}")
+                self.say('so a new line to beat begins at the next evaluation')
             if len(saved['state']) != N_RANKS and any(saved['state']):
                 self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
                          "`state` of one, and what others kept is lost")

@@ -6,7 +6,7 @@
 
 The words of the run's command are in its config.json. More words change them, such as
 --temperature=0.5. They name files that are executed: read them first if somebody sent the run. The
-last lines are those of all held-out prompts, as on the console of the run."""
+last lines are those of eval_prompts prompts, as on the console of the run."""
 import json
 import sys
 from pathlib import Path
@@ -25,15 +25,13 @@ num_samples = 10            # held-out prompts to show
 def words_of(path):
     """Return the words of the command of a run, a folder; or words that fit a network."""
     if Path(path).is_dir():
-        config = Path(must_exist(f'{path}/config.json')).read_text()
+        config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
+        assert 'words' in config, f"{path} is no folder of a run"
         # The run may have had another machine, and must not go on.
-        others = ('device', 'compile', 'resume')
-        words = []
-        for word in json.loads(config)['words']:
-            if word.removeprefix('--').partition('=')[0] not in others:
-                words.append(word)
-        return words
+        others = ('device=', 'compile=', 'resume=')
+        return [word for word in config['words'] if not word.removeprefix('--').startswith(others)]
     saved = load_checkpoint(must_exist(path, 'run or network'))
+    assert 'dataset' in saved, f"{path} is a checkpoint of a run: expected its folder"
     is_causal = saved['args'].get('kind') == 'causal'
     task = 'plugins/causal.py' if is_causal else f"--blank_kind={saved['blank_kind']}"
     return [task, f"--dataset={saved['dataset']}", f'--generator={path}', '--rewards={}',

@@ -74,8 +74,8 @@ def find_network(name):
     """Return the folder of OWNER/NAME, after a download of what the local cache lacks. Another name
     is returned as it is."""
     repo, _, revision = name.partition('@')
-    if Path(name).exists() or repo.count('/') != 1:
-        return name
+    if Path(name).exists() or repo.count('/') != 1 or Path(repo).parent.exists():
+        return name                             # in a folder that is there: no name of the hub
     try:
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
     except Exception as e:                      # also those of its HTTP library

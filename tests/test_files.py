@@ -322,7 +322,7 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
         for path, time in zip((recipe, data, network), times):
             os.utime(path, (time, time))
         with contextlib.suppress(SystemExit):
-            open_networks({'policy': recipe}, data, 'cpu', load_network)
+            open_networks({'policy': recipe}, data, torch.device('cpu'), load_network)
         return popen.called
 
     monkeypatch.setattr('subprocess.Popen', popen)
@@ -334,6 +334,7 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     assert network != file_of(recipe, other)
     assert is_made()                            # it is missing
     words = popen.call_args.args[0][1:]
-    assert words == ['pretrain.py', f'--dataset={data}', recipe, f'--out={network}']
+    assert words == ['pretrain.py', f'--dataset={data}', '--device=cpu', recipe,
+                     f'--out={network}']
     shutil.copy(folder / 'generator.pt', network)
     assert is_made(3, 1, 2) and is_made(1, 3, 2) and not is_made(1, 1, 2)

@@ -106,7 +106,7 @@ _args, _chars = network.args, network.tok.vocabulary
 generator = f'{out_dir}.pt'
 save_network(generator, network)
 """
-NEW_LINE = 'a new line to beat begins at step 0'
+NEW_LINE = 'a new line to beat begins at the next evaluation'
 # what is said of a run that goes on: its config files before and after
 CHANGES = {
     NEW_LINE: [*[('', text) for text in (
@@ -121,7 +121,7 @@ CHANGES = {
         (DATA % 98, DATA % 99), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
         (WORLD % '"0"', WORLD % '"1"')],
     f"""n_fill_steps: None, not 5
-resumed with another file of a reward, a world or the data
+resumed with another file of a reward, a world, a sampler or the data
 so {NEW_LINE}""": [(PASSES, '')],
     'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
     'expected a larger max_iters': [('max_iters = 1', '')],
