@@ -29,7 +29,8 @@ def words_of(path):
         assert 'words' in config, f"{path} is no folder of a run"
         # The run may have had another machine, and must not go on.
         others = ('device=', 'compile=', 'resume=')
-        return [word for word in config['words'] if not word.removeprefix('--').startswith(others)]
+        return [word for word in config['words']
+                if not word.removeprefix('--').startswith(others)]
     saved = load_checkpoint(must_exist(path, 'run or network'))
     assert 'dataset' in saved, f"{path} is a checkpoint of a run: expected its folder"
     is_causal = saved['args'].get('kind') == 'causal'
