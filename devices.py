@@ -93,7 +93,7 @@ def sum_gradients(network):
 def numbers_of(parts):
     """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean}. parts:
     of each micro-step its loss, {name: (M,)}, and which tokens (M,) count: those of texts with an
-    advantage. Without a KL and an entropy bonus no others are read, so means can be compared."""
+    advantage. Others are read only for a KL or an entropy bonus: no part of the means."""
     sums = [torch.stack([loss, is_counted.sum(), *[x[is_counted].sum() for x in values.values()]])
             for loss, values, is_counted in parts]
     loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()

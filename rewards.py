@@ -52,7 +52,7 @@ def calling(name, function, known):
 def own_copy(value):
     """Return lists and dicts as copies, so that a function may change them."""
     if type(value) is list:
-        return [copy.deepcopy(x) for x in value]        # one by one: equal items are one object
+        return [copy.deepcopy(x) for x in value]        # one by one: items can be one object
     return copy.deepcopy(value) if type(value) is dict else value
 
 

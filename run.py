@@ -84,7 +84,7 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     files = {name: file_of(must_exist(path, 'network'), dataset)
              for name, path in paths.items() if path}
     recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
-    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each process
+    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each network
     words = [f'--dataset={dataset}', f'--device={device.type}']
     processes = [start_pretraining([*words, path, f'--out={out}'], n_threads)
                  for out, path in recipes.items()
@@ -109,7 +109,7 @@ def file_of(path, dataset):
     out/RECIPE-DATASET.pt."""
     if path.endswith('.py'):
         name = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
-        return f"out/{quote(name, safe='')}.pt"             # '/' is quoted: no two are alike
+        return f"out/{quote(name, safe='')}.pt"             # '/' is quoted
     return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
 
 
@@ -154,10 +154,12 @@ class RunFolder:
             print(text, flush=True)
 
     def prepare(self):
-        """Lock the folder, and check that it is a run's or not there."""
+        """Lock the folder, and check that it is a run's, or empty."""
         path = self.path
         for name in ('generator', 'judge', 'reference', 'dataset'):
             value = self.config[name]
+            if value and name != 'dataset':     # what a recipe makes
+                value = file_of(value, self.config['dataset'])
             assert not value or not Path(value).resolve().is_relative_to(path), (
                 f"{name} = {value} is in out_dir: choose another out_dir")
         self.lock = filelock.FileLock(f'{path}.lock', timeout=0)    # it ends with the process

@@ -197,8 +197,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text' and 'completion', the whole text, of which
-    plugins/causal.py makes the second what follows the prompt; and columns of the records."""
+    'original', the text of the record; 'text', the whole text; 'completion', the same, or
+    with plugins/causal.py what follows the prompt; and the columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 
-import torch
-import torch.nn.functional as F
-
 import train_grpo as grpo
 from configurator import configure
 from model import GPT
 from run import save_network
 from tasks import make_tokenizer
+
+import torch                # after devices.py, which sets how its threads wait
+import torch.nn.functional as F
 
 # ---- knobs; other words are for train_grpo.py ----------------------------------------------------
 n_layer = 3                 # of generator and judge

@@ -50,7 +50,7 @@ def complete(policy, prompts, k, greedy=False):
     inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
     texts = inputs[:, 1:]                       # shared memory: what is written is an input, too
     # The network reads equal texts once. rows (S,) has one text of each kind, and text n equals
-    # text rows[inverse[n]] so far. The first kinds are records, because a world answers records.
+    # text rows[inverse[n]] so far. At first a kind is a record, as a world may read its columns.
     same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
     rows, inverse = unique_rows(same.repeat_interleave(k, 0))
     n_ids = policy.pad_id + 1                   # padding has the largest id

@@ -38,7 +38,7 @@ assert 'fill_order' not in globals(), "include plugins/hf.py before plugins/pass
 chat_template = False       # put prompts into the chat template of the tokenizer
 chat_options = {}           # what the template is told, such as {"enable_thinking": False}
 optimizer = 'adamw'
-# Muon needs the blocks of a GPT. To compile such a network takes longer than most runs.
+# Muon needs the blocks of a GPT. To compile these networks takes longer than most runs.
 CHOICES |= {'optimizer': ('adamw',), 'compile': (False,)}
 MEASURED += ('chat_template', 'chat_options')
 
@@ -245,7 +245,7 @@ class PretrainedTokenizer:
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
         template, or behind what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template, and none of them twice."""
+        special token gets no template, nor its bos twice."""
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
             try:
                 chat = self.theirs.apply_chat_template(

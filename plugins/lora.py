@@ -42,7 +42,7 @@ def open_networks(paths, *more, inner=open_networks):
 
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
         if hasattr(policy, 'order'):            # of plugins/passes.py
-            networks.reference.order = copy.deepcopy(policy.order)
+            networks.reference.order = copy.deepcopy(policy.order).requires_grad_(False)
     return networks
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from shared import unique_rows
 
-n_fill_steps = 5            # most passes
+n_fill_steps = 5            # passes at most
 fill_order = 'random'       # 'random' | 'left' to right | most 'confident' first | 'learned'
 CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 LOWEST['n_fill_steps'] = 1

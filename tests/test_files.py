@@ -48,6 +48,7 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
 up to 15 tokens: the network can read 10
 --generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
+--out_dir=out -> out/generator_smoke-
 --eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
 --blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
