@@ -16,7 +16,6 @@ from model import GPT
 from optim import get_lr, make_optimizers, optimizer_step
 from run import save_network
 from tasks import Task, make_tokenizer
-
 import torch                # after devices.py, which sets how its threads wait
 import torch.nn.functional as F
 

@@ -20,7 +20,6 @@ from configurator import configure
 from model import GPT
 from run import save_network
 from tasks import make_tokenizer
-
 import torch                # after devices.py, which sets how its threads wait
 import torch.nn.functional as F
 
