@@ -94,7 +94,8 @@ def numbers_of(parts):
     """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean}. parts:
     of each micro-step its loss, {name: (M,)}, and which tokens (M,) count: those of texts with an
     advantage. Others are read only for a KL or an entropy bonus: no part of the means."""
-    sums = [torch.stack([loss, is_counted.sum(), *[x[is_counted].sum() for x in values.values()]])
+    sums = [torch.hstack((loss, is_counted.sum(),
+                          torch.stack(list(values.values()))[:, is_counted].sum(1)))
             for loss, values, is_counted in parts]
     loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()
     means = {name: x / n for name, x in zip(parts[0][1], totals)} if n > 0 else {}

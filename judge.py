@@ -2,7 +2,6 @@
 is the mean log-probability of the tokens and of eos, in nats. A classifier was trained on texts
 with labels; a score is the probability of label 1."""
 import torch
-import torch.nn.functional as F
 
 from shared import unique_rows
 
@@ -20,7 +19,7 @@ def judge_scores(judge, texts):
     is_token = texts != judge.pad_id
     logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
     logp = torch.zeros(texts.shape, device=texts.device)
-    logp[is_token] = -F.cross_entropy(logits, texts[is_token], reduction='none')
+    logp[is_token] = logits.log_softmax(-1).gather(1, texts[is_token][:, None])[:, 0]
     return (logp.sum(1) / is_token.sum(1))[inverse]
 
 

@@ -48,7 +48,6 @@ class Block(nn.Module):
 
     def forward(self, x, mask, rotary, cache):
         qkv = self.qkv(norm(x)).unflatten(2, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        qkv = qkv.contiguous()                                              # (3, N, H, L, D)
         if rotary is not None:
             # Turn each head of q and k: its halves a, b become a cos - b sin, b cos + a sin.
             cos, sin = rotary                                               # (L, D) each
@@ -81,7 +80,7 @@ class Network(nn.Module):
         all tokens, so the caller puts blank_id where a 'fill' network is to predict."""
         if not self.causal:
             return self.trunk(tokens)
-        length = int((tokens != self.pad_id).any(0).sum().clamp(min=1))     # of the longest text
+        length = max(1, int((tokens != self.pad_id).any(0).sum()))      # of the longest text
         inputs = F.pad(tokens[:, :length - 1], (1, 0), value=self.bos_id)
         x = features_of_inputs(self.trunk, inputs)      # trunk(inputs), but shared prefixes once
         return F.pad(x, (0, 0, 0, tokens.size(1) - length))

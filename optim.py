@@ -12,29 +12,28 @@ class Muon(torch.optim.Optimizer):
     one batch, in the precision of the network."""
 
     def __init__(self, matrices, weight_decay):
-        shapes = {}
-        for p in matrices:
-            shapes.setdefault(tall(p).shape, []).append(p)
-        groups = [{'params': params} for params in shapes.values()]
-        super().__init__(groups, {'lr': 0.0, 'weight_decay': weight_decay})
+        super().__init__(matrices, {'lr': 0.0, 'weight_decay': weight_decay})
 
     @torch.no_grad()
     def step(self):
-        for group in self.param_groups:
-            params = [p for p in group['params'] if p.grad is not None]     # the others are frozen
-            if not params:
-                continue
-            grads = [p.grad for p in params]
-            for p in params:
-                if p not in self.state:
-                    self.state[p]['moment'] = torch.zeros_like(p)
-            moments = [self.state[p]['moment'] for p in params]
-            torch._foreach_lerp_(moments, grads, 0.05)
-            updates = torch._foreach_lerp(grads, moments, 0.95)             # Nesterov
-            updates = orthogonalize(torch.stack([tall(x) for x in updates])).to(params[0].dtype)
-            size = 0.2 * math.sqrt(updates.size(1)) * group['lr']
-            torch._foreach_mul_(params, 1 - group['lr'] * group['weight_decay'])
-            torch._foreach_add_([tall(p) for p in params], list(updates), alpha=-size)
+        [group] = self.param_groups
+        params = [p for p in group['params'] if p.grad is not None]     # the others are frozen
+        grads = [p.grad for p in params]
+        for p in params:
+            if p not in self.state:
+                self.state[p]['moment'] = torch.zeros_like(p)
+        moments = [self.state[p]['moment'] for p in params]
+        torch._foreach_lerp_(moments, grads, 0.05)
+        updates = torch._foreach_lerp(grads, moments, 0.95)             # Nesterov
+        torch._foreach_mul_(params, 1 - group['lr'] * group['weight_decay'])
+        shapes = {}
+        for p, update in zip(params, updates):
+            shapes.setdefault(tall(p).shape, []).append((tall(p), tall(update)))
+        for shape, pairs in shapes.items():
+            matrices, updates = zip(*pairs)
+            updates = orthogonalize(torch.stack(updates)).to(matrices[0].dtype)
+            size = 0.2 * math.sqrt(shape[0]) * group['lr']
+            torch._foreach_add_(matrices, list(updates), alpha=-size)
 
 
 def tall(matrix):

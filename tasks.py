@@ -126,7 +126,9 @@ class Task:
         self.length = self.longest_prompt + longest_answer                      # T
         self.check(self.length)
         self.tokens = self.rectangle([whole for whole, _, _ in encoded])        # (n, T)
-        self.blank = self.rectangle([shown for _, shown, _ in encoded]) == tok.blank    # (n, T)
+        shown = self.rectangle([shown for _, shown, _ in encoded])
+        self.blank = (self.tokens if blank_kind == 'random' else shown) == tok.blank    # (n, T)
+        self.is_text = (self.tokens != tok.pad) & (self.tokens != tok.eos)      # (n, T)
 
     def check(self, length):
         """Refuse texts that are longer than the network can read."""
@@ -162,14 +164,12 @@ class Task:
         The random numbers are those of the CPU, so they are the same on a GPU."""
         rows = self.rows[split]
         if split == 'train':
-            record = rows.start + torch.randint(len(rows), (n,))
+            record = torch.randint(rows.start, rows.stop, (n,))
         else:
             record = rows.start + torch.randperm(len(rows))[:n]
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
-        if self.blank_kind == 'random':
-            is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
-            # A record without an answer has blanks as ids: nothing else is known there.
-            blank = random_blanks(is_text, self.low, self.high) | (tokens == self.tok.blank)
+        if self.blank_kind == 'random':         # besides what a record without an answer has open
+            blank = random_blanks(self.is_text[record], self.low, self.high) | blank
         return self.on_device(tokens, blank, record)
 
     def on_device(self, *tensors):
@@ -189,7 +189,7 @@ def random_blanks(is_text, low, high):
     """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
     one."""
     # argsort twice gives each place its rank among random numbers. 2 is above them all.
-    rank = torch.rand(is_text.shape).masked_fill(~is_text, 2).argsort(1).argsort(1)
+    rank = torch.where(is_text, torch.rand(is_text.shape), 2).argsort(1).argsort(1)
     share = low + (high - low) * torch.rand(len(is_text), 1)
     return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)
 
