@@ -4,7 +4,6 @@ import contextlib
 import copy
 import inspect
 import math
-import os
 import reprlib
 import sys
 import zlib
@@ -18,36 +17,31 @@ from tasks import BLANK, Task, Tokenizer
 NO_REWARDS = {'include', 'reward', 'tokens', 'advantage'}     # names that no reward can have
 
 
-@contextlib.contextmanager
-def calling(name, function, known):
-    """Yield call(columns), which calls a function of the user with those of the columns
-    {name: value} that it names. known: names of columns. At the end undo what the function has done
-    to the process."""
+def call_each(name, function, cases):
+    """Call a function of the user for each of the cases {column: value}, with the columns that it
+    names. Return a list of what it returns. What it does to the process is undone."""
     signature = inspect.signature(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    asked = [x for x in known if takes_all or x in signature.parameters]
-    try:
-        signature.bind(**dict.fromkeys(asked))
-    except TypeError as e:                      # missing a required argument: 'anser'
-        sys.exit(f"{name}(): {e}; it can ask for {', '.join(sorted(known))}")
-    folder, has_grad = os.getcwd(), torch.is_grad_enabled()
-
-    def call(columns):
-        try:
-            return function(**{x: own_copy(columns[x]) for x in asked})
-        except SystemExit as e:
-            raise RuntimeError(f"{name}() called exit()") from e
-        except Exception as e:
-            e.add_note(f"in {name}()")
-            raise
-
-    try:
-        # A reward computes in the precision in which its author tried it.
-        with torch.autocast('cpu', enabled=False), torch.autocast('cuda', enabled=False):
-            yield call
-    finally:
-        os.chdir(folder)
-        torch.set_grad_enabled(has_grad)
+    results = []
+    # A reward computes in the precision in which its author tried it.
+    with (contextlib.chdir('.'), torch.set_grad_enabled(torch.is_grad_enabled()),
+          torch.autocast('cpu', enabled=False), torch.autocast('cuda', enabled=False)):
+        for case in cases:
+            asked = {x: own_copy(value) for x, value in case.items()
+                     if takes_all or x in signature.parameters}
+            try:
+                if not results:                 # all cases have the same columns
+                    signature.bind(**asked)
+            except TypeError as e:              # missing a required argument: 'anser'
+                sys.exit(f"{name}(): {e}; it can ask for {', '.join(sorted(case))}")
+            try:
+                results.append(function(**asked))
+            except SystemExit as e:
+                raise RuntimeError(f"{name}() called exit()") from e
+            except Exception as e:
+                e.add_note(f"in {name}()")
+                raise
+    return results
 
 
 def own_copy(value):
@@ -63,20 +57,21 @@ def call_reward(name, function, columns, context):
     'texts', and the values of context."""
     if name == 'verify':
         cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
-        with calling(name, function, columns) as call:
-            return list(map(call, cases))
+        return call_each(name, function, cases)
     plural = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
-    columns = context | {plural.get(x, x): values for x, values in columns.items()}
-    with calling(name, function, columns) as call:
-        return call(columns)
+    lists = {plural.get(x, x): values for x, values in columns.items()}
+    return call_each(name, function, [context | lists])[0]
 
 
-def world_answer(said):
-    """Return what a world has said, a text, and whether this ends the completion."""
-    answer = said if type(said) is tuple else ('' if said is None else said, False)
-    assert [type(x) for x in answer] == [str, bool], (
-        f"reply() returned {said!r:.80}: expected None, a text, or (text, True)")
-    return answer
+def world_answers(reply, cases):
+    """Return what a world says in each case: a text, and whether this ends the completion."""
+    answers = []
+    for said in call_each('reply', reply, cases):
+        answer = said if type(said) is tuple else ('' if said is None else said, False)
+        assert [type(x) for x in answer] == [str, bool], (
+            f"reply() returned {said!r:.80}: expected None, a text, or (text, True)")
+        answers.append(answer)
+    return answers
 
 
 def as_numbers(name, values, n):
@@ -146,9 +141,7 @@ def try_out(script, data, functions):
              if 'networks' not in inspect.signature(function).parameters]
     script['score'](r, None, names)
     if data.reply:
-        columns = dict.fromkeys(task.columns) | record | {'completion': record['answer'][:1]}
-        with calling('reply', data.reply, columns) as call:
-            world_answer(call(columns))
+        world_answers(data.reply, [record | {'completion': record['answer'][:1]}])
     script['state'].clear()                     # the run begins with none of this
     script['state'].update(state)
 

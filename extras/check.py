@@ -25,7 +25,7 @@ import train_grpo as grpo
 from configurator import configure, must_exist
 from files import is_answer, load
 from model import GPT
-from rewards import as_numbers, call_reward, calling, world_answer
+from rewards import as_numbers, call_reward, world_answers
 from run import RunFolder, save_network
 from tasks import BLANK, make_tokenizer
 
@@ -89,9 +89,7 @@ def play(world, case, room, write):
         completion += char
         sampled += char
         if world and len(completion) < room:
-            columns = case | {'completion': completion}
-            with calling('reply', world, columns) as call:
-                text, is_over = world_answer(call(columns))
+            [(text, is_over)] = world_answers(world, [case | {'completion': completion}])
             completion = (completion + text)[:room]
     text = case['prompt'] + completion
     return case | {'completion': completion, 'sampled': sampled, 'text': text}

@@ -5,7 +5,7 @@ include() this file in a config. It is executed in the globals of train_grpo.py,
 complete() and columns_of() take the place of those there. `inner` is the old function."""
 import torch.nn.functional as F
 
-from rewards import calling, world_answer
+from rewards import world_answers
 from shared import unique_rows
 
 blank_kind = 'answer'
@@ -100,17 +100,14 @@ def replies(prompts, number, texts, is_asked, column):
     task, T = prompts.task, texts.size(1)
     starts = prompts.start[number].tolist()
     records = prompts.record[number].tolist()
-    said = []
-    with calling('reply', task.reply, {*task.columns, 'completion'}) as call:
-        for ids, start, record, asked in zip(texts.tolist(), starts, records, is_asked.tolist()):
-            row = [-1] * T
-            if asked:
-                completion = task.tok.decode(ids[start:column])
-                columns = dict.fromkeys(task.columns) | task.records[record]
-                words, is_end = world_answer(call(columns | {'completion': completion}))
-                rest = task.tok.pad if is_end else -1
-                row[column:] = task.tok.encode(words) + [rest] * T
-            said.append(row[:T])
+    ids = texts.tolist()
+    rows = is_asked.nonzero()[:, 0].tolist()
+    cases = [dict.fromkeys(task.columns) | task.records[records[i]]
+             | {'completion': task.tok.decode(ids[i][starts[i]:column])} for i in rows]
+    said = [[-1] * T for _ in ids]
+    for i, (words, is_end) in zip(rows, world_answers(task.reply, cases)):
+        rest = task.tok.pad if is_end else -1
+        said[i][column:] = (task.tok.encode(words) + [rest] * T)[:T - column]
     return torch.tensor(said, device=texts.device)
 
 
