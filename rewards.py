@@ -4,7 +4,6 @@ import contextlib
 import copy
 import inspect
 import math
-import reprlib
 import sys
 import zlib
 
@@ -76,15 +75,13 @@ def world_answers(reply, cases):
 
 def as_numbers(name, values, n):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
-    if torch.is_tensor(values):                 # an Apple GPU has no float64
-        values = values.detach().cpu()
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float32).double()
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        numbers = torch.as_tensor(values, dtype=torch.float32, device='cpu').detach().double()
+    except Exception:                           # many kinds: of None, a text, lists of lists
         numbers = torch.empty(0)
     assert numbers.shape == (n,) and math.isfinite(numbers.sum()), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{reprlib.repr(values)}")
+        f"{numbers.numel()}: {values!r:.80}")
     return numbers
 
 
