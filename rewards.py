@@ -127,11 +127,10 @@ def try_out(script, data, functions):
                     script['blank_low'], script['blank_high'])
     except AssertionError:                      # blanks do not fit: `_` is a character
         return
-    prompts = task.prompts('train', 1)
-    texts = prompts.tokens.repeat_interleave(script['group_size'], 0)           # (k, T)
-    text, place = prompts.blank.expand_as(texts).nonzero(as_tuple=True)         # (M,)
-    r = script['Rollout'](prompts, len(texts), texts, texts[:1], text, place, texts[text, place],
-                          view=0 * text)
+    prompts = task.prompts('train', script['group_size'])       # of one completion each
+    tokens = prompts.tokens                                                     # (N, T)
+    text, place = prompts.blank.nonzero(as_tuple=True)                          # (M,)
+    r = script['Rollout'](prompts, 1, tokens, tokens, text, place, tokens[text, place], view=text)
     state = copy.deepcopy(script['state'])
     # There are no networks yet.
     names = [name for name, function in functions.items()
@@ -139,8 +138,7 @@ def try_out(script, data, functions):
     script['score'](r, None, names)
     if data.reply:
         world_answers(data.reply, [record | {'completion': record['answer'][:1]}])
-    script['state'].clear()                     # the run begins with none of this
-    script['state'].update(state)
+    script['state'] = state                     # the run begins with what was there
 
 
 def hash_of_file(function):
