@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 import zlib
+from pathlib import Path
 
 import torch
 
@@ -97,24 +98,23 @@ def open_data(script):
     data = load(script['dataset'])
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
-    known = {name: f for name, f in script.items() if callable(f) and name not in NO_REWARDS
-             and name not in script['_original']} | ({'verify': data.verify} if data.verify else {})
-    for name, weight in script['rewards'].items():
-        assert name not in NO_REWARDS, f"rewards: {name} is a name of ours: expected another one"
+    taken = NO_REWARDS | script['_original'].keys()
+    known = {name: f for name, f in script.items() if callable(f) and name not in taken}
+    known['verify'] = data.verify
+    for name in script['rewards']:
         assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
         assert name == 'judge' or name in known, (
-            f"rewards: there is no {name}(); similar: {near(name, known)}")
-        assert type(weight) in (int, float) and abs(weight) < 1e300, (
-            f"rewards: the weight of {name} is {weight!r}: expected a number")
-    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if name in known}
+            f"rewards: there is no {name}(), or its name is one of ours; similar: "
+            f"{near(name, known)}")
+    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if known.get(name)}
     try_out(script, data, functions)
-    measured = functions | ({'reply': data.reply} if data.reply else {})
-    ours = ('complete', 'sample', 'score', 'judge_scores', 'columns_of')
-    measured |= {name: script[name] for name in ours
-                 if script[name] is not script['_original'][name]}
-    sources = {name: hash_of_file(f) for name, f in measured.items()}
-    return data, sources | {'dataset': zlib.crc32(path_of(script['dataset']).read_bytes())}
+    samplers = ('complete', 'sample', 'score', 'judge_scores', 'columns_of')
+    measured = functions | {'reply': data.reply} | {
+        name: script[name] for name in samplers if script[name] is not script['_original'][name]}
+    files = {name: source_of(f) for name, f in measured.items() if f}
+    files['dataset'] = path_of(script['dataset'])
+    return data, {name: zlib.crc32(Path(file).read_bytes()) for name, file in files.items()}
 
 
 def try_out(script, data, functions):
@@ -141,12 +141,9 @@ def try_out(script, data, functions):
     script['state'] = state                     # the run begins with what was there
 
 
-def hash_of_file(function):
-    """Return a hash of the file that defines a function of the user; of a builtin its type."""
+def source_of(function):
+    """Return the path of the file that defines a function of the user."""
     function = inspect.unwrap(getattr(function, 'func', function))          # of a partial
     if not inspect.isroutine(function):         # an object that can be called
         function = type(function).__call__
-    try:
-        return zlib.crc32(open(inspect.getsourcefile(function), 'rb').read())
-    except TypeError:                           # a builtin
-        return repr(type(function))
+    return inspect.getsourcefile(function)

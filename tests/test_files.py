@@ -36,10 +36,9 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
 config/grpo_smok.py -> there is no file config/grpo_smok.py; in config: config/grpo_smoke.py
---rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
---rewards={"verfy":1.0} -> there is no verfy(); similar: verify
---rewards={"learn":1.0} -> there is no learn(); similar:
---rewards={"reward":1.0} -> rewards: reward is a name of ours: expected another one
+--rewards={"verfy":1.0} -> there is no verfy(), or its name is one of ours; similar: verify
+--rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; similar:
+--rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; similar:
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
