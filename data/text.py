@@ -34,8 +34,9 @@ def running_text(paragraphs, make, length):
 
 
 def of_file(path):
-    """Return texts() and verify() of FILE.txt."""
-    return running_text(functools.partial(read, path), halves, 64)
+    """Return the functions of FILE.txt, {name: function}."""
+    texts, verify = running_text(functools.partial(read, path), halves, 64)
+    return {'texts': texts, 'verify': verify}
 
 
 def read(path):

@@ -108,9 +108,7 @@ What?
 {"answer": "2"}
 {"prompt": ""}
 {"prompt": "1+1=", "answer": 2}
-{"prompt": "1+1=", "held_out": "no"}
 7
-"ab"
 {"prompt": "1", "completion": 0}"""
 RECORDS = """
 def texts():
