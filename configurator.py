@@ -36,11 +36,9 @@ def near(name, known):
 
 
 def must_exist(path, what='file'):
-    """Return the path of a file or folder, or exit if nothing is there."""
-    folder = Path(path).parent
-    if not Path(path).exists():
-        others = [other for other in folder.glob('[!._]*') if other.suffix != '.lock']
-        sys.exit(f"there is no {what} {path}; in {folder}: {near(path, others)}")
+    """Return the path of a file or folder, if it is there."""
+    others = Path(path).parent.glob('[!._]*')
+    assert Path(path).exists(), f"there is no {what} {path}; similar: {near(path, others)}"
     return path
 
 
@@ -152,8 +150,7 @@ def show_error(error_type, error, trace):
     if isinstance(error, KeyboardInterrupt) and not line:
         print('stopped: what was not finished is not written', file=sys.stderr)
     elif is_ours and line:
-        if not isinstance(error, BrokenPipeError):          # of `| head`
-            print('error:', line, file=sys.stderr)
+        print('error:', line, file=sys.stderr)
     else:
         sys.__excepthook__(error_type, error, trace)
 

@@ -35,7 +35,7 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --rewards=verify -> rewards = 'verify': expected a value such as {
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
-config/grpo_smok.py -> there is no file config/grpo_smok.py; in config: config/grpo_smoke.py
+config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grpo_smoke.py
 --rewards={"verfy":1.0} -> there is no verfy(), or its name is one of ours; similar: verify
 --rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; similar:
 --rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; similar:
@@ -43,7 +43,7 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
---dataset=arithmetc -> in data: data/arithmetic.py
+--dataset=arithmetc -> no dataset data/arithmetc.py; similar: data/arithmetic.py
 plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
 up to 15 tokens: the network can read 10
 --generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
@@ -60,7 +60,7 @@ up to 15 tokens: the network can read 10
 TEXTS = """
 group_sise = 2; include('plugins/causal.py') -> there is no knob group_sise; similar: group_size
 include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no knob foo
-include('plugins/causl.py') -> there is no file plugins/causl.py; in plugins: plugins/causal.py
+include('plugins/causl.py') -> there is no file plugins/causl.py; similar: plugins/causal.py
 out_dir = out_dir[:-4] -> holds something else
 out_dir = out_dir[:-4]; open(out_dir + '/config.json', 'w').write('["word"]') -> is no folder of a \
 run, and holds something else
