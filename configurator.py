@@ -125,21 +125,19 @@ def warn_of_unused(trees, names, original):
 
 def check_knob(script, known, name, word):
     """Check the value that a knob has after a word of the command line."""
-    if name not in known:
-        own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
-        sys.exit(f"{word}: there is no knob {name}; similar: {near(name, known)}{own}")
+    assert name in known, (f"{word}: there is no knob {name}; similar: {near(name, known)}; in a "
+                           "file, names of your own begin with _ or a capital")
     value, example = script.get(name), known[name]
-    if type(value) is int and type(example) is float and abs(value) < 1e300:
+    if type(value) is int and type(example) is float:
         value = script[name] = float(value)
     choices = script.get('CHOICES', {}).get(name)
     lowest = script.get('LOWEST', {}).get(name, 0)
-    is_number = type(example) in (int, float)
-    if type(value) is not type(example) or (choices and value not in choices) or (
-            is_number and not lowest <= value < 1e300):
-        expected = f'one of {choices}' if choices else f'a value such as {example!r}'
-        value = ' '.join(f'{value!r:.40}'.split())      # of an array: one line
-        sys.exit(f"{word}: {name} = {value}: expected {expected}"
-                 + f", not below {lowest}" * is_number)
+    expected = f'one of {choices}' if choices else f'a value such as {example!r}'
+    is_right = type(value) is type(example) and (not choices or value in choices)
+    if type(example) in (int, float):
+        expected += f', not below {lowest}'
+        is_right = is_right and value >= lowest
+    assert is_right, f"{word}: {name} = {value!r:.40}: expected {expected}"
 
 
 def show_error(error_type, error, trace):
