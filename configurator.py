@@ -55,49 +55,44 @@ def configure(script, words):
     script.update({name: value.copy() if type(value) is dict else value
                    for name, value in original.items()}, _original=original)
     known = knobs_of(script)
-    seen = vars(builtins) | script              # meanings after the last word
-    first = dict(seen)                          # before all words; plugins add theirs
-    trees, running = {}, []
+    seen = vars(builtins) | script              # what names mean after the last file
+    first = dict(seen)                          # and what each has meant first
+    trees = {}                                  # of the files that were executed
+    word = ''                                   # the one that is applied
 
     def check(word):
-        """Check what a word, a flag or a file, has changed."""
-        for name in [*known, *knobs_of(script)]:
+        """Check what a file has changed, and say which functions it has replaced."""
+        for name in known | knobs_of(script):
             check_knob(script, known, name, word)
         changed = [name for name, old in seen.items() if script.get(name, old) is not old
                    and name not in known and name[:2] != '__']
         for name in changed:
-            if name in first and getattr(first[name], '__module__', '') not in OURS:
-                sys.exit(f"{word} changes {name}, which is used here already: expected another "
-                         f"name, such as _{name}")
+            assert getattr(first[name], '__module__', '') in OURS, (
+                f"{word} changes {name}, which is used here already: expected another name, such "
+                f"as _{name}")
         if changed:
             print(f"{word} takes the place of {', '.join(sorted(changed))}")
         seen.update({name: x for name, x in script.items() if callable(x) or name in seen})
+        first.update(seen | first)              # only names that are new
 
     def include(path):
-        if running:
-            check(running[-1])                  # what the outer file has changed so far
+        check(word)                             # what the outer file has changed so far
         file = Path(must_exist(path)).resolve()
-        if file in trees:
-            if not running:                     # include() may name a plugin again
-                print(f'{path} is there already, and not executed again')
+        if file in trees:                       # several files may name a plugin
             return
         trees[file] = ast.parse(file.read_bytes(), path)
-        running.append(path)
         exec(compile(trees[file], path, 'exec', dont_inherit=True), script)
-        running.pop()
         if file.parent.name == 'plugins':       # it brings knobs, and nobody asks what it replaces
             known.update(knobs_of(script))
             seen.update(script)
-            first.update({name: x for name, x in script.items() if name not in first})
         check(path)
         assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
 
-    script['include'] = seen['include'] = include
+    script['include'] = include
     for word in words:
         name, has_value, value = word.removeprefix('--').partition('=')
         if not has_value:
-            if not word.endswith('.py'):
-                sys.exit(f"{word}: expected FILE.py or --name=value")
+            assert word.endswith('.py'), f"{word}: expected FILE.py or --name=value"
             include(word)
             continue
         if type(known.get(name)) is not str:
@@ -105,22 +100,21 @@ def configure(script, words):
                 value = ast.literal_eval(value)
         script[name] = value
         check_knob(script, known, name, word)
-    warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ())}, original)
+    warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ()), *original})
     return knobs_of(script)
 
 
-def warn_of_unused(trees, names, original):
-    """Say which functions of files {path: syntax tree} nothing calls: neither names nor files name
-    them, and they replace none of the original globals."""
-    functions = [name for name, x in original.items() if callable(x)]
+def warn_of_unused(trees, names):
+    """Say which functions of files {path: syntax tree} nothing calls: they have none of the names,
+    and no file names them."""
     for tree in trees.values():
         names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for file, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
-                    node.name not in names | original.keys() and node.name[0] != '_'):
+                    node.name not in names and node.name[0] != '_'):
                 print(f"{file.name}: nothing calls {node.name}(); similar: "
-                      f"{near(node.name, functions)}")
+                      f"{near(node.name, names)}")
 
 
 def check_knob(script, known, name, word):
