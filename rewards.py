@@ -96,23 +96,21 @@ def open_data(script):
     """Load the dataset of a script, and try its rewards. Return the Dataset, with the verify() and
     reply() of config files, and {name: hash of its file} of what an evaluation calls."""
     data = load(script['dataset'])
-    data = data._replace(verify=script.get('verify', data.verify),
-                         reply=script.get('reply', data.reply))
-    taken = NO_REWARDS | script['_original'].keys()
-    known = {name: f for name, f in script.items() if callable(f) and name not in taken}
-    known['verify'] = data.verify
+    original = script['_original']
+    theirs = {'verify': data.verify, 'reply': data.reply} | {
+        name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
+    data = data._replace(verify=theirs['verify'], reply=theirs['reply'])
     for name in script['rewards']:
         assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
-        assert name == 'judge' or name in known, (
+        assert name == 'judge' or name in theirs.keys() - original.keys() - NO_REWARDS, (
             f"rewards: there is no {name}(), or its name is one of ours; similar: "
-            f"{near(name, known)}")
-    functions = {name: known[name] for name in [*script['rewards'], 'verify'] if known.get(name)}
+            f"{near(name, theirs)}")
+    measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',
+                'judge_scores', 'columns_of']
+    functions = {name: theirs[name] for name in measured if theirs.get(name)}
     try_out(script, data, functions)
-    samplers = ('complete', 'sample', 'score', 'judge_scores', 'columns_of')
-    measured = functions | {'reply': data.reply} | {
-        name: script[name] for name in samplers if script[name] is not script['_original'][name]}
-    files = {name: source_of(f) for name, f in measured.items() if f}
+    files = {name: source_of(f) for name, f in functions.items()}
     files['dataset'] = path_of(script['dataset'])
     return data, {name: zlib.crc32(Path(file).read_bytes()) for name, file in files.items()}
 
@@ -133,8 +131,8 @@ def try_out(script, data, functions):
     r = script['Rollout'](prompts, 1, tokens, tokens, text, place, tokens[text, place], view=text)
     state = copy.deepcopy(script['state'])
     # There are no networks yet.
-    names = [name for name, function in functions.items()
-             if 'networks' not in inspect.signature(function).parameters]
+    names = [name for name in ('verify', *script['rewards']) if name in functions
+             and 'networks' not in inspect.signature(functions[name]).parameters]
     script['score'](r, None, names)
     if data.reply:
         world_answers(data.reply, [record | {'completion': record['answer'][:1]}])

@@ -75,7 +75,8 @@ def len(x): return 1 -> mine.py changes len,
 def hash(x): return 1 -> mine.py changes hash,
 include('plugins/causal.py'); import math as F -> mine.py changes F,
 def verify(text): pass -> reward verify: expected 4 finite numbers
-rewards = {'verify': 1.0}; verify = None -> there is no verify(), because not all records have
+rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
+'["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> there is no verify(), because not all
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> 'text'; it can ask for answer, completions,
 WORLD return 1 -> error: reply() returned
 WORLD return 0 -> error: reply() returned
