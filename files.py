@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from configurator import must_exist
+from data.text import of_file
 
 # What a reward gets by these names is no column of a record.
 NO_COLUMNS = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions',
@@ -36,7 +37,7 @@ def load(dataset):
     if path.suffix == '.py':
         functions = runpy.run_path(str(path))
     if path.suffix == '.txt':
-        functions = runpy.run_path('data/text.py')['of_file'](path)
+        functions = of_file(path)
     assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
     parts = functions['texts']()
     assert [type(part) for part in parts] == [list, list] and parts[0] and len(parts[1]) > 1, (
