@@ -1,5 +1,6 @@
 """Optimizers: Muon for the hidden matrices, AdamW for the rest, and the schedule of the learning
 rate. Skip this file at first."""
+import collections
 import math
 
 import torch
@@ -10,9 +11,6 @@ class Muon(torch.optim.Optimizer):
     """Muon (K. Jordan, 2024): momentum whose matrix is made orthogonal, and scaled to the size of
     an update of AdamW. As torch.optim.Muon with match_rms_adamw, but matrices of one shape are
     one batch, in the precision of the network."""
-
-    def __init__(self, matrices, weight_decay):
-        super().__init__(matrices, {'lr': 0.0, 'weight_decay': weight_decay})
 
     @torch.no_grad()
     def step(self):
@@ -26,10 +24,10 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(moments, grads, 0.05)
         updates = torch._foreach_lerp(grads, moments, 0.95)             # Nesterov
         torch._foreach_mul_(params, 1 - group['lr'] * group['weight_decay'])
-        shapes = {}
+        batches = collections.defaultdict(list)
         for p, update in zip(params, updates):
-            shapes.setdefault(tall(p).shape, []).append((tall(p), tall(update)))
-        for shape, pairs in shapes.items():
+            batches[tall(p).shape].append((tall(p), tall(update)))
+        for shape, pairs in batches.items():
             matrices, updates = zip(*pairs)
             updates = orthogonalize(torch.stack(updates)).to(matrices[0].dtype)
             size = 0.2 * math.sqrt(shape[0]) * group['lr']
@@ -62,7 +60,7 @@ def make_optimizers(network, name, weight_decay=0.0):
     assert weights, "all weights are frozen: expected some that learn"
     matrices = [p for p in weights if p in hidden]
     others = [p for p in weights if p not in hidden]
-    optimizers = [Muon(matrices, weight_decay)] if matrices else []
+    optimizers = [Muon(matrices, {'lr': 0.0, 'weight_decay': weight_decay})] if matrices else []
     if others:
         optimizers.append(torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True,
                                             weight_decay=weight_decay))
