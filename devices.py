@@ -19,17 +19,16 @@ N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
-    fastest = str(torch.accelerator.current_accelerator(check_available=True) or 'cpu')
-    names = {'auto', 'cpu', fastest}
-    assert device in names, f"device = {device}: expected one of {sorted(names)}"
+    has_gpu = torch.cuda.is_available()
+    assert has_gpu or device != 'cuda', "device = cuda: there is no NVIDIA GPU"
     if device == 'auto':                        # networks as small as ours make an Apple GPU wait
-        device = 'cpu' if fastest == 'mps' else fastest
+        device = 'cuda' if has_gpu else 'cpu'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
-    assert N_RANKS == 1 or device != 'mps', "a run on an Apple GPU has one rank"
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)
-    if N_RANKS > 1 and not dist.is_initialized():
+        torch.set_float32_matmul_precision('high')      # TF32, also if dtype is 'float32'
+    if N_RANKS > 1:
         # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
         backend = 'gloo' if device == 'cpu' else 'cpu:gloo,cuda:nccl'    # scores are on the CPU
         dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
@@ -42,24 +41,24 @@ def set_precision(network, dtype):
     on a CPU that has it, and on a GPU for networks of 256 channels or more."""
     device_type = network.device.type
     is_small = network.head.in_features < 256
-    if is_small and device_type == 'cpu':
-        keep_memory()
-        torch.set_num_threads(min(2, torch.get_num_threads()))  # more would wait for each other
-    is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported() or (
-        # The GPU waits for small networks, and casts would only be more operations.
-        device_type == 'cuda' and not is_small and torch.cuda.is_bf16_supported())
+    if device_type == 'cpu':
+        is_faster = torch.cpu._is_avx512_bf16_supported()
+        if is_small:
+            keep_memory()
+            torch.set_num_threads(min(2, torch.get_num_threads()))      # more would wait
+    else:           # a GPU waits for small networks, and casts would only be more operations
+        is_faster = not is_small and torch.cuda.is_bf16_supported()
     # Under autocast logits and losses stay float32.
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(device_type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
-    # 'high' is TF32, also if dtype is 'float32'.
-    torch.set_float32_matmul_precision('high' if device_type == 'cuda' else 'highest')
 
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
     get them again takes a tenth of a step."""
-    if sys.platform == 'linux' and hasattr(libc := ctypes.CDLL(None), 'mallopt'):
+    if sys.platform == 'linux':
+        libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX
         libc.mallopt(-1, 2 ** 31 - 1)           # M_TRIM_THRESHOLD
 
@@ -110,5 +109,5 @@ def means_of(values, prefix=''):
 def std_over_ranks(x):
     """Return the std of a tensor over ranks, whose tensors have one size."""
     n = N_RANKS * x.numel()
-    mean = float(sum_over_ranks(x.sum())) / n
+    mean = sum_over_ranks(x.sum()) / n
     return (float(sum_over_ranks((x - mean).square().sum())) / (n - 1)) ** 0.5
