@@ -1,6 +1,7 @@
 """Completions to read: for the console, for sample.py, and for the page of a run. Skip this file at
 first."""
 import collections
+import itertools
 import math
 
 TURNS = '.123456789abcdefghijklmnopqrstuvwxyz'
@@ -13,27 +14,26 @@ def samples_of(r, columns, scores, logp=None):
     'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; if it was
     sampled, its turn (0: from left to right); and, if logp (M, 2) is there, its log-probabilities
     before and after the step. They are nan for a token that no network has looked at."""
-    turns = [0] * len(r.text) if r.turn is None else r.turn.tolist()
-    numbers = [[]] * len(r.text) if logp is None else logp.tolist()
+    turns = itertools.repeat(0) if r.turn is None else r.turn.tolist()
+    numbers = itertools.repeat([]) if logp is None else logp.tolist()
     drawn = {}
     for text, place, turn, more in zip(r.text.tolist(), r.place.tolist(), turns, numbers):
-        drawn[text, place] = [turn]
-        if all(map(math.isfinite, more)):
-            drawn[text, place] += more
+        drawn[text, place] = [turn, *filter(math.isfinite, more)]
     tok = r.prompts.task.tok
     samples = []
     for n in r.text.unique().tolist():
         start = 0
         if r.turn is None:                      # from left to right: without the prompt
             start = int(r.prompts.start[n // r.k])
-        pieces = []
-        for place, id in enumerate(r.texts[n].tolist()):
-            if place >= start and id != tok.pad:
-                pieces.append([tok.show([id]), *drawn.get((n, place), [])])
-        sample = {'prompt': columns['prompt'][n], 'completion': columns['completion'][n]}
-        sample['scores'] = {name: x.flatten()[n].item() for name, x in scores.items()}
-        sample['pieces'] = pieces
-        samples.append(sample)
+        pieces = [[tok.show([id]), *drawn.get((n, place), [])]
+                  for place, id in enumerate(r.texts[n].tolist())
+                  if place >= start and id != tok.pad]
+        samples.append({
+            'prompt': columns['prompt'][n],
+            'completion': columns['completion'][n],
+            'scores': {name: x.flatten()[n].item() for name, x in scores.items()},
+            'pieces': pieces,
+        })
     return samples
 
 
@@ -55,8 +55,7 @@ def print_group(samples, names, label=''):
         turns = ''
         for text, *numbers in sample['pieces']:
             turn = TURNS[min(numbers[0], 35)] if numbers else ' '
-            shown = repr(text)[1:-1]            # as on the screen, where \n is two characters
-            turns += turn * len(shown)
+            turns += turn * (len(repr(text)) - 2)       # on the screen \n is two characters
         scores = tuple(sample['scores'][name] for name in names)
         count[scores, sample['completion'], turns.rstrip()] += 1
     header = ''.join(f'{name:>11.10}' for name in names)
