@@ -154,23 +154,17 @@ class RunFolder:
     def prepare(self):
         """Lock the folder, and check that it is a run's, or empty."""
         path = self.path
-        for name in ('generator', 'judge', 'reference', 'dataset'):
-            value = self.config[name]
-            if value and name != 'dataset':     # what a recipe makes
-                value = file_of(value, self.config['dataset'])
-            assert not value or not Path(value).resolve().is_relative_to(path), (
-                f"{name} = {value} is in out_dir: choose another out_dir")
+        for name in ('generator', 'judge', 'reference'):
+            file = file_of(self.config[name], self.config['dataset'])
+            assert not Path(file).resolve().is_relative_to(path), (
+                f"{name} = {file} is in out_dir: choose another out_dir")
         self.lock = filelock.FileLock(f'{path}.lock', timeout=0)    # it ends with the process
         try:
             self.lock.acquire()
-            for below in path.rglob('*.lock'):          # of runs in folders below
-                with filelock.FileLock(below, timeout=0):
-                    pass
-        except filelock.Timeout as e:
-            sys.exit(f"another run is writing to {e.lock_file[:-5]}: choose another --out_dir")
-        config = path / 'config.json'
-        is_run = config.exists() and b'"words"' in config.read_bytes()
-        assert is_run or not path.exists() or not os.listdir(path), (
+        except filelock.Timeout:
+            sys.exit(f"another run is writing to {path}: choose another --out_dir")
+        names = [file.name for file in path.glob('*')]
+        assert 'samples.jsonl' in names or not names, (
             f"out_dir = {path} is no folder of a run, and holds something else")
 
     def load(self, policy, optimizers, measured):
