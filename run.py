@@ -3,7 +3,6 @@
 A folder has config.json (the knobs, and the words of the command), log.jsonl (the numbers of each
 step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first one
 writes."""
-import itertools
 import json
 import math
 import os
@@ -29,7 +28,6 @@ from tasks import Tokenizer
 # What the console shows of the log, besides each of several rewards.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
            'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
-LOGS = ('log.jsonl', 'samples.jsonl')
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins.
 MEASURED = ('dataset', 'blank_kind', 'blank_low', 'blank_high', 'rewards', 'sources', 'judge',
             'temperature', 'top_k', 'top_p', 'eval_prompts')
@@ -208,20 +206,22 @@ class RunFolder:
             return
         path, config = self.path, self.config
         if (path / 'ckpt.pt').exists() and not config['resume']:
-            number = next(i for i in itertools.count(1) if not Path(f'{path}-{i}').exists())
+            number = 1
+            while Path(f'{path}-{number}').exists():
+                number += 1
             print(f'{path.name} held another run, which is now in {path.name}-{number}')
             path.rename(f'{path}-{number}')
         path.mkdir(parents=True, exist_ok=True)
         for temporary in path.glob('*.tmp'):    # of a run that was killed
             temporary.unlink()
-        (self.path / 'config.json').write_text(
-            json.dumps(config | {'words': sys.argv[1:]}, indent=1))
         step = self.saved.get('step', 0)
-        for name in LOGS:
-            with open(self.path / name, 'ab+') as file:
+        for name in ('samples.jsonl', 'log.jsonl'):
+            with open(path / name, 'ab+') as file:
                 file.seek(0)                    # the last line may be half a line
                 kept = [x for x in file if x.endswith(b'\n') and json.loads(x)['step'] < step]
                 file.truncate(len(b''.join(kept)))
+        (path / 'config.json').write_text(
+            json.dumps(config | {'words': sys.argv[1:]}, indent=1))
         self.wandb = None
         if config['wandb_project']:
             import wandb
