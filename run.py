@@ -54,11 +54,12 @@ def load_checkpoint(path):
     # weights_only: a checkpoint is somebody's file, and a pickle can run any code.
     try:
         saved = torch.load(path, map_location='cpu', weights_only=True)
+        args = saved['args']
     except Exception as e:                      # many kinds, from half a file to another one
-        sys.exit(f"{path} is no checkpoint, or not all of it is there ({type(e).__name__})")
-    assert 'args' in saved, f"{path} is no checkpoint of this project: it has {[*saved]}"
-    if 'causal' in saved['args']:               # an older version has written it
-        saved['args']['kind'] = 'causal' if saved['args'].pop('causal') else 'fill'
+        sys.exit(f"{path} is no checkpoint of this project, or not all of it is there "
+                 f"({type(e).__name__})")
+    if 'causal' in args:                        # an older version has written it
+        args['kind'] = 'causal' if args.pop('causal') else 'fill'
     return saved
 
 

@@ -51,7 +51,7 @@ up to 15 tokens: the network can read 10
 --eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
 --blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
---generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint
+--generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint of
 --generator={0}/judge.pt --judge={0}/judge.pt -> add plugins/causal.py
 --generator={0}/generator.pt --judge={0}/judge.pt plugins/causal.py -> leave out plugins/causal.py
 --generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py
