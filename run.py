@@ -139,8 +139,6 @@ class RunFolder:
             self.prepare()
         if config['resume'] and (self.path / 'ckpt.pt').exists():
             self.saved = load_checkpoint(self.path / 'ckpt.pt')
-            assert 'state' in self.saved, (
-                f"{path}/ckpt.pt is not of a run, or of an older version")
         elif config['resume']:
             self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         states = self.saved.get('state', [{}])
@@ -171,18 +169,18 @@ class RunFolder:
         Return its step, and its line to beat, or None if one of the measured knobs has changed."""
         saved, config, line = self.saved, self.config, None
         if saved:
-            assert saved['step'] <= config['max_iters'], (
-                f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
             try:
                 assert saved['vocabulary'] == policy.tok.vocabulary
-                assert saved['args'].get('kind') == policy.args.get('kind')
+                assert saved['args'] == policy.args
                 policy.load_state_dict(saved['model'])
                 for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
-            except (AssertionError, RuntimeError, ValueError):
-                sys.exit(f"{self.path}/ckpt.pt has another network: a resumed run keeps the kind, "
-                         "the size and the vocabulary of its generator, its frozen weights, a "
-                         "learned order, and the optimizer")
+            except (AssertionError, KeyError, RuntimeError, ValueError):
+                sys.exit(f"{self.path}/ckpt.pt has another network, or is of an older version: a "
+                         "resumed run keeps the kind, the size and the vocabulary of its "
+                         "generator, its frozen weights, a learned order, and the optimizer")
+            assert saved['step'] <= config['max_iters'], (
+                f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
             line = saved['line']
             before = saved['config']            # it may have knobs of a plugin that is gone
             for name in sorted((config | before).keys() - {'resume'}):

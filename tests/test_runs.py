@@ -132,8 +132,8 @@ with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
     _file.seek(_file.seek(0, 2) // 4)
     _file.write(bytes(2 * _file.tell()))
 """)],
-    'is not of a run': [('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')")],
     'another network': [
+        ('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')"),
         ('', "optimizer = 'adamw'"), ('', FROZEN),
         ('', PASSES + "fill_order = 'learned'"),
         ('', "include('plugins/causal.py')\ngenerator = judge"),
