@@ -251,10 +251,8 @@ class RunFolder:
         self.append('log.jsonl', step, [numbers])
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
-        shown = [*CONSOLE, *[f'mean_{x}' for x in self.parts], *[f'eval/{x}' for x in self.parts]]
         if to_console:
-            print(f'step {step:5}', *[f'| {name} {numbers[name]:.3f}' for name in numbers
-                                      if name in shown], flush=True)
+            self.say(f'step {step:5}{shown_of(numbers, self.parts)}')
 
     def show(self, step, samples, to_console=False):
         """Write samples, and print them as one group."""
@@ -283,6 +281,15 @@ class Stop:
 
 
 # ---- what the numbers mean -----------------------------------------------------------------------
+def shown_of(numbers, parts=()):
+    """Return what the console shows of numbers, with those of the parts of several rewards."""
+    shown = ''
+    for name, x in numbers.items():
+        if name in CONSOLE or name.removeprefix('mean_').removeprefix('eval/') in parts:
+            shown += f' | {name} {x:.3f}'
+    return shown
+
+
 def against_line(scores, greedy, line, rewards):
     """Compare the scores of an evaluation, {name: (P, 4)}, with the line to beat (P,), or begin a
     line. Return the line, and numbers. The goal is 'verify'; or 'reward', if a config file has

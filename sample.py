@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import train_grpo as grpo
 from configurator import configure, must_exist
-from run import CONSOLE, load_checkpoint
+from run import load_checkpoint, shown_of
 from show import print_group
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
@@ -63,8 +63,7 @@ def look(networks, task, step, line):
     groups = [samples[i:i + 4] for i in range(0, len(samples), 4)]
     names = [name for name in scores if name not in ('tokens', 'reward')]
     line, numbers = grpo.against_line(scores, greedy, line, grpo.rewards)
-    shown = [f'| {name} {numbers[name]:.3f}' for name in numbers if name in CONSOLE]
-    return groups, names, line, ' '.join(shown)
+    return groups, names, line, shown_of(numbers)
 
 
 if __name__ == '__main__':
@@ -78,7 +77,7 @@ if __name__ == '__main__':
     step, line, groups, texts = 0, None, {}, []
     for name, networks in both.items():
         groups[name], names, line, text = look(networks, task, step, line)
-        texts.append(f'{name:7} {text}')
+        texts.append(f'{name:7}{text}')
         # Rewards of the trained policy may look at these two.
         step = saved.get('step')
         grpo.state.update(*saved.get('state', ())[:1])
