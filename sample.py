@@ -28,12 +28,10 @@ def words_of(path):
         config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
         assert 'words' in config, f"{path} is no folder of a run"
         # The run may have had another machine, and must not go on.
-        others = ('device=', 'compile=', 'resume=')
-        return [word for word in config['words']
-                if not word.removeprefix('--').startswith(others)]
+        return [*config['words'], '--device=auto', '--compile=False', '--resume=False']
     saved = load_checkpoint(must_exist(path, 'run or network'))
     assert 'dataset' in saved, f"{path} is a checkpoint of a run: expected its folder"
-    is_causal = saved['args'].get('kind') == 'causal'
+    is_causal = saved['args']['kind'] == 'causal'
     task = 'plugins/causal.py' if is_causal else f"--blank_kind={saved['blank_kind']}"
     return [task, f"--dataset={saved['dataset']}", f'--generator={path}', '--rewards={}',
             '--kl_beta=0']
@@ -53,36 +51,33 @@ def open_run(path, more=()):
     return task, {'before': networks, 'after': after}, saved
 
 
-def look(networks, task, step, line):
-    """Return groups of samples, names of scores, the line to beat, and what the console shows."""
-    if prompt:
-        grpo.set_seed(grpo.seed)
-        r = grpo.complete(networks.policy, task.typed(prompt), grpo.group_size)
-        return [grpo.samples_of(r, grpo.columns_of(r), {})], [], None, ''
-    samples, scores, greedy = grpo.evaluate(networks, task, step, num_samples)
-    groups = [samples[i:i + 4] for i in range(0, len(samples), 4)]
-    names = [name for name in scores if name not in ('tokens', 'reward')]
-    line, numbers = grpo.against_line(scores, greedy, line, grpo.rewards)
-    return groups, names, line, shown_of(numbers)
-
-
 if __name__ == '__main__':
-    ours, others = [], []
-    for word in sys.argv[1:]:
-        is_ours = word.startswith(('--prompt', '--num_samples')) or word in ('-h', '--help')
-        (ours if is_ours else others).append(word)
+    words = sys.argv[1:]
+    ours = [x for x in words if x.startswith(('--prompt', '--num_samples', '-h', '--help'))]
+    others = [x for x in words if x not in ours]
     configure(globals(), ours)
     path = 'out-grpo' if not others or '=' in others[0] else others.pop(0)
     task, both, saved = open_run(path, others)
-    step, line, groups, texts = 0, None, {}, []
-    for name, networks in both.items():
-        groups[name], names, line, text = look(networks, task, step, line)
-        texts.append(f'{name:7}{text}')
+    step, line = 0, None
+    columns, last_lines = [], []
+    for label, networks in both.items():
+        if prompt:
+            grpo.set_seed(grpo.seed)
+            r = grpo.complete(networks.policy, task.typed(prompt), grpo.group_size)
+            names = []
+            groups = [grpo.samples_of(r, grpo.columns_of(r), {})]
+        else:
+            samples, scores, greedy = grpo.evaluate(networks, task, step, num_samples)
+            names = [name for name in scores if name not in ('tokens', 'reward')]
+            groups = [samples[i:i + 4] for i in range(0, len(samples), 4)]
+            line, numbers = grpo.against_line(scores, greedy, line, grpo.rewards)
+            last_lines.append(f'{label:7}{shown_of(numbers)}')
+        columns.append([(group, names, label) for group in groups])
         # Rewards of the trained policy may look at these two.
         step = saved.get('step')
         grpo.state.update(*saved.get('state', ())[:1])
-    for of_prompt in zip(*groups.values()):
-        for name, group in zip(groups, of_prompt):
-            print_group(group, names, name)
-    if not prompt:
-        print('\n'.join(texts))
+    for row in zip(*columns):                   # a prompt, before and after
+        for group, names, label in row:
+            print_group(group, names, label)
+    for text in last_lines:
+        print(text)
