@@ -55,7 +55,9 @@ def loss_of(network, prompts):
         inputs = inputs.masked_fill(where, network.blank_id)
     elif blank_kind == 'random':
         where = inputs != network.pad_id
-    return F.cross_entropy(network.logits(network.features(inputs)[where]), prompts.tokens[where])
+    logits = network.logits(network.features(inputs)[where])
+    # Where a record has a blank and no answer, nothing is known.
+    return F.cross_entropy(logits, prompts.tokens[where], ignore_index=network.blank_id)
 
 
 def labelled(prompts):
@@ -81,15 +83,13 @@ def main():
     configure(vars(grpo), plugins + ['--rewards={}'])
     torch_device = init_device(device, dtype)
     tok = make_tokenizer(tokenizer, dataset)
-    task = Task(load(dataset), tok, blank_kind)
+    data = load(dataset)
+    task = Task(data, tok, blank_kind)
     task.device = torch_device
-    has_answers = any(record['answer'] for record in task.records)
-    assert blank_kind == 'random' or kind == 'classifier' or has_answers, (
+    has_answers = any(record['answer'] for record in data.train)
+    is_open = blank_kind == 'answer' or (task.tokens == tok.blank).any()
+    assert kind == 'classifier' or has_answers or not is_open, (
         f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
-    is_open = (task.tokens == tok.blank).any(1)
-    assert kind == 'classifier' or not is_open.any(), (
-        f"{dataset}: a record has blanks and no answer, so there is nothing to imitate: "
-        f"{task.records[int(is_open.int().argmax())]}")
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
                   positions).to(torch_device)
