@@ -4,6 +4,7 @@ if there is none.
 
     python pretrain.py config/networks/judge_arithmetic.py --out=out/judge.pt
 """
+import math
 import sys
 from pathlib import Path
 
@@ -69,18 +70,10 @@ def labelled(prompts):
     return prompts.tokens, labels[prompts.record]
 
 
-def share_right(network, prompts):
-    """Return the share of right samples of prompts: `verify` of train_grpo.py before the first step
-    of a run in one pass. (A causal network with blank_kind 'random' goes on behind random
-    places.)"""
-    scores = grpo.score(grpo.complete(network, prompts, 1), None, ['verify'])
-    return scores['verify'].mean().item()
-
-
 def main():
     configure(globals(), sys.argv[1:])
-    plugins = ['plugins/causal.py'] if kind == 'causal' else []
-    configure(vars(grpo), plugins + ['--rewards={}'])
+    if kind == 'causal':
+        configure(vars(grpo), ['plugins/causal.py'])
     torch_device = init_device(device, dtype)
     tok = make_tokenizer(tokenizer, dataset)
     data = load(dataset)
@@ -107,8 +100,12 @@ def main():
             with torch.no_grad(), torch.random.fork_rng():
                 torch.manual_seed(0)
                 held_out_loss = loss_of(network, held_out)
-                is_checked = task.verify and kind != 'classifier'
-                right = share_right(network, held_out) if is_checked else float('nan')
+                right = math.nan
+                if task.verify and kind != 'classifier':
+                    # As `verify` of train_grpo.py before the first step of a run in one pass. (A
+                    # causal network with blank_kind 'random' goes on behind random places.)
+                    scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
+                    right = scores['verify'].mean().item()
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '
                   f'right {right:.3f}', flush=True)
             if 0 < stop_at <= right:
