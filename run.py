@@ -137,10 +137,11 @@ class RunFolder:
         self.saved = {}                         # the checkpoint of a resumed run
         if RANK == 0:
             self.prepare()
-        if config['resume'] and (self.path / 'ckpt.pt').exists():
-            self.saved = load_checkpoint(self.path / 'ckpt.pt')
-        elif config['resume']:
-            self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
+        if config['resume']:
+            if (self.path / 'ckpt.pt').exists():
+                self.saved = load_checkpoint(self.path / 'ckpt.pt')
+            else:
+                self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         states = self.saved.get('state', [{}])
         self.state = states[RANK % len(states)]
 
@@ -193,23 +194,23 @@ class RunFolder:
                         line = None
             if line is None:
                 self.say('so a new line to beat begins at the next evaluation')
-            if len(saved['state']) != N_RANKS and any(saved['state']):
-                self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
-                         "`state` of one, and what others kept is lost")
-        self.begin_logs()                       # last: a run that is refused changes no log
+            n_ranks = len(saved['state'])
+            if n_ranks != N_RANKS:
+                self.say(f'resumed with {N_RANKS} ranks, not {n_ranks}: each takes the `state` of '
+                         'one, so if a file keeps something there, a part may be lost')
+        if RANK == 0:                           # last: a run that is refused changes no log
+            self.begin_logs()
         return saved.get('step', 0), line
 
     def begin_logs(self):
         """Move an older run out of the way. Write the knobs. Cut the logs of a resumed run."""
-        if RANK > 0:
-            return
         path, config = self.path, self.config
-        if (path / 'ckpt.pt').exists() and not config['resume']:
+        if (path / 'ckpt.pt').exists() and not self.saved:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
-            print(f'{path.name} held another run, which is now in {path.name}-{number}')
-            path.rename(f'{path}-{number}')
+            older = path.rename(f'{path}-{number}')
+            print(f'{path.name} held another run, which is now in {older.name}')
         path.mkdir(parents=True, exist_ok=True)
         for temporary in path.glob('*.tmp'):    # of a run that was killed
             temporary.unlink()
@@ -224,7 +225,7 @@ class RunFolder:
         self.wandb = None
         if config['wandb_project']:
             import wandb
-            self.wandb = wandb.init(project=config['wandb_project'], name=self.path.name,
+            self.wandb = wandb.init(project=config['wandb_project'], name=path.name,
                                     id=self.saved.get('wandb'), resume='allow', config=config)
             self.wandb.define_metric('*', step_metric='step')
 
@@ -241,7 +242,8 @@ class RunFolder:
 
     def append(self, name, step, records):
         with open(self.path / name, 'a') as file:
-            file.writelines(json.dumps({'step': step} | record) + '\n' for record in records)
+            for record in records:
+                print(json.dumps({'step': step} | record), file=file)
 
     def log(self, step, numbers, to_console=True):
         """Write the numbers of a step or of an evaluation."""
