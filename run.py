@@ -91,13 +91,12 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     wait_for_ranks()                            # for the first rank, which has made networks
     networks = {name: load_network(path, device)[0] for name, path in files.items()}
     for name, network in networks.items():
+        assert network.tok.vocabulary == networks['policy'].tok.vocabulary, (
+            f"{files[name]}: expected the vocabulary of {files['policy']}")
         if name != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         if compile:
             network.trunk = torch.compile(network.trunk)
-    vocabularies = [network.tok.vocabulary for network in networks.values()]
-    assert all(x == vocabularies[0] for x in vocabularies), (
-        f"{', '.join(files.values())}: expected networks of one vocabulary")
     return SimpleNamespace(**dict.fromkeys(paths) | networks)
 
 
@@ -161,8 +160,7 @@ class RunFolder:
             self.lock.acquire()
         except filelock.Timeout:
             sys.exit(f"another run is writing to {path}: choose another --out_dir")
-        names = [file.name for file in path.glob('*')]
-        assert 'samples.jsonl' in names or not names, (
+        assert (path / 'samples.jsonl').exists() or not any(path.glob('*')), (
             f"out_dir = {path} is no folder of a run, and holds something else")
 
     def load(self, policy, optimizers, measured):

@@ -18,7 +18,7 @@ max_iters = 400             # stopped early: a better classifier is harder to fo
 
 @functools.cache
 def _filler(device):
-    return open_networks({'filler': FILLER}, dataset, device, grpo.load_network).filler
+    return open_networks({'policy': FILLER}, dataset, device, grpo.load_network).policy
 
 
 def labelled(prompts):
