@@ -55,7 +55,7 @@ def orthogonalize(x):
 def make_optimizers(network, name, weight_decay=0.0):
     """Return optimizers of the weights that are not frozen. name: 'muon' for the hidden matrices
     and AdamW for the rest | 'adamw' for all."""
-    hidden = set(network.blocks.parameters()) if name == 'muon' else set()
+    hidden = set(network.blocks.parameters()) if name == 'muon' else ()
     weights = [p for p in network.parameters() if p.requires_grad]
     assert weights, "all weights are frozen: expected some that learn"
     matrices = [p for p in weights if p in hidden]

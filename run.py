@@ -132,7 +132,7 @@ class RunFolder:
         self.path = Path(path).resolve()        # a reward may change the folder of the process
         self.config = config
         # The console shows the parts of several rewards, because their sum hides them.
-        self.parts = [*config['rewards']] if len(config['rewards']) > 1 else []
+        self.parts = config['rewards'] if len(config['rewards']) > 1 else {}
         self.saved = {}                         # the checkpoint of a resumed run
         if RANK == 0:
             self.prepare()

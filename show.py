@@ -59,8 +59,7 @@ def print_group(samples, names, label=''):
         scores = tuple(sample['scores'][name] for name in names)
         count[scores, sample['completion'], turns.rstrip()] += 1
     header = ''.join(f'{name:>11.10}' for name in names)
-    prompt = samples[0]['prompt']
-    print(f'{label:12}{header}   {prompt!r}')
+    print(f"{label:12}{header}   {samples[0]['prompt']!r}")
     rows = sorted(count, reverse=True)
     for row in rows[:3] + rows[3:][-3:]:
         scores, text, turns = row
