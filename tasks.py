@@ -115,19 +115,19 @@ class Task:
         self.max_length = network.block_size if network else math.inf
         self.verify, self.reply = data.verify, data.reply
         self.blank_kind, self.low, self.high = blank_kind, low, high
-        self.records = data.train + data.held_out
-        self.columns = dict.fromkeys(name for record in self.records for name in record)
-        self.rows = {'train': range(len(data.train)),       # indices of records; 'val': held out
-                     'val': range(len(data.train), len(self.records))}
-        encoded = [self.encode(record) for record in self.records]
+        records = data.train + data.held_out
+        columns = dict.fromkeys(name for record in records for name in record)
+        self.records = [columns | record for record in records]     # None where it lacks a column
+        self.n_train = len(data.train)          # the first records; the others are held out
+        wholes, shown, lengths = zip(*map(self.encode, self.records))
         # After each prompt there is room for the longest answer.
-        longest_answer = max(len(whole) - n for whole, _, n in encoded)
-        self.longest_prompt = max(n for _, _, n in encoded)
+        longest_answer = max(len(whole) - n for whole, n in zip(wholes, lengths))
+        self.longest_prompt = max(lengths)
         self.length = self.longest_prompt + longest_answer                      # T
         self.check(self.length)
-        self.tokens = self.rectangle([whole for whole, _, _ in encoded])        # (n, T)
-        shown = self.rectangle([shown for _, shown, _ in encoded])
-        self.blank = (self.tokens if blank_kind == 'random' else shown) == tok.blank    # (n, T)
+        self.tokens = self.rectangle(wholes)                                    # (n, T)
+        shown = wholes if blank_kind == 'random' else shown
+        self.blank = self.rectangle(shown) == tok.blank                         # (n, T)
         self.is_text = (self.tokens != tok.pad) & (self.tokens != tok.eos)      # (n, T)
 
     def check(self, length):
@@ -162,11 +162,10 @@ class Task:
     def prompts(self, split, n):
         """Return Prompts of n random records: of 'train' with repeats; of 'val' at most all, once.
         The random numbers are those of the CPU, so they are the same on a GPU."""
-        rows = self.rows[split]
         if split == 'train':
-            record = torch.randint(rows.start, rows.stop, (n,))
+            record = torch.randint(self.n_train, (n,))
         else:
-            record = rows.start + torch.randperm(len(rows))[:n]
+            record = self.n_train + torch.randperm(len(self.records) - self.n_train)[:n]
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':         # besides what a record without an answer has open
             blank = random_blanks(self.is_text[record], self.low, self.high) | blank
@@ -179,7 +178,6 @@ class Task:
         """Return Prompts of one text that somebody has typed."""
         task = copy.copy(self)
         task.records = [{'prompt': prompt, 'answer': ''}]
-        task.columns = dict.fromkeys(task.records[0])
         whole, shown, task.longest_prompt = self.encode(task.records[0])
         blank = self.rectangle([shown]) == self.tok.blank
         return task.on_device(self.rectangle([whole]), blank, torch.tensor([0]))
@@ -203,7 +201,7 @@ def columns_of(r):
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
     records = [task.records[i] for i in r.prompts.record.tolist()]
-    columns = {name: [record.get(name) for record in records] for name in task.columns}
+    columns = {name: [record[name] for record in records] for name in task.records[0]}
     columns['prompt'] = list(map(decode, shown.tolist()))
     columns['original'] = list(map(decode, r.prompts.tokens.tolist()))
     columns = {name: [x for x in values for _ in range(r.k)] for name, values in columns.items()}

@@ -86,8 +86,8 @@ def prompts_of(*texts, records=None, reply=None):
     blank = tokens == TOK.blank
     tokens[blank] = 1
     records = records or [{}] * len(texts)
-    task = SimpleNamespace(tok=TOK, records=records, columns=list(records[0]), check=int,
-                           longest_prompt=blank.int().argmax(1).max(), verify=None, reply=reply)
+    task = SimpleNamespace(tok=TOK, records=records, verify=None, reply=reply, check=int,
+                           longest_prompt=blank.int().argmax(1).max())
     prompts = Prompts(task, tokens, blank, torch.arange(len(texts)))
     task.prompts = lambda split, n: pick(prompts, torch.randint(len(texts), (n,)))
     return prompts

@@ -113,8 +113,7 @@ def groups_of(task, is_causal):
     for i, *rows in zip(prompts.record.tolist(), shown.tolist(), prompts.tokens.tolist()):
         prompt, original = map(task.tok.decode, rows)
         record, answer = task.records[i], task.records[i]['answer']
-        case = dict.fromkeys(task.columns) | record | {
-            'original': original, 'completion': '', 'sampled': '', 'ended': True}
+        case = record | {'original': original, 'completion': '', 'sampled': '', 'ended': True}
         if is_causal:
             texts = answer, answer[:RNG.randrange(max(1, len(answer)))], ''
             groups.append([play(task.reply, case, len(text), lambda begun: text[len(begun)])
@@ -267,8 +266,9 @@ def checks(words):
         kind = 'writes from left to right' if is_causal else 'fills blanks'
         if grpo.blank_kind == 'random':
             kind += f", which are {grpo.blank_low:g} to {grpo.blank_high:g} of a text, at random"
-        yield '', (f"{grpo.dataset}: {len(task.rows['train'])} texts, {len(task.rows['val'])} held "
-                   f"out; the generator {kind}")
+        n_held_out = len(task.records) - task.n_train
+        yield '', (f"{grpo.dataset}: {task.n_train} texts, {n_held_out} held out; "
+                   f"the generator {kind}")
         groups = groups_of(task, is_causal)
         names = [name for name in grpo.rewards if name not in ('judge', 'verify')
                  and not {'r', 'networks'} & inspect.signature(vars(grpo)[name]).parameters.keys()]

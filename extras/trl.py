@@ -140,7 +140,7 @@ $settings
 config = GRPOConfig($out_dir + '-trl', **settings)
 $adapters
 trainer = Trainer(folder, [reward_of(name) for name in names], config,
-                  data.select(task.rows['train']), data.select(held_out.tolist()), tok.theirs,
+                  data.select(range(task.n_train)), data.select(held_out.tolist()), tok.theirs,
                   peft_config=adapters)
 trainer.model.generation_config = GenerationConfig(eos_token_id=trainer.eos_token_ids)      # only
 

@@ -102,7 +102,7 @@ def replies(prompts, number, texts, is_asked, column):
     records = prompts.record[number].tolist()
     ids = texts.tolist()
     rows = is_asked.nonzero()[:, 0].tolist()
-    cases = [dict.fromkeys(task.columns) | task.records[records[i]]
+    cases = [task.records[records[i]]
              | {'completion': task.tok.decode(ids[i][starts[i]:column])} for i in rows]
     said = [[-1] * T for _ in ids]
     for i, (words, is_end) in zip(rows, world_answers(task.reply, cases)):
