@@ -145,14 +145,13 @@ class Task:
         with blanks all but eos."""
         tok = self.tok
         answer = tok.encode(record['answer'])
-        if BLANK not in record['prompt']:
-            prompt = tok.encode(record['prompt'])
-            answer.append(tok.eos)
-            return prompt + answer, prompt + [tok.blank] * len(answer), len(prompt)
         shown = []
         for part in record['prompt'].split(BLANK):
             shown += tok.encode(part) + [tok.blank]
         shown.pop()                             # no blank follows the last part
+        if tok.blank not in shown:
+            answer.append(tok.eos)
+            return shown + answer, shown + [tok.blank] * len(answer), len(shown)
         whole = answer or shown                 # a record without an answer keeps its blanks
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
