@@ -10,8 +10,7 @@ import torch
 def random_numbers(n, device):
     """Return n random integers, always the same."""
     generator = torch.Generator().manual_seed(0)
-    numbers = torch.randint(-2 ** 62, 2 ** 62, (n,), generator=generator)
-    return numbers.to(device)
+    return torch.randint(-2 ** 62, 2 ** 62, (n,), generator=generator).to(device)
 
 
 def unique_rows(x):
