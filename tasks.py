@@ -56,6 +56,13 @@ class Tokenizer:
         assert not unknown, f"the vocabulary of the network lacks {sorted(unknown)} of {text!r:.80}"
         return [self.ids[char] for char in text]
 
+    def prompt_ids(self, text):
+        """Return the ids of a prompt, in which each _ is a blank."""
+        ids = []
+        for part in text.split(BLANK):
+            ids += self.encode(part) + [self.blank]
+        return ids[:-1]                         # no blank follows the last part
+
     def decode(self, ids):
         """Return the text of a list of ids, without padding and the eos at the end."""
         ids = [i for i in ids if i != self.pad]
@@ -104,8 +111,8 @@ class Prompts:
 
 class Task:
     """The records of a Dataset as rows of ids, (n, T). blank_kind: 'random', a share in [low, high]
-    of each text | 'answer', what its record leaves open. network: gives the device, and the longest
-    length that it can read."""
+    of each text | 'answer', what its record leaves open. network: gives the device, the longest
+    length that it can read, and whether it can fill blanks."""
 
     def __init__(self, data, tok, blank_kind='random', low=0.2, high=0.6, network=None):
         if not low <= high <= 1:
@@ -113,6 +120,7 @@ class Task:
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
+        self.is_causal = bool(network and network.causal)
         self.verify, self.reply = data.verify, data.reply
         self.blank_kind, self.low, self.high = blank_kind, low, high
         records = data.train + data.held_out
@@ -144,14 +152,13 @@ class Task:
         """Return the ids of the whole text, the ids that are shown, and the length of the prompt:
         with blanks all but eos."""
         tok = self.tok
+        shown = tok.prompt_ids(record['prompt'])
         answer = tok.encode(record['answer'])
-        shown = []
-        for part in record['prompt'].split(BLANK):
-            shown += tok.encode(part) + [tok.blank]
-        shown.pop()                             # no blank follows the last part
         if tok.blank not in shown:
             answer.append(tok.eos)
             return shown + answer, shown + [tok.blank] * len(answer), len(shown)
+        assert not self.is_causal, (
+            f"{record}: the generator writes from left to right, and fills no blanks")
         whole = answer or shown                 # a record without an answer keeps its blanks
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (

@@ -1,13 +1,12 @@
 """Write from left to right what follows prompts, up to and including eos. A task with a reply() is
 a world: it may add words behind each token that the policy writes.
 
-include() this file in a config. It is executed in the globals of train_grpo.py, and its Task,
-complete() and columns_of() take the place of those there. `inner` is the old function."""
+include() this file in a config. It is executed in the globals of train_grpo.py, and its complete()
+and columns_of() take the place of those there. `inner` is the old function."""
 import torch.nn.functional as F
 
 from rewards import world_answers
 from shared import unique_rows
-from tasks import BLANK
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
@@ -15,15 +14,6 @@ max_new_tokens = 0          # limit of a completion, in tokens; 0: up to the end
 MEASURED += ('max_new_tokens',)
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
-
-
-class Task(Task):
-    """A Task whose prompts have no blanks. The parent is the Task that is replaced here."""
-
-    def encode(self, record):
-        assert BLANK not in record['prompt'], (
-            f"{record}: a prompt with a blank is not continued: leave out plugins/causal.py")
-        return super().encode(record)
 
 
 @torch.no_grad()

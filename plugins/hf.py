@@ -10,7 +10,7 @@ NAME@REVISION is another revision. A folder with the given name comes first.
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
 This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
-Task, stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
+stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
 import functools
 import inspect
 import itertools
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from model import Network
 from run import load_checkpoint
 from shared import unique_rows
-from tasks import BLANK
+from tasks import BLANK, Tokenizer
 
 try:
     import huggingface_hub as hub
@@ -213,7 +213,7 @@ class Cache(transformers.DynamicCache):
 
 
 # ---- text ----------------------------------------------------------------------------------------
-class PretrainedTokenizer:
+class PretrainedTokenizer(Tokenizer):
     """The tokenizer of a folder. Ids below V are those of transformers; some of these numbers may
     be unused. blank, bos and pad stand behind them, and Pretrained translates them."""
 
@@ -245,7 +245,9 @@ class PretrainedTokenizer:
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
         template, or behind what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template, nor its bos twice."""
+        special token gets no template, nor its bos twice. To a causal network _ is a character."""
+        if not self.causal:
+            return super().prompt_ids(text)
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
             try:
                 chat = self.theirs.apply_chat_template(
@@ -258,6 +260,7 @@ class PretrainedTokenizer:
                          "none: chat_template=False")
             return self.ids_of(chat)
         ids = self.ids_of(text)
+        assert ids or self.before, "an empty prompt: without a bos a network cannot begin a text"
         return ids if ids[:len(self.before)] == self.before else self.before + ids
 
     def decode(self, ids):
@@ -271,19 +274,6 @@ class PretrainedTokenizer:
         return text
 
     show = decode
-
-
-class Task(Task):           # the parent is the Task that is replaced here
-    """A Task for language models: chat templates, and _ as a character of a causal one."""
-
-    def encode(self, record):
-        tok = self.tok
-        if not tok.causal:
-            return super().encode(record)
-        prompt = tok.prompt_ids(record['prompt'])
-        answer = tok.encode(record['answer'])
-        assert prompt, f"{record}: without a bos a network cannot begin a text"
-        return prompt + answer + [tok.eos], prompt + [tok.blank] * (len(answer) + 1), len(prompt)
 
 
 # ---- in parts: M tokens * 50,000 ids are too many ------------------------------------------------
