@@ -64,9 +64,8 @@ def open_networks(paths, *more, inner=open_networks):
         name = load_checkpoint(ckpt)['args'].get('folder', '')          # OWNER/NAME@COMMIT
         if name.startswith(generator.partition('@')[0] + '@'):
             started_with = name
-    folders = {}
-    for role, path in paths.items():
-        folders[role] = find_network(started_with if path == generator else path)
+    folders = {role: find_network(started_with if path == generator else path)
+               for role, path in paths.items()}
     return inner(folders, *more)
 
 
@@ -74,8 +73,8 @@ def find_network(name):
     """Return the folder of OWNER/NAME, after a download of what the local cache lacks. Another name
     is returned as it is."""
     repo, _, revision = name.partition('@')
-    if Path(name).exists() or repo.count('/') != 1 or Path(repo).parent.exists():
-        return name                             # in a folder that is there: no name of the hub
+    if Path(repo).parent.exists():              # in a folder that is there: no name of the hub
+        return name
     try:
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
     except Exception as e:                      # also those of its HTTP library
