@@ -248,7 +248,8 @@ REFUSED = {                     # a tokenizer, and how the network is another on
     'has no token behind a text': ('gpt2', {'kind': 'BertForMaskedLM'}),
     'has fewer ids than its tokenizer': ('llama', {'kind': 'LlamaForCausalLM', 'vocab_size': 45}),
     'lacks weights': ('llama', ('"num_hidden_layers": 3', '"num_hidden_layers": 4')),
-    'brings code': ('llama', ('"model_type"', '"auto_map": {}, "model_type"'))}
+    'needs code of its own': ('llama', (
+        '"model_type": "', '"auto_map": {"AutoConfig": "code.Config"}, "model_type": "my'))}
 
 
 @pytest.mark.parametrize('why', REFUSED)
@@ -264,7 +265,7 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, h
         else:
             path = folder / 'config.json'
             path.write_text(path.read_text().replace(*change))
-        with pytest.raises((AssertionError, IndexError, TypeError)):
+        with pytest.raises((AssertionError, IndexError, TypeError, ValueError)):
             hf.load_network(str(folder), 'cpu')
 
 
