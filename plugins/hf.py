@@ -118,17 +118,13 @@ class Pretrained(Network):
         self.blank_id = tok.blank
         self.bos_id = tok.bos
         self.pad_id = tok.pad
-        mask = tok.theirs.mask_token_id
-        assert self.causal or mask is not None, (
-            f"the tokenizer of {name} has no mask token, which stands for a blank")
         # theirs_of[id] is the id that their network reads. The V ids stay, blank is their mask
         # token, bos is what they put before a text. What they lack, and pad, is 0: nobody sees it.
-        ids = [*range(tok.vocab_size), mask or 0, *(tok.before or [0])[:1], 0]
+        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
         # the first token of the prompt.
         self.n_before = 0 if self.causal else len(tok.before)
-        assert self.n_before < 2, f"{name} puts {tok.before} before a text: expected one id"
         # RoBERTa reads fewer tokens than max_position_embeddings. Its tokenizer has the limit.
         self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
                               tok.theirs.model_max_length) - self.n_before
@@ -220,10 +216,12 @@ class PretrainedTokenizer(Tokenizer):
         self.vocab_size = 1 + max(ids.values())
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.eos = theirs.convert_tokens_to_ids(theirs.eos_token or theirs.sep_token)
-        assert self.eos is not None, f"the tokenizer of {folder} has no eos, which ends a text"
         # What the tokenizer puts before a text: a bos, [CLS], or nothing.
         whole = theirs.encode('0')
         self.before = whole[:whole.index(self.ids_of('0')[0])]
+        assert self.eos is not None and (causal or theirs.mask_token and len(self.before) < 2), (
+            f"the tokenizer of {folder} lacks an eos, which ends a text, or, to fill blanks, a mask "
+            "token, or puts more than one token before a text")
         self.vocabulary = {'ids': ids, 'eos': self.eos}
 
     def ids_of(self, text):
