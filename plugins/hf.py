@@ -219,9 +219,10 @@ class PretrainedTokenizer(Tokenizer):
         # What the tokenizer puts before a text: a bos, [CLS], or nothing.
         whole = theirs.encode('0')
         self.before = whole[:whole.index(self.ids_of('0')[0])]
-        assert self.eos is not None and (causal or theirs.mask_token and len(self.before) < 2), (
-            f"the tokenizer of {folder} lacks an eos, which ends a text, or, to fill blanks, a mask "
-            "token, or puts more than one token before a text")
+        assert self.eos is not None and (
+            causal or theirs.mask_token and len(self.before) < 2), (
+            f"the tokenizer of {folder} lacks an eos, which ends a text; or, to fill blanks, lacks "
+            "a mask token, or puts more than one token before a text")
         self.vocabulary = {'ids': ids, 'eos': self.eos}
 
     def ids_of(self, text):

@@ -9,7 +9,6 @@ Checkpoints have adapters only; `python -m extras.export` adds them to the weigh
 
 This file is executed in the globals of train_grpo.py: its open_networks() takes the place of the
 one there, which is `inner`, and its Pretrained that of plugins/hf.py."""
-from pathlib import Path
 from types import SimpleNamespace
 
 try:
@@ -26,13 +25,13 @@ lora_alpha = 32             # what adapters give is multiplied by lora_alpha / l
 def open_networks(paths, *more, inner=open_networks):
     """Give the policy adapters. A reference that is the start is the policy without adapters."""
     path = paths['policy']
-    assert not path.endswith('.pt') and not Path(path, 'ckpt.pt').exists(), (
-        f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")
     is_start = paths['reference'] == path
     if is_start:
         paths = paths | {'reference': ''}       # opens none
     networks = inner(paths, *more)
     policy = networks.policy
+    assert not policy.loaded, (
+        f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")
     set_seed(seed)                              # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
