@@ -7,6 +7,8 @@ blanks. include() this file in a config that defines
                                 is a view, blank where is_blank. The estimate of a token is the
                                 weighted sum over the views. A token of weights 0 is not learned.
 
+The order of filling (plugins/passes.py) must be one of the rules, not learned.
+
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
 from shared import unique_rows
@@ -41,15 +43,12 @@ def with_masks(r, epoch=0):
     texts alone: other ranks, a resumed run, or a replay of the texts, draw the same masks."""
     if isinstance(r, Masked):
         return r
-    assert type(r) is Rollout, "plugins/masks.py cannot be used with fill_order = 'learned'"
-    assert 'masks' in globals(), "plugins/masks.py needs a file with masks(sampled, given)"
     set_seed(seed, epoch, r.texts.tolist())
     sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU, where masks() draws
     sampled[r.text.cpu(), r.place.cpu()] = True
     given = (r.texts != r.prompts.task.tok.pad).cpu() & ~sampled
-    is_blank, weight = zip(*masks(sampled, given))
-    is_blank = torch.stack(is_blank).to(r.texts.device)                         # (L, N, T)
-    weight = torch.stack(weight).to(r.texts.device)
+    # of all masks, (L, N, T) each
+    is_blank, weight = [torch.stack(x).to(r.texts.device) for x in zip(*masks(sampled, given))]
     return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text, r.place].T)
 
 
