@@ -11,7 +11,6 @@ Weights are float32, however they were stored, because bfloat16 would round an u
 
 This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
 stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
-import functools
 import inspect
 import itertools
 import math
@@ -276,10 +275,11 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     """Return the Stats of the tokens, part by part. The backward pass makes each part again."""
     # The reentrant kind of checkpoint frees a part before it makes the next one. The other kind
     # keeps the tensors of a KL or an entropy that no loss uses: more memory than without parts.
-    run = functools.partial(checkpoint, inner, use_reentrant=True) if x.requires_grad else inner
+    # Without a gradient there is nothing to keep, and the reentrant kind would warn.
     # blank_id is V, the number of ids.
     rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.blank_id)
-    parts = [run(policy, x, r.select(some), reference, x_ref) for some in rows]
+    parts = [checkpoint(inner, policy, x, r.select(some), reference, x_ref,
+                        use_reentrant=x.requires_grad) for some in rows]
     return Stats(*map(torch.cat, zip(*parts)))
 
 
