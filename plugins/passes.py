@@ -94,7 +94,6 @@ def load_network(path, device, inner=load_network):
     learned no order in time, and a high rate spoilt the tokens."""
     network, saved = inner(path, device)
     if fill_order == 'learned':
-        assert n_fill_steps > 1, "a learned order decides nothing in one pass: n_fill_steps > 1"
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
         wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; 0.03 in all but the last one
@@ -137,16 +136,16 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
         return stats
 
     def decisions(network, features):
-        """Return the log-probabilities to wait and to fill, (M, passes, 2)."""
+        """Return the log-probabilities to fill and to wait, (M, passes, 2)."""
         scores = order_scores(network, features)[r.seen[:, :-1], r.place[:, None]]
-        return F.logsigmoid(torch.stack((-scores, scores), -1))
+        return F.logsigmoid(torch.stack((scores, -scores), -1))
 
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else ours.detach()
     passes = torch.arange(1, n_fill_steps, device=x.device)     # in the last one nothing is decided
     is_decided = passes <= r.turn[:, None]                      # (M, passes)
     is_filled = passes == r.turn[:, None]
-    logp, logp_ref = [torch.where(is_filled, z[..., 1], z[..., 0]) for z in (ours, theirs)]
+    logp, logp_ref = [torch.where(is_filled, *z.unbind(-1)) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)
     more = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
     return Stats(*[values + (is_decided * extra).sum(1) for values, extra in zip(stats, more)])

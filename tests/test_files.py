@@ -54,9 +54,7 @@ up to 15 tokens: the network can read 10
 --generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint of
 --generator={0}/judge.pt --judge={0}/judge.pt -> add plugins/causal.py
 --generator={0}/generator.pt --judge={0}/judge.pt plugins/causal.py -> leave out plugins/causal.py
---generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py
---generator={0}/generator.pt --judge={0}/judge.pt plugins/passes.py --fill_order=learned \
---n_fill_steps=1 -> n_fill_steps"""
+--generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py"""
 TEXTS = """
 group_sise = 2; include('plugins/causal.py') -> there is no knob group_sise; similar: group_size
 include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no knob foo
