@@ -18,7 +18,7 @@ def judge_scores(judge, texts):
         "the judge fills blanks, so it sees what it scores: expected a causal one, or a classifier")
     is_token = texts != judge.pad_id
     logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
-    logp = torch.zeros(texts.shape, device=texts.device)
+    logp = logits.new_zeros(texts.shape)
     logp[is_token] = logits.log_softmax(-1).gather(1, texts[is_token][:, None])[:, 0]
     return (logp.sum(1) / is_token.sum(1))[inverse]
 

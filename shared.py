@@ -48,5 +48,4 @@ def features_of_inputs(trunk, inputs):
     if n == inputs.size(1):
         return x
     cache = {layer: kv[:, inverse] for layer, kv in cache.items()}
-    rest = trunk(inputs[:, n:], cache)
-    return torch.cat((x, rest), 1)
+    return torch.cat((x, trunk(inputs[:, n:], cache)), 1)

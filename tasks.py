@@ -45,7 +45,7 @@ class Tokenizer:
         else:
             self.eos = 0
             self.ids = {char: i for i, char in enumerate(chars, 1)}
-            pieces = [b'\n'] + [char.encode() for char in chars]        # an eos is shown as \n
+            pieces = [char.encode() for char in '\n' + chars]           # an eos is shown as \n
         self.vocab_size = len(pieces)
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
         self.pieces = pieces + [BLANK.encode(), b'', b'']
@@ -121,7 +121,8 @@ class Task:
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
         self.is_causal = bool(network and network.causal)
-        self.verify, self.reply = data.verify, data.reply
+        self.verify = data.verify
+        self.reply = data.reply
         self.blank_kind, self.low, self.high = blank_kind, low, high
         records = data.train + data.held_out
         columns = dict.fromkeys(name for record in records for name in record)
