@@ -100,21 +100,21 @@ def configure(script, words):
                 value = ast.literal_eval(value)
         script[name] = value
         check_knob(script, known, name, word)
-    warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ()), *original})
+    warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ())}, original)
     return knobs_of(script)
 
 
-def warn_of_unused(trees, names):
-    """Say which functions of files {path: syntax tree} nothing calls: they have none of the names,
-    and no file names them."""
+def warn_of_unused(trees, names, original):
+    """Say which functions of files {path: syntax tree} nothing calls: neither names nor files name
+    them, and they replace none of the original globals."""
     for tree in trees.values():
         names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for file, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
-                    node.name not in names and node.name[0] != '_'):
+                    node.name not in names | original.keys() and node.name[0] != '_'):
                 print(f"{file.name}: nothing calls {node.name}(); similar: "
-                      f"{near(node.name, names)}")
+                      f"{near(node.name, original)}; a reward has a weight in `rewards`")
 
 
 def check_knob(script, known, name, word):
@@ -142,7 +142,8 @@ def show_error(error_type, error, trace):
     if isinstance(error, KeyboardInterrupt) and not line:
         print('stopped: what was not finished is not written', file=sys.stderr)
     elif is_ours and line:
-        print('error:', line, file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):          # of `| head`
+            print('error:', line, file=sys.stderr)
     else:
         sys.__excepthook__(error_type, error, trace)
 

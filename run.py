@@ -158,8 +158,11 @@ class RunFolder:
         self.lock = filelock.FileLock(f'{path}.lock', timeout=0)    # it ends with the process
         try:
             self.lock.acquire()
-        except filelock.Timeout:
-            sys.exit(f"another run is writing to {path}: choose another --out_dir")
+            for below in path.rglob('*.lock'):          # of runs in folders below
+                with filelock.FileLock(below, timeout=0):
+                    pass
+        except filelock.Timeout as e:
+            sys.exit(f"another run is writing to {e.lock_file[:-5]}: choose another --out_dir")
         assert (path / 'samples.jsonl').exists() or not any(path.glob('*')), (
             f"out_dir = {path} is no folder of a run, and holds something else")
 
@@ -170,7 +173,7 @@ class RunFolder:
         if saved:
             try:
                 assert saved['vocabulary'] == policy.tok.vocabulary
-                assert saved['args'] == policy.args
+                assert saved['args'].get('kind') == policy.args.get('kind')
                 policy.load_state_dict(saved['model'])
                 for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
@@ -192,10 +195,9 @@ class RunFolder:
                         line = None
             if line is None:
                 self.say('so a new line to beat begins at the next evaluation')
-            n_ranks = len(saved['state'])
-            if n_ranks != N_RANKS:
-                self.say(f'resumed with {N_RANKS} ranks, not {n_ranks}: each takes the `state` of '
-                         'one, so if a file keeps something there, a part may be lost')
+            if len(saved['state']) != N_RANKS and any(saved['state']):
+                self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
+                         "`state` of one, and what others kept is lost")
         if RANK == 0:                           # last: a run that is refused changes no log
             self.begin_logs()
         return saved.get('step', 0), line

@@ -45,7 +45,8 @@ def complete(policy, prompts, k, greedy=False):
     rows, inverse = unique_rows(same.repeat_interleave(k, 0))
     n_ids = policy.pad_id + 1                   # padding has the largest id
     n_read = 0                                  # columns of inputs that are in the cache
-    cache, filters = {}, []
+    cache = {}
+    filters = []                                # of each column which ids were allowed, or None
     for column in range(int(start.min()), T):
         text = writes[:, column].nonzero()[:, 0]        # numbers of the texts that write here
         if len(text) == 0:                      # words of a world, or the rest of longer prompts
@@ -87,24 +88,26 @@ def replies(prompts, number, texts, is_asked, column):
     """Return ids (n, T): what the world says behind the first columns of texts (n, T), if is_asked
     (n,). -1: nothing is said here; pad: the text has ended. Text i continues prompt number[i]. The
     world has no state of its own, so it is asked once for equal completions of a record."""
-    task, T = prompts.task, texts.size(1)
-    starts = prompts.start[number].tolist()
-    records = prompts.record[number].tolist()
-    ids = texts.tolist()
-    rows = is_asked.nonzero()[:, 0].tolist()
-    cases = [task.records[records[i]]
-             | {'completion': task.tok.decode(ids[i][starts[i]:column])} for i in rows]
-    said = [[-1] * T for _ in ids]
-    for i, (words, is_end) in zip(rows, world_answers(task.reply, cases)):
+    task = prompts.task
+    T = texts.size(1)
+    asked = is_asked.nonzero()[:, 0]
+    lists = [x[asked].tolist() for x in (texts, prompts.start[number], prompts.record[number])]
+    cases = []
+    for ids, start, record in zip(*lists):
+        cases.append(task.records[record] | {'completion': task.tok.decode(ids[start:column])})
+    said = torch.full_like(texts, -1)
+    for i, (words, is_end) in zip(asked.tolist(), world_answers(task.reply, cases)):
         rest = task.tok.pad if is_end else -1
-        said[i][column:] = (task.tok.encode(words) + [rest] * T)[:T - column]
-    return torch.tensor(said, device=texts.device)
+        row = task.tok.encode(words) + [rest] * T
+        said[i, column:] = torch.tensor(row[:T - column])
+    return said
 
 
 def columns_of(r, inner=columns_of):
     """A completion is what follows its prompt. 'sampled' is the same without the words of a world.
     'ended' says whether the policy ended it."""
-    task, columns = r.prompts.task, inner(r)
+    columns = inner(r)
+    task = r.prompts.task
     decode = task.tok.decode
     records = r.prompts.record.repeat_interleave(r.k).tolist()
     starts = r.prompts.start.repeat_interleave(r.k).tolist()

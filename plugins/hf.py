@@ -32,8 +32,6 @@ try:
 except ImportError:
     sys.exit("plugins/hf.py needs transformers: pip install transformers")
 
-assert 'fill_order' not in globals(), "include plugins/hf.py before plugins/passes.py"
-
 chat_template = False       # put prompts into the chat template of the tokenizer
 chat_options = {}           # what the template is told, such as {"enable_thinking": False}
 optimizer = 'adamw'
@@ -102,7 +100,7 @@ class Pretrained(Network):
         super().__init__()
         folder = find_network(folder)
         # In the cache of the hub it is .../models--OWNER--NAME/snapshots/COMMIT.
-        name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', str(folder))
+        name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
         self.args = {'folder': name}
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         kind = config.architectures[0]
