@@ -80,7 +80,8 @@ class Network(nn.Module):
         all tokens, so the caller puts blank_id where a 'fill' network is to predict."""
         if not self.causal:
             return self.trunk(tokens)
-        length = max(1, int((tokens != self.pad_id).any(0).sum()))      # of the longest text
+        n_columns = (tokens != self.pad_id).any(0).sum()
+        length = max(1, int(n_columns))         # of the longest text
         inputs = F.pad(tokens[:, :length - 1], (1, 0), value=self.bos_id)
         x = features_of_inputs(self.trunk, inputs)      # trunk(inputs), but shared prefixes once
         return F.pad(x, (0, 0, 0, tokens.size(1) - length))
