@@ -24,7 +24,7 @@ def judge_scores(judge, texts):
 
 
 def label_logits(classifier, texts):
-    """Return the logits (N,) of label 1 for texts (N, T): output 0, mean over the tokens."""
+    """Return the logits (N,) of label 1 for texts (N, T): the first output, mean over tokens."""
     is_token = texts != classifier.pad_id
     logits = classifier.logits(classifier.features(texts))[..., 0]              # (N, T)
     return (logits * is_token).sum(1) / is_token.sum(1)

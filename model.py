@@ -8,7 +8,8 @@ from torch import nn
 
 from shared import features_of_inputs
 
-# sizes: N sequences | T tokens, L of them read now | V ids | C channels | H heads | D = C / H
+# sizes: N sequences | T places of a text | L inputs of a call | V ids | C channels
+# H heads | D = C / H
 
 
 def norm(x):
@@ -24,7 +25,7 @@ def linear(n_in, n_out, std):
 
 def attention(q, k, v, mask):
     """Return the attention (N, H, L, D) of queries q (N, H, L, D) to keys and values k, v (N, H,
-    keys, D). mask, 0 or -1e9, is added to the scores."""
+    keys, D). mask, (L, keys) or (N, 1, 1, keys), is 0 or -1e9, and is added to the scores."""
     if q.device.type != 'cpu':
         return F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype))
     # On a CPU the fused kernel is slower: with it, default steps take 1.35 times as long.
@@ -112,13 +113,13 @@ class GPT(Network):
             self.rotary = nn.Buffer(torch.stack((angles.cos(), angles.sin())), persistent=False)
         self.blocks = nn.ModuleList(Block(n_layer, n_head, n_embd) for _ in range(n_layer))
         self.head = linear(n_embd, vocab_size, 0.0)         # the first guess is uniform
-        # A token of a causal network sees itself and the tokens before it.
+        # An input of a causal network sees itself and the inputs before it.
         mask = torch.full((block_size, block_size), -1e9).triu(1)
         self.mask = nn.Buffer(mask, persistent=False)
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L). A causal network reads keys and values of the
-        inputs before them from the cache, {block: (2, N, H, length, D)}, and appends its own."""
+        """Return features (N, L, C) of inputs (N, L). The cache {block: (2, N, H, length, D)} has
+        keys and values of earlier inputs of a causal network. The new ones are appended."""
         start = next(iter(cache.values())).size(3) if cache else 0      # tokens in the cache
         stop = start + inputs.size(1)
         assert stop <= self.block_size, (
@@ -145,7 +146,7 @@ class GPT(Network):
 
 def filter_ids(p, top_k, top_p):
     """Return which ids (M, V) of probabilities p (M, V) a filter allows: the top_k likeliest (0:
-    all), and among these the fewest likeliest whose probability sums to top_p."""
+    all), and of these the fewest likeliest that have a share top_p of their probability."""
     falling, order = p.sort(descending=True)    # probabilities, the largest first, and their ids
     if top_k > 0:
         falling[:, top_k:] = 0

@@ -17,7 +17,7 @@ from model import GPT
 from optim import get_lr, make_optimizers, optimizer_step
 from run import save_network
 from tasks import Task, make_tokenizer
-import torch                # after devices.py, which sets how its threads wait
+import torch                # after devices.py, which must run before torch is imported
 import torch.nn.functional as F
 
 # ---- knobs ---------------------------------------------------------------------------------------

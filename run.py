@@ -85,7 +85,7 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     words = [f'--dataset={dataset}', f'--device={device.type}']
     processes = [start_pretraining([*words, path, f'--out={out}'], n_threads)
                  for out, path in recipes.items()
-                 if RANK == 0 and is_stale(out, [path, path_of(dataset)])]
+                 if RANK == 0 and is_stale(out, path)]
     if any([process.wait() for process in processes]):
         sys.exit(1)                             # pretrain.py has said why
     wait_for_ranks()                            # for the first rank, which has made networks
@@ -109,10 +109,12 @@ def file_of(path, dataset):
     return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
 
 
-def is_stale(path, sources):
-    """Return whether a file is not there, or is older than one of its sources."""
-    newest = max(map(os.path.getmtime, sources))
-    return not os.path.exists(path) or os.path.getmtime(path) <= newest
+def is_stale(path, recipe):
+    """Return whether a network is not there, or is older than its recipe, or than its dataset."""
+    if not os.path.exists(path):
+        return True
+    sources = recipe, path_of(load_checkpoint(path)['dataset'])
+    return os.path.getmtime(path) <= max(map(os.path.getmtime, sources))
 
 
 def start_pretraining(words, n_threads):
@@ -318,14 +320,14 @@ def means_of_step(scores, rewards):
 
 def warning_of(numbers, result):
     """Return what the first step and the first evaluation warn of, a sentence or ''."""
-    if numbers['dead_groups'] > 0.9:
-        return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
-                f"{numbers['mean_reward']:.3f}): try easier or harder prompts, or pretrain longer; "
-                "look first whether the reward gives different numbers")
     is_as_long = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
     if is_as_long and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
         return (f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
                 f"right for its own texts, {result['eval/verify']:.0%} for others: more texts")
+    if numbers['dead_groups'] > 0.9:
+        return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
+                f"{numbers['mean_reward']:.3f}): try easier or harder prompts, or pretrain longer; "
+                "look first whether the reward gives different numbers")
     return ''
 
 

@@ -1,4 +1,4 @@
-"""Tasks: texts with blanks as rows of ids, and ids as text again.
+"""Turn texts with blanks into rows of ids, and ids into text.
 
 A task is a Python file with texts(), which returns two lists of records, to learn from and held
 out. The file may have verify(), which says what is right, and reply(), a world, which answers
@@ -12,8 +12,8 @@ If it has blanks, each _, the answer is the whole text, and the policy writes on
     ('1_+3_=__7', '12+35=047')
 
 With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. If a prompt has blanks, and also with 'random', the eos that ends a text is never
-blank, so the length is given."""
+blank instead. The eos that ends a text is blank only if the policy writes the answer after the
+prompt. Otherwise the length is given."""
 import copy
 import math
 import sys
@@ -35,7 +35,7 @@ class Tokenizer:
     and pad."""
 
     def __init__(self, kind, chars=''):
-        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary) is a copy
+        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary) is equal
         if kind == 'gpt2':
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
@@ -150,8 +150,8 @@ class Task:
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
     def encode(self, record):
-        """Return the ids of the whole text, the ids that are shown, and the length of the prompt:
-        with blanks all but eos."""
+        """Return the ids of the whole text, the ids that are shown, and the length of the prompt. A
+        prompt with blanks is the whole text without eos."""
         tok = self.tok
         shown = tok.prompt_ids(record['prompt'])
         answer = tok.encode(record['answer'])
@@ -167,7 +167,7 @@ class Task:
         return whole + [tok.eos], shown + [tok.eos], len(shown)
 
     def prompts(self, split, n):
-        """Return Prompts of n random records: of 'train' with repeats; of 'val' at most all, once.
+        """Return Prompts of n random records: of 'train' with repeats, of 'val' without.
         The random numbers are those of the CPU, so they are the same on a GPU."""
         if split == 'train':
             record = torch.randint(self.n_train, (n,))
@@ -202,8 +202,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the whole text; 'completion', the same, or
-    with plugins/causal.py what follows the prompt; and the columns of the records."""
+    'original', the text of the record; 'text', the finished text; 'completion', what is judged:
+    the finished text, or, from left to right, what follows the prompt; and columns of records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

@@ -65,6 +65,7 @@ def causes(evals, steps, goal, margin):
     """Return a list of the first sentence that fits, if one does."""
     score = [line[goal] for line in evals]
     right = [line.get('eval/verify', 1) for line in evals]      # shares of right answers
+    reward = [line.get('eval/reward', line[goal]) for line in evals]
     last = evals[-1]
     rise = score[-1] - score[(len(score) - 1) * 2 // 3]         # in the last third
     recent = [line['mean_verify'] for line in steps[-10:] if 'mean_verify' in line]
@@ -80,7 +81,7 @@ def causes(evals, steps, goal, margin):
     found = {
         f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: read the "
         "samples; a larger kl_beta, or more weight on verify":
-            goal == 'reward' and is_above and right[-1] < 0.9 * right[0],
+            right[-1] < 0.9 * right[0] and reward[-1] > reward[0],
         f"{wrong}; {fell}: a larger entropy_coef": is_wrong and entropy[-1] < 0.75 * entropy[0],
         wrong: is_wrong,
         f"the score still rises ({rise:.3f} in the last third): more max_iters":

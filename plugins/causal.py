@@ -1,5 +1,5 @@
 """Write from left to right what follows prompts, up to and including eos. A task with a reply() is
-a world: it may add words behind each token that the policy writes.
+a world: it may add words after each token that the policy writes.
 
 include() this file in a config. It is executed in the globals of train_grpo.py, and its complete()
 and columns_of() take the place of those there. `inner` is the old function."""
@@ -10,8 +10,8 @@ from shared import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
-max_new_tokens = 0          # limit of a completion, in tokens; 0: up to the end of the row
-MEASURED += ('max_new_tokens',)
+max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T places
+MEASURED += ('max_new_tokens',)     # an evaluation depends on it
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
 
@@ -24,7 +24,7 @@ def complete(policy, prompts, k, greedy=False):
         1 + 2 = _ _ _ _ _       writes there: the first still has its own `=`.
     """
     assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
-    # Make room for completions behind the prompts.
+    # Make room for completions after the prompts.
     task = prompts.task
     length = prompts.tokens.size(1)
     T = max(length, task.longest_prompt + max_new_tokens)
@@ -32,15 +32,16 @@ def complete(policy, prompts, k, greedy=False):
     tokens = F.pad(prompts.tokens, (0, T - length), value=policy.pad_id)        # (B, T)
     start = prompts.start[:, None]                                              # (B, 1)
     at = torch.arange(T, device=tokens.device)
-    is_behind = at >= start                                                     # (B, T)
-    blank = is_behind & (at < start + (max_new_tokens or T))
+    is_after = at >= start                                                      # (B, T)
+    blank = is_after & (at < start + (max_new_tokens or T))
     prompts = replace(prompts, tokens=tokens, blank=blank)
     writes = blank.repeat_interleave(k, 0)      # (N, T) places that the policy writes
-    shown = tokens.masked_fill(is_behind, policy.pad_id).repeat_interleave(k, 0)
+    shown = tokens.masked_fill(is_after, policy.pad_id).repeat_interleave(k, 0)
     inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
     texts = inputs[:, 1:]                       # shared memory: what is written is an input, too
-    # The network reads equal texts once. rows (S,) has one text of each kind, and text n equals
-    # text rows[inverse[n]] so far. At first a kind is a record, as a world may read its columns.
+    # Texts that are equal so far are one kind, and the network reads each kind once. rows (S,): a
+    # text of each kind; inverse (N,): the kind of each text that goes on. At first a kind is a
+    # record, not a prompt, because a world may read other columns of the record.
     same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
     rows, inverse = unique_rows(same.repeat_interleave(k, 0))
     n_ids = policy.pad_id + 1                   # padding has the largest id
@@ -49,7 +50,7 @@ def complete(policy, prompts, k, greedy=False):
     filters = []                                # of each column which ids were allowed, or None
     for column in range(int(start.min()), T):
         text = writes[:, column].nonzero()[:, 0]        # numbers of the texts that write here
-        if len(text) == 0:                      # words of a world, or the rest of longer prompts
+        if len(text) == 0:                      # all have words of a world here, or their prompts
             continue
         unread = inputs[rows, n_read:column + 1]
         n_read = column + 1
@@ -61,13 +62,13 @@ def complete(policy, prompts, k, greedy=False):
         going = writes[:, column + 1:].any(1).nonzero()[:, 0]       # (G,) the texts that go on
         if len(going) == 0:
             break
-        # Which texts are still equal? Say 0 1 2 3 were, 0 has ended, and the others wrote b, c, b.
-        # Then there are two kinds of texts, b and c, which both continue row 0 of the cache.
-        number = inverse[going] * n_ids + texts[going, column]                  # (G,)
-        kinds, inverse[going] = number.unique(return_inverse=True)
+        # Which texts are still equal? Example: texts 0 1 2 3 were equal. 0 has ended, the others
+        # wrote b c b. Then there are two kinds, b and c, and both continue row 0 of the cache.
+        code = inverse[going] * n_ids + texts[going, column]                    # (G,)
+        kinds, inverse[going] = code.unique(return_inverse=True)
         rows = torch.empty_like(kinds)
         rows[inverse[going]] = going            # any one text of each kind
-        old_row = kinds // n_ids                # often 0 1 2 ...: then the cache stays as it is
+        old_row = kinds // n_ids                # row of the cache; if 0 1 2 ..., the cache fits
         if not old_row.equal(torch.arange(len(x), device=x.device)):
             cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
         if task.reply:                          # the policy does not write where the world speaks
@@ -85,9 +86,9 @@ def complete(policy, prompts, k, greedy=False):
 
 
 def replies(prompts, number, texts, is_asked, column):
-    """Return ids (n, T): what the world says behind the first columns of texts (n, T), if is_asked
-    (n,). -1: nothing is said here; pad: the text has ended. Text i continues prompt number[i]. The
-    world has no state of its own, so it is asked once for equal completions of a record."""
+    """Return ids (n, T): what the world says after texts[:, :column], if is_asked (n,). -1: nothing
+    is said here; pad: the text has ended. Text i (T,) continues prompt number[i]. A world has no
+    state of its own, so the caller gives equal completions of a record once."""
     task = prompts.task
     T = texts.size(1)
     asked = is_asked.nonzero()[:, 0]

@@ -5,7 +5,7 @@ Every other network writes from left to right. include() this file before plugin
     python train_grpo.py plugins/causal.py plugins/hf.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
 A name of the hub is downloaded to the local cache, and again if there is a newer commit.
-NAME@REVISION is another revision. A folder with the given name comes first.
+NAME@REVISION is another revision. If there is a folder of this name, it is taken instead.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
@@ -70,12 +70,12 @@ def find_network(name):
     """Return the folder of OWNER/NAME, after a download of what the local cache lacks. Another name
     is returned as it is."""
     repo, _, revision = name.partition('@')
-    if Path(repo).parent.exists():              # in a folder that is there: no name of the hub
+    if Path(repo).parent.exists():              # OWNER is a folder here: no name of the hub
         return name
     try:
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
     except Exception as e:                      # also those of its HTTP library
-        raise FileNotFoundError(f"there is no folder {name}, and of the hub: {e}") from None
+        raise FileNotFoundError(f"there is no folder {name}, and the hub says: {e}") from None
 
 
 def load_network(path, device, inner=load_network):
@@ -85,7 +85,7 @@ def load_network(path, device, inner=load_network):
     if Path(path).is_file():
         saved = load_checkpoint(path)
     if 'folder' not in saved['args']:
-        return inner(path, device)              # a GPT: open_networks() compares vocabularies
+        return inner(path, device)              # a GPT
     network = Pretrained(**saved['args'])
     # The weights of a learned order have no place yet. plugins/passes.py loads them.
     network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
@@ -115,8 +115,9 @@ class Pretrained(Network):
         self.blank_id = tok.blank
         self.bos_id = tok.bos
         self.pad_id = tok.pad
-        # theirs_of[id] is the id that their network reads. The V ids stay, blank is their mask
-        # token, bos is what they put before a text. What they lack, and pad, is 0: nobody sees it.
+        # theirs_of[id] is our id as the network of transformers reads it. Ids below V stay. blank
+        # is the mask token, bos what the tokenizer puts before a text. What is missing, and pad, is
+        # 0, which is never seen.
         ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
@@ -133,16 +134,15 @@ class Pretrained(Network):
 
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T)."""
-        # A rank has an empty batch if all its groups are dead. Networks of transformers fail there,
-        # so they get one text of ids 0, cut off again. It gives all weights a gradient of 0.
+        # A micro-step in which nothing learns has no texts. Networks of transformers fail then, so
+        # they get one text of ids 0, cut off again. This text gives all weights a gradient of 0.
         N = len(tokens)
         return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # A masked network also reads [CLS]: we add it, and cut its features off (shift 1). A causal
-        # network does not read our bos: we leave it out, and put features of 0 in its place (-1).
-        # Only the first call has our bos (later calls: 0).
+        # shift is 1 if a masked network also reads [CLS], whose features are cut off; -1 if a
+        # causal network leaves out our bos, whose features are 0; 0 in later calls without a bos.
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         if self.causal:
@@ -151,7 +151,7 @@ class Pretrained(Network):
             options = {'attention_mask': (inputs != self.pad_id).long()}
         if inputs.size(1) == 0:                 # there was only our bos
             return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
-        x = self.network(self.theirs_of[inputs], **options).logits      # features, in truth
+        x = self.network(self.theirs_of[inputs], **options).logits      # features: take_features()
         return F.pad(x, (0, 0, -shift, 0))
 
     def logits(self, x):
@@ -162,22 +162,23 @@ class Pretrained(Network):
 
     @torch.no_grad()
     def take_features(self):
-        """Let their network return features in the place of logits. Refuse the network if our
-        logits then differ from theirs: its logits are capped, it looks ahead, it keeps no keys and
-        values, or it sees padding."""
-        # Nine ids, the last one the largest. The second row begins alike and is longer: so padding,
-        # and a cache for the shared beginning, have a part in our logits.
+        """Let the network of transformers return features in the place of logits. Refuse it if our
+        logits then differ: it caps logits, looks ahead, keeps no keys and values, or sees padding.
+        """
+        # Nine ids, up to the largest. A second row with the same beginning, but longer, makes the
+        # test use padding and a cache of the shared beginning.
         ids = torch.linspace(5, self.blank_id - 1, 9).long()
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
         # Logits of a causal network are for the next token, so it need not read the last id.
         inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
-        # Not in bfloat16, which rounds by more than a cap may change.
+        # Not in bfloat16: its rounding could hide a cap.
         with torch.autocast('cpu', enabled=False):
             theirs = self.network(self.theirs_of[inputs]).logits[0, :, :self.blank_id]
             # Few places need the output layer, the most expensive one. So it returns its input from
             # here on, and logits() multiplies by its weights.
             self.head.forward = lambda x: x
             ours = self.logits(self.features(both)[0, :9])
+        # A causal network predicts the last eight.
         assert torch.allclose(ours[-8:], theirs[-8:], atol=1e-4 * theirs.abs().max()), (
             f"{self.args['folder']} has other logits here than in transformers, so it cannot be "
             "used: expected a linear output layer, and keys and values of each token")
@@ -203,8 +204,8 @@ class Cache(transformers.DynamicCache):
 
 # ---- text ----------------------------------------------------------------------------------------
 class PretrainedTokenizer(Tokenizer):
-    """The tokenizer of a folder. Ids below V are those of transformers; some of these numbers may
-    be unused. blank, bos and pad stand behind them, and Pretrained translates them."""
+    """The tokenizer of a folder. Ids below V are those of transformers, and some may be unused.
+    blank, bos and pad come next. Pretrained translates these three."""
 
     def __init__(self, folder, causal):
         self.theirs = theirs = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
@@ -236,8 +237,9 @@ class PretrainedTokenizer(Tokenizer):
 
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
-        template, or behind what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template, nor its bos twice. To a causal network _ is a character."""
+        template, or after what the tokenizer puts before a text. A prompt that begins with a
+        special token gets no template. A bos is not put twice. To a causal network _ is a character
+        like others."""
         if not self.causal:
             return super().prompt_ids(text)
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
@@ -246,13 +248,13 @@ class PretrainedTokenizer(Tokenizer):
                     [{'role': 'user', 'content': text}], tokenize=False,
                     chat_template=ANY_DAY + self.theirs.get_chat_template(),
                     add_generation_prompt=True, **chat_options)
-                assert text.strip() in chat, f"it makes {chat!r} of it"
+                assert text.strip() in chat, f"the template returns {chat!r}"
             except Exception as e:              # whatever the code of a template raises
                 sys.exit(f"the chat template cannot show the prompt {text!r:.80}: {e}; to use "
                          "none: chat_template=False")
             return self.ids_of(chat)
         ids = self.ids_of(text)
-        assert ids or self.before, "an empty prompt: without a bos a network cannot begin a text"
+        assert ids or self.before, "an empty prompt, and the tokenizer has no bos: expected a text"
         return ids if ids[:len(self.before)] == self.before else self.before + ids
 
     def decode(self, ids):
@@ -282,7 +284,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
 
 def judge_scores(judge, texts, inner=judge_scores):
-    """Score texts in parts. Without a bos features of place 0 are 0, so its logits are the bias."""
+    """Score texts in parts. Features of place 0 are 0, so its logits are the bias alone."""
     rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
     parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]

@@ -4,11 +4,11 @@ start. include() this file after plugins/hf.py.
 
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
-A reference that is the start is the policy without adapters: no second network in memory.
+If the reference is the generator, it is the policy without adapters: no second network in memory.
 Checkpoints have adapters only; `python -m extras.export` adds them to the weights.
 
-This file is executed in the globals of train_grpo.py: its open_networks() takes the place of the
-one there, which is `inner`, and its Pretrained that of plugins/hf.py."""
+This file is executed in the globals of train_grpo.py: its open_networks() replaces the one there
+(`inner`), and its Pretrained replaces that of plugins/hf.py."""
 from types import SimpleNamespace
 
 try:
@@ -23,15 +23,16 @@ lora_alpha = 32             # what adapters give is multiplied by lora_alpha / l
 
 
 def open_networks(paths, *more, inner=open_networks):
-    """Give the policy adapters. A reference that is the start is the policy without adapters."""
+    """Give the policy adapters. A reference that is the generator is the policy without them."""
     path = paths['policy']
     is_start = paths['reference'] == path
     if is_start:
         paths = paths | {'reference': ''}       # opens none
     networks = inner(paths, *more)
     policy = networks.policy
-    assert not policy.loaded, (
-        f"{path} is a run: expected a folder (python -m extras.export), or a name of the hub")
+    assert not getattr(policy, 'loaded', True), (
+        f"{path} is a run, or a GPT of ours: expected a folder of transformers (python -m "
+        "extras.export makes one of a run), or a name of the hub")
     set_seed(seed)                              # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:

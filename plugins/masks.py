@@ -1,11 +1,12 @@
-"""Estimate the likelihood of a completion. Many papers on masked diffusion models do not keep what
-the network read when it sampled a token. They look at the token in the whole text with other
-blanks. include() this file in a config that defines
+"""Estimate log-probabilities of tokens from new views. Many papers on masked diffusion models keep
+no view from which a token was sampled. They blank other parts of the finished text, and ask for the
+tokens there. include() this file in a config that defines
 
     masks(sampled, given)       sampled, given: bool (N, T), what the policy wrote, and the rest of
                                 the text. Return a list of (is_blank, weight), (N, T) each. An entry
-                                is a view, blank where is_blank. The estimate of a token is the
-                                weighted sum over the views. A token of weights 0 is not learned.
+                                makes a view: the text, blank where is_blank. The estimate of a
+                                token is the sum over the views of weight * log-probability. A token
+                                whose weights are all 0 is not learned.
 
 The order of filling (plugins/passes.py) must be one of the rules, not learned.
 
@@ -25,13 +26,12 @@ class Masked(Rollout):
 
 
 def updates_of(rollouts, inner=updates_of):
-    """Draw masks anew in each epoch. A ratio compares with the policy before the first update, in
-    the same masks."""
+    """Draw masks anew in each epoch. learn() then computes logp_old in the masks of each update."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
         masked = []
         for r in update:
-            # A logp_old that collect() has set is of epoch 0: keep these masks.
+            # A logp_old that a collect() of a file has set is of the masks of epoch 0: use them.
             r = with_masks(r, epoch=i // mini_batches if r.logp_old is None else 0)
             masked.append(r.select(r.weight.sum(1) > 0))
         updates.append(masked)

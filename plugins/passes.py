@@ -24,7 +24,8 @@ MEASURED += ('n_fill_steps', 'fill_order')
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Fill the blanks of B prompts k times, in up to n_fill_steps passes."""
-    assert not policy.causal, "this generator writes from left to right: not plugins/passes.py"
+    assert not policy.causal, (
+        "this generator writes from left to right: leave out plugins/passes.py")
     is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
     texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
     n_blanks = is_open.sum(1, keepdim=True).clamp(min=1)                        # (N, 1)
@@ -43,12 +44,12 @@ def complete(policy, prompts, k, greedy=False):
         now = is_open[going]                                                    # (G, T)
         if turn < n_fill_steps:                 # the last pass fills what is left
             if fill_order == 'confident':
-                # Confidence: the largest probability at a place. No token need be drawn for this.
+                # Confidence: the largest probability at a place.
                 surest = policy.logits(x).log_softmax(-1).amax(-1)[inverse]     # (G, T)
                 now &= turns_of(-surest, now, n_blanks[going]) == turn
             elif fill_order == 'learned':
                 scores = order_scores(policy, x)[inverse]                       # (G, T)
-                now = decided(scores.masked_fill(~now, -torch.inf), greedy)
+                now = decide(scores.masked_fill(~now, -torch.inf), greedy)
             else:
                 now &= plan[going] == turn
         i, place = now.nonzero(as_tuple=True)
@@ -60,21 +61,21 @@ def complete(policy, prompts, k, greedy=False):
         filters.append(allowed)
     text, place, token, turn = torch.cat(table, 1)
     allowed = None if filters[0] is None else torch.cat(filters)
-    before = torch.cat(history)                 # (passes * N, T)
+    before = torch.cat(history)                 # (turns * N, T)
     rows, inverse = unique_rows(before)         # a text that waits is the same view again
-    view_of = inverse.view(-1, len(texts))      # (passes, N) row of the views
+    view_of = inverse.view(-1, len(texts))      # (turns, N) row of the views
     view = view_of[turn - 1, text]
     r = Rollout(prompts, k, texts, before[rows], text, place, token, view, turn, allowed)
     if fill_order != 'learned':
         return r
-    # Row m has the views of passes 1, 2, ..., turn, turn, turn.
+    # seen[m] has the views of the passes 1, 2, ..., turn[m], turn[m], ...
     passes = torch.arange(n_fill_steps, device=turn.device).minimum(turn[:, None] - 1)
     return Ordered(**vars(r), seen=view_of[passes, text[:, None]])
 
 
 def turns_of(key, is_open, n_blanks):
     """Return the pass that fills each open place (G, T), low keys first: 3 passes fill 5 blanks as
-    2, 2, 1. Closed places get some number. n_blanks (G, 1): blanks at the start."""
+    2, 2, 1. Other places get a number without meaning. n_blanks (G, 1): blanks at the start."""
     # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
     # are 1 2 0.
     rank = key.masked_fill(~is_open, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
@@ -96,9 +97,9 @@ def load_network(path, device, inner=load_network):
     if fill_order == 'learned':
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
-        wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; 0.03 in all but the last one
+        wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; in all but the last one 0.03
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
-        network.load_state_dict(saved['model'], strict=False)       # it may have an order
+        network.load_state_dict(saved['model'], strict=False)       # perhaps with an order
     return network, saved
 
 
@@ -108,7 +109,7 @@ def order_scores(network, x):
         return ORDER_SPEED * network.order(x.to(network.order.weight.dtype))[..., 0]
 
 
-def decided(scores, greedy):
+def decide(scores, greedy):
     """Return which places the policy fills now, of scores (G, T), -inf if a place is not open."""
     if greedy:                                  # what is likely, and at least the likeliest
         return (scores > 0) | (scores == scores.amax(1, keepdim=True))
@@ -118,8 +119,8 @@ def decided(scores, greedy):
 @dataclass
 class Ordered(Rollout):
     """A Rollout in a learned order. In each pass but the last one the policy decides for each open
-    blank: wait, or fill it. So token m has up to turn[m] decisions, in the views seen[m, :turn[m]].
-    The last of these is view[m], and all later numbers are view[m] again."""
+    blank: wait, or fill it. The decisions about token m were made in the views seen[m, :turn[m]].
+    From seen[m, turn[m] - 1] on all numbers are view[m]."""
     seen: Tensor | None = None          # (M, n_fill_steps) rows of views
     fields = (*Rollout.fields, 'seen')
 
@@ -129,21 +130,21 @@ class Ordered(Rollout):
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Add to each number of a token, also to logp, the decisions about its place: to wait, and at
-    last to fill it."""
+    """Add to the Stats of each token those of the decisions about its place: to wait, and then to
+    fill it."""
     stats = inner(policy, x, r, reference, x_ref)
     if fill_order != 'learned':
         return stats
 
     def decisions(network, features):
-        """Return the log-probabilities to fill and to wait, (M, passes, 2)."""
+        """Return the log-probabilities to fill and to wait, (M, n_fill_steps - 1, 2)."""
         scores = order_scores(network, features)[r.seen[:, :-1], r.place[:, None]]
         return F.logsigmoid(torch.stack((scores, -scores), -1))
 
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else ours.detach()
     passes = torch.arange(1, n_fill_steps, device=x.device)     # in the last one nothing is decided
-    is_decided = passes <= r.turn[:, None]                      # (M, passes)
+    is_decided = passes <= r.turn[:, None]                      # (M, n_fill_steps - 1)
     is_filled = passes == r.turn[:, None]
     logp, logp_ref = [torch.where(is_filled, *z.unbind(-1)) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)

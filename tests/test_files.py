@@ -3,7 +3,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +12,7 @@ import torch
 from configurator import configure
 from conftest import ROOT, run
 from files import load
-from run import file_of, load_network, open_networks
+from run import file_of, load_checkpoint, load_network, open_networks
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 RECIPES = ['--generator=config/networks/generator_smoke.py',
@@ -315,7 +314,7 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
 
     def is_made(*times):
         popen.reset_mock()
-        for path, time in zip((recipe, data, network), times):
+        for path, time in zip((recipe, named, network), times):
             os.utime(path, (time, time))
         with contextlib.suppress(SystemExit):
             open_networks({'policy': recipe}, data, torch.device('cpu'), load_network)
@@ -325,12 +324,14 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     monkeypatch.chdir(tmp_path)
     os.mkdir('a')
     os.mkdir('out')
-    recipe, data, other = [file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl')]
+    recipe, data, other, named = [
+        file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl', 'labels.jsonl')]
     network = file_of(recipe, data)
     assert network != file_of(recipe, other)
     assert is_made()                            # it is missing
     words = popen.call_args.args[0][1:]
     assert words == ['pretrain.py', f'--dataset={data}', '--device=cpu', recipe,
                      f'--out={network}']
-    shutil.copy(folder / 'generator.pt', network)
+    # A recipe can name a dataset that is not that of the run.
+    torch.save(load_checkpoint(folder / 'generator.pt') | {'dataset': named}, network)
     assert is_made(3, 1, 2) and is_made(1, 3, 2) and not is_made(1, 1, 2)

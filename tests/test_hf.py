@@ -288,7 +288,7 @@ def cache(folders, tmp_path, monkeypatch):
 
 def test_a_folder_with_the_name_of_one_of_the_hub_comes_first(hf, cache, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match='there is no folder mine/net, and of the hub: .'):
+    with pytest.raises(FileNotFoundError, match='there is no folder mine/net, and the hub says: .'):
         hf.find_network('mine/net')
     cache('a', 'llama')
     (tmp_path / 'mine/net').mkdir(parents=True)
