@@ -55,8 +55,8 @@ def configure(script, words):
     script.update({name: value.copy() if type(value) is dict else value
                    for name, value in original.items()}, _original=original)
     known = knobs_of(script)
-    seen = vars(builtins) | script              # what names mean after the last file
-    first = dict(seen)                          # and what each has meant first
+    seen = vars(builtins) | script              # what names meant at the last check
+    first = dict(seen)                          # what each meant at first
     trees = {}                                  # of the files that were executed
     word = ''                                   # the one that is applied
 

@@ -46,7 +46,7 @@ def set_precision(network, dtype):
         if is_small:
             keep_memory()
             torch.set_num_threads(min(2, torch.get_num_threads()))      # more would wait
-    else:           # a GPU waits for small networks, and casts would only be more operations
+    else:           # small networks leave a GPU idle, and casts would only add operations
         is_faster = not is_small and torch.cuda.is_bf16_supported()
     # Under autocast logits and losses stay float32.
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)

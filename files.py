@@ -41,7 +41,7 @@ def load(dataset):
     assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
     parts = functions['texts']()
     assert [type(part) for part in parts] == [list, list] and parts[0] and len(parts[1]) > 1, (
-        f"{path}: expected two lists, records to learn from, and two or more that are held out, "
+        f"{path}: expected two lists: records to learn from, and at least two held-out ones, "
         f"not {parts!r:.80}")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]
     has_answers = all(record['answer'] for record in train + held_out)

@@ -15,7 +15,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         [group] = self.param_groups
-        params = [p for p in group['params'] if p.grad is not None]     # the others are frozen
+        params = [p for p in group['params'] if p.grad is not None]     # others: no gradient
         grads = [p.grad for p in params]
         for p in params:
             if p not in self.state:

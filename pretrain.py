@@ -102,8 +102,8 @@ def main():
                 held_out_loss = loss_of(network, held_out)
                 right = math.nan
                 if task.verify and kind != 'classifier':
-                    # As `verify` of train_grpo.py before the first step of a run in one pass. (A
-                    # causal network with blank_kind 'random' goes on behind random places.)
+                    # `verify` of train_grpo.py at step 0, in one pass. A causal network with
+                    # blank_kind 'random' continues after a random place.
                     scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
                     right = scores['verify'].mean().item()
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '

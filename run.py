@@ -286,7 +286,7 @@ class Stop:
 
 # ---- what the numbers mean -----------------------------------------------------------------------
 def shown_of(numbers, parts=()):
-    """Return what the console shows of numbers, with those of the parts of several rewards."""
+    """Return what the console shows of numbers. parts: names of rewards to show as well."""
     shown = ''
     for name, x in numbers.items():
         if name in CONSOLE or name.removeprefix('mean_').removeprefix('eval/') in parts:

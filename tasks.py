@@ -35,7 +35,7 @@ class Tokenizer:
     and pad."""
 
     def __init__(self, kind, chars=''):
-        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary) is equal
+        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
         if kind == 'gpt2':
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
@@ -174,7 +174,7 @@ class Task:
         else:
             record = self.n_train + torch.randperm(len(self.records) - self.n_train)[:n]
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
-        if self.blank_kind == 'random':         # besides what a record without an answer has open
+        if self.blank_kind == 'random':         # and the blanks of records without an answer
             blank = random_blanks(self.is_text[record], self.low, self.high) | blank
         return self.on_device(tokens, blank, record)
 
@@ -202,8 +202,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the finished text; 'completion', what is judged:
-    the finished text, or, from left to right, what follows the prompt; and columns of records."""
+    'original', the text of the record; 'text', the finished text; 'completion', the same,
+    or, from left to right, what follows the prompt; and the columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

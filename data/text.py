@@ -34,7 +34,7 @@ def running_text(paragraphs, make, length):
 
 
 def of_file(path):
-    """Return the functions of FILE.txt, {name: function}."""
+    """Return {'texts': ..., 'verify': ...} of FILE.txt."""
     texts, verify = running_text(functools.partial(read, path), halves, 64)
     return {'texts': texts, 'verify': verify}
 

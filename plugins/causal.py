@@ -50,7 +50,7 @@ def complete(policy, prompts, k, greedy=False):
     filters = []                                # of each column which ids were allowed, or None
     for column in range(int(start.min()), T):
         text = writes[:, column].nonzero()[:, 0]        # numbers of the texts that write here
-        if len(text) == 0:                      # all have words of a world here, or their prompts
+        if len(text) == 0:                      # only prompts, words of a world, and padding here
             continue
         unread = inputs[rows, n_read:column + 1]
         n_read = column + 1

@@ -5,7 +5,7 @@ Every other network writes from left to right. include() this file before plugin
     python train_grpo.py plugins/causal.py plugins/hf.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
 A name of the hub is downloaded to the local cache, and again if there is a newer commit.
-NAME@REVISION is another revision. If there is a folder of this name, it is taken instead.
+NAME@REVISION is another revision. If there is a folder OWNER here, OWNER/NAME is a path.
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
@@ -117,7 +117,7 @@ class Pretrained(Network):
         self.pad_id = tok.pad
         # theirs_of[id] is our id as the network of transformers reads it. Ids below V stay. blank
         # is the mask token, bos what the tokenizer puts before a text. What is missing, and pad, is
-        # 0, which is never seen.
+        # 0, hidden or unused.
         ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
@@ -142,7 +142,7 @@ class Pretrained(Network):
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
         # shift is 1 if a masked network also reads [CLS], whose features are cut off; -1 if a
-        # causal network leaves out our bos, whose features are 0; 0 in later calls without a bos.
+        # causal network leaves out our bos, whose features are 0; 0 otherwise.
         shift = self.n_before - int(self.causal and not cache)
         inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
         if self.causal:
@@ -219,8 +219,8 @@ class PretrainedTokenizer(Tokenizer):
         self.before = whole[:whole.index(self.ids_of('0')[0])]
         assert self.eos is not None and (
             causal or theirs.mask_token and len(self.before) < 2), (
-            f"the tokenizer of {folder} lacks an eos, which ends a text; or, to fill blanks, lacks "
-            "a mask token, or puts more than one token before a text")
+            f"the tokenizer of {folder}: expected an eos, which ends a text; to fill blanks also a "
+            "mask token, and at most one token before a text")
         self.vocabulary = {'ids': ids, 'eos': self.eos}
 
     def ids_of(self, text):
@@ -238,8 +238,8 @@ class PretrainedTokenizer(Tokenizer):
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
         template, or after what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template. A bos is not put twice. To a causal network _ is a character
-        like others."""
+        special token gets no template. A bos is not put twice. _ is a character here; prompts of
+        masked networks have blanks."""
         if not self.causal:
             return super().prompt_ids(text)
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):

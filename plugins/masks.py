@@ -26,7 +26,7 @@ class Masked(Rollout):
 
 
 def updates_of(rollouts, inner=updates_of):
-    """Draw masks anew in each epoch. learn() then computes logp_old in the masks of each update."""
+    """Draw masks anew in each epoch. logp_old is then computed in the masks of each update."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
         masked = []

@@ -97,7 +97,7 @@ def load_network(path, device, inner=load_network):
     if fill_order == 'learned':
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
-        wait = 0.03 ** (1 / (n_fill_steps - 1))     # in one pass; in all but the last one 0.03
+        wait = 0.03 ** (1 / (n_fill_steps - 1))     # per pass; all but the last together: 0.03
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
         network.load_state_dict(saved['model'], strict=False)       # perhaps with an order
     return network, saved
@@ -120,7 +120,7 @@ def decide(scores, greedy):
 class Ordered(Rollout):
     """A Rollout in a learned order. In each pass but the last one the policy decides for each open
     blank: wait, or fill it. The decisions about token m were made in the views seen[m, :turn[m]].
-    From seen[m, turn[m] - 1] on all numbers are view[m]."""
+    From there on, seen[m] repeats view[m]."""
     seen: Tensor | None = None          # (M, n_fill_steps) rows of views
     fields = (*Rollout.fields, 'seen')
 
