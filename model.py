@@ -118,8 +118,8 @@ class GPT(Network):
         self.mask = nn.Buffer(mask, persistent=False)
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L). A causal network keeps keys and values of all
-        inputs in the cache {block: (2, N, H, length, D)}: those of these inputs are appended."""
+        """Return features (N, L, C) of inputs (N, L). A causal network appends keys
+        and values of these inputs to the cache {block: (2, N, H, length, D)}, if there is one."""
         start = next(iter(cache.values())).size(3) if cache else 0      # tokens in the cache
         stop = start + inputs.size(1)
         assert stop <= self.block_size, (
@@ -146,7 +146,7 @@ class GPT(Network):
 
 def filter_ids(p, top_k, top_p):
     """Return which ids (M, V) of probabilities p (M, V) a filter allows: the top_k likeliest (0:
-    all), then the fewest of these that have at least top_p of what top_k left."""
+    all), and of these the fewest likeliest with a share top_p of their probability."""
     falling, order = p.sort(descending=True)    # probabilities, the largest first, and their ids
     if top_k > 0:
         falling[:, top_k:] = 0

@@ -102,7 +102,7 @@ def main():
                 held_out_loss = loss_of(network, held_out)
                 right = math.nan
                 if task.verify and kind != 'classifier':
-                    # `verify` of train_grpo.py at step 0, in one pass. A causal network with
+                    # Near the first `verify` of a run in one pass. Here a causal network with
                     # blank_kind 'random' continues after a random place.
                     scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
                     right = scores['verify'].mean().item()

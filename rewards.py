@@ -19,7 +19,7 @@ NO_REWARDS = {'include', 'reward', 'tokens', 'advantage'}     # names that no re
 
 def call_each(name, function, cases):
     """Call a function of the user for each of the cases {column: value}, with the columns that it
-    names. Return a list of what it returns. It cannot change the folder, or whether grad is on."""
+    names. Return a list of what it returns. The folder and grad mode are reset."""
     signature = inspect.signature(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     results = []
@@ -82,7 +82,7 @@ def as_numbers(name, values, n):
         numbers = torch.empty(0)
     assert numbers.shape == (n,) and math.isfinite(numbers.sum()), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{values!r:.80} (shape {[*numbers.shape]})")
+        f"{values!r:.80} (read: {[*numbers.shape]})")
     return numbers
 
 

@@ -116,8 +116,8 @@ class Pretrained(Network):
         self.bos_id = tok.bos
         self.pad_id = tok.pad
         # theirs_of[id] is our id as the network of transformers reads it. Ids below V stay. blank
-        # is the mask token, bos what the tokenizer puts before a text. What is missing, and pad, is
-        # 0, hidden or unused.
+        # is the mask token, bos what the tokenizer puts before a text. pad, and what is missing,
+        # are 0: hidden or unused.
         ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *tok.before, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
@@ -238,8 +238,8 @@ class PretrainedTokenizer(Tokenizer):
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
         template, or after what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template. A bos is not put twice. _ is a character here; prompts of
-        masked networks have blanks."""
+        special token gets no template. A bos is not put twice. _ is a character, but to a masked
+        network a blank."""
         if not self.causal:
             return super().prompt_ids(text)
         if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
