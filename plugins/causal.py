@@ -96,12 +96,12 @@ def replies(prompts, number, texts, is_asked, column):
     cases = []
     for ids, start, record in zip(*lists):
         cases.append(task.records[record] | {'completion': task.tok.decode(ids[start:column])})
-    said = torch.full_like(texts, -1)
+    said = [[-1] * T for _ in range(len(texts))]
     for i, (words, is_end) in zip(asked.tolist(), world_answers(task.reply, cases)):
         rest = task.tok.pad if is_end else -1
         row = task.tok.encode(words) + [rest] * T
-        said[i, column:] = torch.tensor(row[:T - column])
-    return said
+        said[i][column:] = row[:T - column]
+    return torch.tensor(said, device=texts.device)
 
 
 def columns_of(r, inner=columns_of):
