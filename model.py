@@ -146,7 +146,7 @@ class GPT(Network):
 
 def filter_ids(p, top_k, top_p):
     """Return which ids (M, V) of probabilities p (M, V) a filter allows: the top_k likeliest (0:
-    all), and of these the fewest likeliest with a share top_p of their probability."""
+    all), and the fewest likeliest of these that have at least top_p of their sum."""
     falling, order = p.sort(descending=True)    # probabilities, the largest first, and their ids
     if top_k > 0:
         falling[:, top_k:] = 0

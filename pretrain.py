@@ -102,8 +102,8 @@ def main():
                 held_out_loss = loss_of(network, held_out)
                 right = math.nan
                 if task.verify and kind != 'classifier':
-                    # Near the first `verify` of a run in one pass. Here a causal network with
-                    # blank_kind 'random' continues after a random place.
+                    # right is near the first `verify` of a run in one pass. A causal network
+                    # with blank_kind 'random' continues after a random place here.
                     scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
                     right = scores['verify'].mean().item()
             print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '

@@ -82,7 +82,7 @@ def as_numbers(name, values, n):
         numbers = torch.empty(0)
     assert numbers.shape == (n,) and math.isfinite(numbers.sum()), (
         f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{values!r:.80} (read: {[*numbers.shape]})")
+        f"{values!r:.80} (as shape {[*numbers.shape]})")
     return numbers
 
 
