@@ -67,13 +67,12 @@ def configure(script, words):
         changed = [name for name, old in seen.items() if script.get(name, old) is not old
                    and name not in known and name[:2] != '__']
         for name in changed:
-            assert getattr(first[name], '__module__', '') in OURS, (
+            assert name not in first or getattr(first[name], '__module__', '') in OURS, (
                 f"{word} changes {name}, which is used here already: expected another name, such "
                 f"as _{name}")
         if changed:
             print(f"{word} takes the place of {', '.join(sorted(changed))}")
         seen.update({name: x for name, x in script.items() if callable(x) or name in seen})
-        first.update(seen | first)              # only names that are new
 
     def include(path):
         check(word)                             # what the outer file has changed so far
@@ -85,6 +84,7 @@ def configure(script, words):
         if file.parent.name == 'plugins':       # it brings knobs, and nobody asks what it replaces
             known.update(knobs_of(script))
             seen.update(script)
+            first.update(seen | first)          # only names that are new
         check(path)
         assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
 

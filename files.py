@@ -40,7 +40,8 @@ def load(dataset):
         functions = of_file(path)
     assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
     parts = functions['texts']()
-    assert [type(part) for part in parts] == [list, list] and parts[0] and len(parts[1]) > 1, (
+    is_two_lists = type(parts) in (list, tuple) and [*map(type, parts)] == [list, list]
+    assert is_two_lists and parts[0] and len(parts[1]) > 1, (
         f"{path}: expected two lists: records to learn from, and at least two held-out ones, "
         f"not {parts!r:.80}")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]

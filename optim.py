@@ -16,6 +16,8 @@ class Muon(torch.optim.Optimizer):
     def step(self):
         [group] = self.param_groups
         params = [p for p in group['params'] if p.grad is not None]     # others: no gradient
+        if not params:
+            return
         grads = [p.grad for p in params]
         for p in params:
             if p not in self.state:

@@ -99,11 +99,14 @@ def open_data(script):
     original = script['_original']
     theirs = {'verify': data.verify, 'reply': data.reply} | {
         name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
-    data = data._replace(verify=theirs['verify'], reply=theirs['reply'])
+    data = data._replace(verify=script.get('verify', data.verify),
+                         reply=script.get('reply', data.reply))
+    theirs |= {'verify': data.verify, 'reply': data.reply}
     for name in script['rewards']:
         assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
-        assert name == 'judge' or name in theirs.keys() - original.keys() - NO_REWARDS, (
+        is_theirs = theirs.get(name) and name not in original.keys() | NO_REWARDS
+        assert name == 'judge' or is_theirs, (
             f"rewards: there is no {name}(), or its name is one of ours; similar: "
             f"{near(name, theirs)}")
     measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',
@@ -125,10 +128,11 @@ def try_out(script, data, functions):
                     script['blank_low'], script['blank_high'])
     except AssertionError:                      # blanks do not fit: `_` is a character
         return
-    prompts = task.prompts('train', script['group_size'])       # of one completion each
-    tokens = prompts.tokens                                                     # (N, T)
-    text, place = prompts.blank.nonzero(as_tuple=True)                          # (M,)
-    r = script['Rollout'](prompts, 1, tokens, tokens, text, place, tokens[text, place], view=text)
+    prompts = task.prompts('train', 1)
+    texts = prompts.tokens.repeat_interleave(script['group_size'], 0)           # (k, T)
+    text, place = prompts.blank.expand_as(texts).nonzero(as_tuple=True)         # (M,)
+    r = script['Rollout'](prompts, len(texts), texts, texts[:1], text, place, texts[text, place],
+                          view=0 * text)
     state = copy.deepcopy(script['state'])
     # There are no networks yet.
     names = [name for name in ('verify', *script['rewards']) if name in functions
@@ -136,7 +140,8 @@ def try_out(script, data, functions):
     script['score'](r, None, names)
     if data.reply:
         world_answers(data.reply, [record | {'completion': record['answer'][:1]}])
-    script['state'] = state                     # undo what this try has kept
+    script['state'].clear()                     # undo what this try has kept
+    script['state'].update(state)
 
 
 def source_of(function):

@@ -165,7 +165,9 @@ class RunFolder:
                     pass
         except filelock.Timeout as e:
             sys.exit(f"another run is writing to {e.lock_file[:-5]}: choose another --out_dir")
-        assert (path / 'samples.jsonl').exists() or not any(path.glob('*')), (
+        config = path / 'config.json'
+        is_run = config.exists() and b'"words"' in config.read_bytes()
+        assert is_run or not any(path.glob('*')), (
             f"out_dir = {path} is no folder of a run, and holds something else")
 
     def load(self, policy, optimizers, measured):
