@@ -58,7 +58,7 @@ def configure(script, words):
     seen = vars(builtins) | script              # what names meant at the last check
     first = dict(seen)                          # what each meant at first
     trees = {}                                  # of the files that were executed
-    word = ''                                   # the one that is applied
+    word = ''                                   # the file that is executed
 
     def check(word):
         """Check what a file has changed, and say which functions it has replaced."""
@@ -75,12 +75,15 @@ def configure(script, words):
         seen.update({name: x for name, x in script.items() if callable(x) or name in seen})
 
     def include(path):
+        nonlocal word
         check(word)                             # what the outer file has changed so far
         file = Path(must_exist(path)).resolve()
         if file in trees:                       # several files may name a plugin
             return
         trees[file] = ast.parse(file.read_bytes(), path)
+        outer, word = word, path
         exec(compile(trees[file], path, 'exec', dont_inherit=True), script)
+        word = outer
         if file.parent.name == 'plugins':       # it brings knobs, and nobody asks what it replaces
             known.update(knobs_of(script))
             seen.update(script)
@@ -89,17 +92,17 @@ def configure(script, words):
         assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
 
     script['include'] = include
-    for word in words:
-        name, has_value, value = word.removeprefix('--').partition('=')
+    for flag in words:
+        name, has_value, value = flag.removeprefix('--').partition('=')
         if not has_value:
-            assert word.endswith('.py'), f"{word}: expected FILE.py or --name=value"
-            include(word)
+            assert flag.endswith('.py'), f"{flag}: expected FILE.py or --name=value"
+            include(flag)
             continue
         if type(known.get(name)) is not str:
             with contextlib.suppress(Exception):            # else a text: check_knob() refuses
                 value = ast.literal_eval(value)
         script[name] = value
-        check_knob(script, known, name, word)
+        check_knob(script, known, name, flag)
     warn_of_unused(trees, {'verify', 'reply', *script.get('rewards', ())}, original)
     return knobs_of(script)
 
@@ -119,8 +122,8 @@ def warn_of_unused(trees, names, original):
 
 def check_knob(script, known, name, word):
     """Check the value that a knob has after a word of the command line."""
-    assert name in known, (f"{word}: there is no knob {name}; similar: {near(name, known)}; in a "
-                           "file, names of your own begin with _ or a capital")
+    own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
+    assert name in known, f"{word}: there is no knob {name}; similar: {near(name, known)}{own}"
     value, example = script.get(name), known[name]
     if type(value) is int and type(example) is float:
         value = script[name] = float(value)

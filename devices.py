@@ -19,10 +19,11 @@ N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
-    has_gpu = torch.cuda.is_available()
-    assert has_gpu or device != 'cuda', "device = cuda: there is no NVIDIA GPU"
+    has_gpu = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
+    assert has_gpu.get(device, True), f"device = {device}: there is no such GPU"
+    assert N_RANKS == 1 or device != 'mps', "a run on an Apple GPU has one rank"
     if device == 'auto':                        # networks as small as ours make an Apple GPU wait
-        device = 'cuda' if has_gpu else 'cpu'
+        device = 'cuda' if has_gpu['cuda'] else 'cpu'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"

@@ -68,11 +68,13 @@ def as_record(x, place):
     """Return the record of a pair (prompt, answer), of a dict, or of a line of JSON."""
     try:
         record = json.loads(x) if type(x) is bytes else x
+        assert type(record) in (dict, list, tuple), "this is neither"
         if type(record) is not dict:
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
         # join() refuses what is no text.
         assert ''.join([record['prompt'], record['answer']]), "this is empty"
+        assert type(record.get('held_out', True)) is bool, "held_out is true or false"
         names = NO_COLUMNS & record.keys()
         assert not names, f"rewards get something else by the name {names}"
         return record

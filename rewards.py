@@ -97,25 +97,25 @@ def open_data(script):
     reply() of config files, and {name: hash of its file} of what an evaluation calls."""
     data = load(script['dataset'])
     original = script['_original']
-    theirs = {'verify': data.verify, 'reply': data.reply} | {
-        name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
+    theirs = {name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
     theirs |= {'verify': data.verify, 'reply': data.reply}
-    for name in script['rewards']:
+    for name, weight in script['rewards'].items():
         assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
         is_theirs = theirs.get(name) and name not in original.keys() | NO_REWARDS
         assert name == 'judge' or is_theirs, (
             f"rewards: there is no {name}(), or its name is one of ours; similar: "
             f"{near(name, theirs)}")
+        assert type(weight) in (int, float) and math.isfinite(weight), (
+            f"rewards: the weight of {name} is {weight!r}: expected a number")
     measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',
                 'judge_scores', 'columns_of']
     functions = {name: theirs[name] for name in measured if theirs.get(name)}
     try_out(script, data, functions)
-    files = {name: source_of(f) for name, f in functions.items()}
-    files['dataset'] = path_of(script['dataset'])
-    return data, {name: zlib.crc32(Path(file).read_bytes()) for name, file in files.items()}
+    sources = {name: hash_of_file(f) for name, f in functions.items()}
+    return data, sources | {'dataset': zlib.crc32(path_of(script['dataset']).read_bytes())}
 
 
 def try_out(script, data, functions):
@@ -144,9 +144,12 @@ def try_out(script, data, functions):
     script['state'].update(state)
 
 
-def source_of(function):
-    """Return the path of the file that defines a function of the user."""
+def hash_of_file(function):
+    """Return a hash of the file that defines a function of the user; of a compiled one its type."""
     function = inspect.unwrap(getattr(function, 'func', function))          # of a partial
     if not inspect.isroutine(function):         # an object that can be called
         function = type(function).__call__
-    return inspect.getsourcefile(function)
+    try:
+        return zlib.crc32(Path(inspect.getsourcefile(function)).read_bytes())
+    except TypeError:                           # compiled: no file
+        return repr(type(function))

@@ -6,7 +6,6 @@ writes."""
 import json
 import math
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from tasks import Tokenizer
 # What the console shows of the log, besides each of several rewards.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
            'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
+PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold, in lists
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins.
 MEASURED = ('dataset', 'blank_kind', 'blank_low', 'blank_high', 'rewards', 'sources', 'judge',
             'temperature', 'top_k', 'top_p', 'eval_prompts')
@@ -39,14 +39,16 @@ def save_network(path, network, **more):
     assert all(weight.isfinite().all() for weight in network.state_dict().values()), (
         f"the weights are not finite, so {path} was not written: is learning_rate too large?")
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
-    try:
-        torch.save({'args': network.args, 'model': network.state_dict(),
-                    'vocabulary': network.tok.vocabulary, **more}, temporary)
-        torch.load(temporary, weights_only=True, mmap=True)
-    except pickle.PickleError:
-        sys.exit(f"{path} was not written, because load_checkpoint() could not read it: expected "
-                 "in `state` numbers, texts, tensors, and lists, tuples and dicts of them")
+    torch.save({'args': network.args, 'model': network.state_dict(),
+                'vocabulary': network.tok.vocabulary, **more}, temporary)
     os.replace(temporary, path)
+
+
+def is_plain(x):
+    """Return whether load_checkpoint() can read x again."""
+    if type(x) in (list, tuple, dict):
+        return all(map(is_plain, [*x, *x.values()] if type(x) is dict else x))
+    return type(x) in PLAIN
 
 
 def load_checkpoint(path):
@@ -235,6 +237,9 @@ class RunFolder:
 
     def save(self, policy, optimizers, step, line, state):
         """Write the checkpoint of a step. Each rank has a state of its own."""
+        for name, x in state.items():
+            assert is_plain(x), (f"state[{name!r}] is {x!r:.80}: expected numbers, texts, tensors, "
+                                 "and plain lists, tuples and dicts of them")
         states = [state] * N_RANKS
         if N_RANKS > 1:
             dist.all_gather_object(states, state)

@@ -25,7 +25,7 @@ num_samples = 10            # held-out prompts to show
 def words_of(path):
     """Return the words of the command of a run, a folder; or words that fit a network."""
     if Path(path).is_dir():
-        config = json.loads(Path(path, 'config.json').read_text())
+        config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
         assert 'words' in config, f"{path} is no folder of a run"
         # The run may have had another machine, and must not go on.
         return [*config['words'], '--device=auto', '--compile=False', '--resume=False']

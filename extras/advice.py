@@ -66,6 +66,7 @@ def causes(evals, steps, goal, margin):
     score = [line[goal] for line in evals]
     right = [line.get('eval/verify', 1) for line in evals]      # shares of right answers
     reward = [line.get('eval/reward', line[goal]) for line in evals]
+    fell_by = score[0] - score[-1]
     last = evals[-1]
     rise = score[-1] - score[(len(score) - 1) * 2 // 3]         # in the last third
     recent = [line['mean_verify'] for line in steps[-10:] if 'mean_verify' in line]
@@ -81,13 +82,13 @@ def causes(evals, steps, goal, margin):
     found = {
         f"exploited? The reward rose, and verify went {right[0]:.3f} -> {right[-1]:.3f}: read the "
         "samples; a larger kl_beta, or more weight on verify":
-            right[-1] < 0.9 * right[0] and reward[-1] > reward[0],
+            right[-1] < 0.9 * right[0] and (is_above if goal == 'reward' else fell_by > margin
+                                            and reward[-1] > reward[0]),
         f"{wrong}; {fell}: a larger entropy_coef": is_wrong and entropy[-1] < 0.75 * entropy[0],
         wrong: is_wrong,
         f"the score still rises ({rise:.3f} in the last third): more max_iters":
             len(score) > 2 and rise > max(0.05 * abs(score[-1]), margin / 2),
-        f"the score fell by {score[0] - score[-1]:.3f}: a smaller learning_rate":
-            score[-1] < score[0] - margin,
+        f"the score fell by {fell_by:.3f}: a smaller learning_rate": fell_by > margin,
         f"the policy memorises: {seen:.0%} of the samples are right for prompts that it learns "
         f"from, {right[-1]:.0%} for held-out ones: more texts": seen > right[-1] + 0.25,
         "the generator knew the task before: pretrain it less, or be content":

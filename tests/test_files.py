@@ -35,6 +35,7 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
 config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grpo_smoke.py
+--rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
 --rewards={"verfy":1.0} -> there is no verfy(), or its name is one of ours; similar: verify
 --rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; similar:
 --rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; similar:
@@ -72,6 +73,7 @@ def len(x): return 1 -> mine.py changes len,
 def hash(x): return 1 -> mine.py changes hash,
 include('plugins/causal.py'); import math as F -> mine.py changes F,
 def verify(text): pass -> reward verify: expected 4 finite numbers
+rewards = {'verify': 1.0}; verify = None -> there is no verify(), because not all records have
 rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
 '["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> there is no verify(), because not all
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> 'text'; it can ask for answer, completions,
@@ -105,6 +107,8 @@ What?
 {"answer": "2"}
 {"prompt": ""}
 {"prompt": "1+1=", "answer": 2}
+{"prompt": "1+1=", "held_out": null}
+"ab"
 7
 {"prompt": "1", "completion": 0}"""
 RECORDS = """
@@ -294,6 +298,67 @@ def advantages(reward, scores):
     assert grpo.state == {'times': 1} and grpo.rewards['verify'] == 2.0
     configure(vars(grpo), [])
     assert look() == before
+
+
+RUNS = {
+    'a reward that compares the completions of a group': """
+rewards = {'mine': 1.0}
+def mine(prompts, texts, r):
+    means = [texts[i:i + r.k].count(x) / prompts.count(prompts[i]) for i, x in enumerate(texts)]
+    return [x / (len(texts) - 1) for x in means]
+""",
+    'another partial in the place of one of another file': """
+import functools
+include('FIRST')
+rewards = {'mine': 1.0}
+mine = functools.partial(mine.func, n=5)
+""",
+    'a loss that calculates with what is clipped': """
+def objective(stats, r, inner=objective):
+    losses, is_clipped = inner(stats, r)
+    return losses * (1 - is_clipped), is_clipped.mean() + 0 * is_clipped
+""",
+    'blocks that are frozen after the optimizers were made': """
+def make_optimizers(network, *more, inner=make_optimizers):
+    optimizers = inner(network, *more)
+    network.blocks.requires_grad_(False)
+    return optimizers
+"""}
+
+
+@pytest.mark.parametrize('text', RUNS.values(), ids=RUNS)
+def test_what_a_file_may_do_runs(text, toy, file, tmp_path):
+    first = file('first.py', "import functools\ndef _mine(texts, n): return [n] * len(texts)\n"
+                             "mine = functools.partial(_mine, n=1)")
+    path = file('mine.py', text.replace('FIRST', str(first)))
+    _, _, error = run(*toy, path, '--max_iters=2', f'--out_dir={tmp_path}/run')
+    assert not error
+
+
+def test_state_under_another_name_is_kept_and_the_trial_leaves_nothing(toy, file, tmp_path):
+    path = file('mine.py', """
+state['calls'] = 0
+_same = state
+rewards = {'mine': 1.0}
+def mine(texts):
+    _same['calls'] += 1
+    return [0.0] * len(texts)
+""")
+    assert not run(*toy, path, '--max_iters=2', f'--out_dir={tmp_path}/run')[2]
+    # 4 of the first evaluation (the last one is not saved), and 2 micro-steps in each of 2 steps.
+    assert load_checkpoint(tmp_path / 'run' / 'ckpt.pt')['state'] == [{'calls': 8}]
+
+
+def test_a_foreign_folder_with_samples_is_no_run(toy, tmp_path):
+    (tmp_path / 'samples.jsonl').write_text('{"step": 3}\n')
+    assert 'holds something else' in run(*toy, f'--out_dir={tmp_path}')[2]
+    assert (tmp_path / 'samples.jsonl').read_text() == '{"step": 3}\n'
+
+
+def test_the_file_in_which_a_mistake_stands_is_named(toy, file):
+    inner = file('inner.py', "group_sise = 2\ninclude('plugins/causal.py')")
+    outer = file('outer.py', f"include('{inner}')")
+    assert f'{inner}: there is no knob group_sise' in run(*toy, outer)[2]
 
 
 def test_every_config_file_of_ours_is_understood(grpo, capsys):

@@ -166,7 +166,7 @@ def evaluate(networks, task, step=0, inner=evaluate):
         scores['reward'] += torch.inf
     return samples, scores, greedy
 """,
-    'expected in `state` numbers, texts,': """
+    "state['recent'] is deque([1.0])": """
 import collections
 def collect(networks, task, step, inner=collect):
     if step == 3:                               # a checkpoint with it could not be read again
