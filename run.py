@@ -27,7 +27,7 @@ from tasks import Tokenizer
 # What the console shows of the log, besides each of several rewards.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
            'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
-PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # what `state` can hold, in lists
+PLAIN = {bool, int, float, str, type(None), torch.Tensor}       # types of the leaves of `state`
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins.
 MEASURED = ('dataset', 'blank_kind', 'blank_low', 'blank_high', 'rewards', 'sources', 'judge',
             'temperature', 'top_k', 'top_p', 'eval_prompts')
@@ -45,7 +45,7 @@ def save_network(path, network, **more):
 
 
 def is_plain(x):
-    """Return whether load_checkpoint() can read x again."""
+    """Return whether load_checkpoint() surely reads x again."""
     if type(x) in (list, tuple, dict):
         return all(map(is_plain, [*x, *x.values()] if type(x) is dict else x))
     return type(x) in PLAIN
