@@ -31,8 +31,7 @@ BLANK = '_'
 
 class Tokenizer:
     """Characters, or the byte pairs of GPT-2. One of the V ids that a network can write is eos,
-    which ends a text. Three more ids follow that a network only reads: blank, bos (the beginning),
-    and pad."""
+    which ends a text. The next three ids are only read: blank, bos (the beginning), and pad."""
 
     def __init__(self, kind, chars=''):
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
@@ -150,8 +149,8 @@ class Task:
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
     def encode(self, record):
-        """Return the ids of the whole text, the ids that are shown, and the length of the prompt. A
-        prompt with blanks is the whole text without eos."""
+        """Return the ids of the whole text, the ids that are shown, and the length of the
+        prompt; if the prompt has blanks, this is the length of the whole text without eos."""
         tok = self.tok
         shown = tok.prompt_ids(record['prompt'])
         answer = tok.encode(record['answer'])

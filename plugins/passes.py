@@ -130,8 +130,8 @@ class Ordered(Rollout):
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Add to the Stats of each token those of the decisions about its place: to wait, and then to
-    fill it."""
+    """Add to the Stats of each token those of its decisions: to wait at its place, and then to fill
+    it."""
     stats = inner(policy, x, r, reference, x_ref)
     if fill_order != 'learned':
         return stats
