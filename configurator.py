@@ -67,9 +67,9 @@ def configure(script, words):
         changed = [name for name, old in seen.items() if script.get(name, old) is not old
                    and name not in known and name[:2] != '__']
         for name in changed:
+            other = "state['key'] = value" if name == 'state' else f'another name, such as _{name}'
             assert name not in first or getattr(first[name], '__module__', '') in OURS, (
-                f"{word} changes {name}, which is used here already: expected another name, such "
-                f"as _{name}")
+                f"{word} changes {name}, which is used here already: expected {other}")
         if changed:
             print(f"{word} takes the place of {', '.join(sorted(changed))}")
         seen.update({name: x for name, x in script.items() if callable(x) or name in seen})

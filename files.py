@@ -72,8 +72,8 @@ def as_record(x, place):
         if type(record) is not dict:
             record = dict(zip(('prompt', 'answer'), record, strict=True))
         record = {'answer': ''} | record
-        # join() refuses what is no text.
-        assert ''.join([record['prompt'], record['answer']]), "this is empty"
+        # join() refuses what is no text, encode() half a character.
+        assert ''.join([record['prompt'], record['answer']]).encode(), "this is empty"
         assert type(record.get('held_out', True)) is bool, "held_out is true or false"
         names = NO_COLUMNS & record.keys()
         assert not names, f"rewards get something else by the name {names}"

@@ -59,7 +59,7 @@ def load_checkpoint(path):
         args = saved['args']
     except Exception as e:                      # many kinds, from half a file to another one
         sys.exit(f"{path} is no checkpoint of this project, or not all of it is there "
-                 f"({type(e).__name__})")
+                 f"({type(e).__name__}); a folder of transformers needs plugins/hf.py")
     if 'causal' in args:                        # an older version has written it
         args['kind'] = 'causal' if args.pop('causal') else 'fill'
     return saved
@@ -68,6 +68,7 @@ def load_checkpoint(path):
 def load_network(path, device):
     """Return the network of a checkpoint, with its tokenizer, and the dict of the checkpoint."""
     saved = load_checkpoint(path)
+    assert 'folder' not in saved['args'], f"{path} is a network of transformers: add plugins/hf.py"
     network = GPT(**saved['args']).to(device)
     # A checkpoint of plugins/passes.py has more weights than a GPT.
     missing, _ = network.load_state_dict(saved['model'], strict=False)
@@ -80,6 +81,7 @@ def open_networks(paths, dataset, device, load_network, compile=False):
     """Open the networks of paths {name: path}. A path is a checkpoint, the folder of a run, a
     recipe, or '' for None. A recipe is a config file of pretrain.py, which makes a network that is
     missing, or older than the recipe or the dataset."""
+    assert paths['policy'], "generator = '': expected a network"
     files = {name: file_of(must_exist(path, 'network'), dataset)
              for name, path in paths.items() if path}
     recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
@@ -117,6 +119,12 @@ def is_stale(path, recipe):
         return True
     sources = recipe, path_of(load_checkpoint(path)['dataset'])
     return os.path.getmtime(path) <= max(map(os.path.getmtime, sources))
+
+
+def sum_of_weights(network):
+    """Return a number, as text, that other weights of a network do not have."""
+    weights = getattr(network, 'parameters', list)()
+    return f'{sum(float(p.cpu().double().abs().sum()) for p in weights):.9g}'
 
 
 def start_pretraining(words, n_threads):
@@ -172,10 +180,13 @@ class RunFolder:
         assert is_run or not any(path.glob('*')), (
             f"out_dir = {path} is no folder of a run, and holds something else")
 
-    def load(self, policy, optimizers, measured):
+    def load(self, networks, optimizers, measured):
         """Load the weights and moments of a resumed run, say what has changed, and begin the logs.
         Return its step, and its line to beat, or None if one of the measured knobs has changed."""
         saved, config, line = self.saved, self.config, None
+        policy = networks.policy
+        config['sources'] |= {name: sum_of_weights(network) for name, network in
+                              vars(networks).items() if name != 'policy'}
         if saved:
             try:
                 assert saved['vocabulary'] == policy.tok.vocabulary
@@ -193,12 +204,17 @@ class RunFolder:
             before = saved['config']            # it may have knobs of a plugin that is gone
             for name in sorted((config | before).keys() - {'resume'}):
                 old, new = before.get(name), config.get(name)
-                if old != new:
-                    self.say('resumed with another file of a reward, a world, a sampler or the data'
-                             if name == 'sources' else
-                             f'resumed with another {name}: {new}, not {old}')
-                    if name in measured or name not in config:
-                        line = None
+                if old == new:
+                    continue
+                if name == 'sources':
+                    changed = [x for x in old | new if old.get(x) != new.get(x)]
+                    self.say(f"resumed with another file, or network: {', '.join(changed)}")
+                    if changed == ['reference']:            # an evaluation does without it
+                        continue
+                else:
+                    self.say(f'resumed with another {name}: {new}, not {old}')
+                if name in measured or name not in config:
+                    line = None
             if line is None:
                 self.say('so a new line to beat begins at the next evaluation')
             if len(saved['state']) != N_RANKS and any(saved['state']):

@@ -83,7 +83,8 @@ def make_tokenizer(kind, dataset):
     chars = set()
     for record in data.train + data.held_out:
         chars.update(record['prompt'] + record['answer'])
-    return Tokenizer('char', ''.join(sorted(chars - {BLANK, '\n'})))
+    assert '\n' not in chars, f"{dataset}: a line feed in a text is read as its end: leave it out"
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 
 
 @dataclass
@@ -115,11 +116,13 @@ class Task:
 
     def __init__(self, data, tok, blank_kind='random', low=0.2, high=0.6, network=None):
         if not low <= high <= 1:
-            sys.exit(f"blank_low = {low}, blank_high = {high}: expected shares up to 1")
+            sys.exit(f"blank_low = {low}, blank_high = {high}: expected shares, low <= high <= 1")
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
         self.is_causal = bool(network and network.causal)
+        assert self.is_causal or not (network and data.reply), (
+            "the dataset is a world: expected plugins/causal.py, and a causal generator")
         self.verify = data.verify
         self.reply = data.reply
         self.blank_kind, self.low, self.high = blank_kind, low, high
@@ -182,6 +185,7 @@ class Task:
 
     def typed(self, prompt):
         """Return Prompts of one text that somebody has typed."""
+        assert self.is_causal or BLANK in prompt, f"{prompt!r} has no blank: expected a {BLANK}"
         task = copy.copy(self)
         task.records = [{'prompt': prompt, 'answer': ''}]
         whole, shown, task.longest_prompt = self.encode(task.records[0])

@@ -268,6 +268,9 @@ def test_advantages_equal_a_slow_loop_and_those_of_equal_rewards_are_exactly_0(r
                'batch': statistics.stdev(reward.flatten().tolist())}[rule]
         close(A, [(x - statistics.mean(group)) / (std + 1e-4) for x in group])
     assert scores['advantage'].any(1).tolist() == [False, False, True, True]
+    grpo.advantages = lambda reward, scores: reward.sub_(1.0)       # may use its own copy
+    _, scores = grpo.collect(SimpleNamespace(policy=tiny()), prompts_of('_a', 'b_').task, 0)
+    close(scores['reward'], 1.0 + scores['advantage'])
 
 
 @pytest.mark.parametrize('files', [[], ['config/papers/tis.py'], ['config/papers/gigpo.py']])
@@ -561,6 +564,7 @@ def test_an_evaluation_scores_parts_of_the_held_out_prompts_each_with_a_seed_of_
     policy, _, prompts = toy('two passes, left to right', knobs, rewards={'letters': -0.5}, seed=9,
                              batch_size=batch_size, eval_prompts=9)
     grpo.letters = lambda texts, step: [text.count('a') + step for text in texts]
+    prompts.task.verify = lambda text: 1.0      # watched, and no part of the reward
     samples, *both = grpo.evaluate(SimpleNamespace(policy=policy), prompts.task, 7, n_shown=2)
     grpo.set_seed(0)
     held_out = prompts.task.prompts('val', 9)
@@ -574,6 +578,8 @@ def test_an_evaluation_scores_parts_of_the_held_out_prompts_each_with_a_seed_of_
     letters = torch.tensor([text.count('a') + 7 for text in texts])
     for name, weight in (('letters', 1.0), ('reward', -0.5)):
         close(torch.cat([scores[name].flatten() for scores in both]), weight * letters)
+    for scores in both:
+        close(scores['tokens'], held_out.blank.sum(1, keepdim=True).expand(-1, 4))
     assert [sample['completion'] for sample in samples] == texts[:8]
 
 

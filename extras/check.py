@@ -213,7 +213,7 @@ def begin(words, resume=False):
     grpo.state.update(folder.state)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     with contextlib.redirect_stdout(None):
-        folder.load(networks.policy, optimizers, ())
+        folder.load(networks, optimizers, ())
     return folder, networks, task, optimizers
 
 

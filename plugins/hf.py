@@ -86,7 +86,10 @@ def load_network(path, device, inner=load_network):
         saved = load_checkpoint(path)
     if 'folder' not in saved['args']:
         return inner(path, device)              # a GPT
-    network = Pretrained(**saved['args'])
+    try:
+        network = Pretrained(**saved['args'])
+    except Exception as e:                      # whatever transformers raises
+        raise AssertionError(f"the network of {path} cannot be used: {e!r:.300}") from None
     # The weights of a learned order have no place yet. plugins/passes.py loads them.
     network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
     return network.to(device), saved
@@ -112,6 +115,9 @@ class Pretrained(Network):
         has_cache = 'cache' in inspect.signature(self.network.forward).parameters
         self.cache_name = 'cache' if has_cache else 'past_key_values'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
+        n_ids = self.network.get_input_embeddings().num_embeddings
+        assert tok.vocab_size <= n_ids, (
+            f"{name} can read {n_ids} tokens: its tokenizer has {tok.vocab_size}")
         self.blank_id = tok.blank
         self.bos_id = tok.bos
         self.pad_id = tok.pad
@@ -213,7 +219,7 @@ class PretrainedTokenizer(Tokenizer):
         ids = theirs.get_vocab()
         self.vocab_size = 1 + max(ids.values())
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
-        self.eos = theirs.convert_tokens_to_ids(theirs.eos_token or theirs.sep_token)
+        self.eos = ids.get(theirs.eos_token or theirs.sep_token)
         # What the tokenizer puts before a text: a bos, [CLS], or nothing.
         whole = theirs.encode('0')
         self.before = whole[:whole.index(self.ids_of('0')[0])]
@@ -222,6 +228,8 @@ class PretrainedTokenizer(Tokenizer):
             f"the tokenizer of {folder}: expected an eos, which ends a text; to fill blanks also a "
             "mask token, and at most one token before a text")
         self.vocabulary = {'ids': ids, 'eos': self.eos}
+        self.special = tuple(str(token) for token in theirs.added_tokens_decoder.values()
+                             if token.special)
 
     def ids_of(self, text):
         return self.theirs.encode(text, add_special_tokens=False)
@@ -242,7 +250,7 @@ class PretrainedTokenizer(Tokenizer):
         network a blank."""
         if not self.causal:
             return super().prompt_ids(text)
-        if chat_template and not text.startswith(tuple(self.theirs.all_special_tokens)):
+        if chat_template and not text.startswith(self.special):
             try:
                 chat = self.theirs.apply_chat_template(
                     [{'role': 'user', 'content': text}], tokenize=False,

@@ -43,6 +43,7 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
+--generator= -> expected a network
 --dataset=arithmetc -> no dataset data/arithmetc.py; similar: data/arithmetic.py
 plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
 up to 15 tokens: the network can read 10
@@ -66,6 +67,7 @@ generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
 lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected
 del batch_size -> mine.py: batch_size = None: expected
+state = {} -> mine.py changes state, which is used here already: expected state['key'] = value
 def texts(): return [], [] -> mine.py is a task: expected --dataset=
 from time import time -> mine.py changes time, which is used here already
 import math as torch -> mine.py changes torch,
@@ -77,6 +79,8 @@ rewards = {'verify': 1.0}; verify = None -> there is no verify(), because not al
 rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
 '["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> there is no verify(), because not all
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> 'text'; it can ask for answer, completions,
+generator = '{0}/generator.pt'; judge = '{0}/judge.pt'; reply = lambda: None -> the dataset \
+is a world: expected plugins/causal.py
 WORLD return 1 -> error: reply() returned
 WORLD return 0 -> error: reply() returned
 WORLD return [] -> error: reply() returned
@@ -110,6 +114,7 @@ What?
 {"prompt": "1+1=", "held_out": null}
 "ab"
 7
+{"prompt": "\\ud800"}
 {"prompt": "1", "completion": 0}"""
 RECORDS = """
 def texts():

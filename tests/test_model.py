@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import pretrain
 from devices import set_precision
 from optim import get_lr, make_optimizers, optimizer_step
-from shared import features_of_inputs, shared_length
+from shared import features_of_inputs, shared_length, unique_rows
 from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny      # noqa: F401, a fixture
 
 
@@ -34,12 +34,16 @@ def test_a_network_that_fills_blanks_sees_all_places_but_padding_and_their_order
 # ---- precision -----------------------------------------------------------------------------------
 
 
-def test_logits_are_float32_beside_bfloat16_and_casts_of_weights_are_not_kept(grpo):
-    """If casts were kept, samples would come from weights that have been updated since."""
+def test_logits_are_float32_beside_bfloat16_and_casts_of_weights_are_not_kept(grpo, monkeypatch):
+    """If casts were kept, samples would come from weights that have been updated since. What is
+    asked for is done where it is slow, too."""
     torch.set_default_dtype(torch.float32)
     network, x = tiny(), torch.ones(1, 8)
     up, exact = network.blocks[0].up, network.logits(x)
     n_threads = torch.get_num_threads()
+    monkeypatch.setattr(torch.cpu, '_is_avx512_bf16_supported', lambda: False)
+    set_precision(network, 'auto')
+    assert not torch.is_autocast_enabled('cpu')
     for n in (8, 1):                            # of a small network at most two
         torch.set_num_threads(n)
         set_precision(network, 'bfloat16')
@@ -74,6 +78,12 @@ def test_pretraining_learns_blanks_or_from_left_to_right_all_tokens_or_those_of_
 SIZES = {                       # ids, texts, tokens of a text
     'few ids': (2, 20, 6), 'many texts': (4, 20, 6), 'one text': (4, 1, 6),
     'few texts': (7, 3, 6), 'one token': (4, 9, 1), 'no text': (4, 0, 6)}
+
+
+def test_different_texts_are_never_taken_for_equal_ones():
+    x = torch.randint(14, (20_000, 10))
+    rows, inverse = unique_rows(x)
+    assert x[rows][inverse].equal(x) and len(rows) == len(x.unique(dim=0))
 
 
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])

@@ -98,6 +98,16 @@ def reply():
     return %s
 """
 PASSES = "include('plugins/passes.py')\n"
+# a frozen network whose file has been written again
+WEIGHTS = """
+from run import save_network as _save
+_network, _ = load_network({name}, 'cpu')
+_network.embed.weight.data += {more}
+{name} = f'{{out_dir}}.pt'
+_save({name}, _network)
+"""
+JUDGES, REFERENCES = [[WEIGHTS.format(name=name, more=more) for more in (0, 1)]
+                      for name in ('judge', 'reference')]
 OTHER = """
 from run import save_network
 network, _ = load_network(generator, 'cpu')
@@ -121,8 +131,10 @@ CHANGES = {
         (DATA % 98, DATA % 99), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
         (WORLD % '"0"', WORLD % '"1"')],
     f"""n_fill_steps: None, not 5
-resumed with another file of a reward, a world, a sampler or the data
+resumed with another file, or network: complete
 so {NEW_LINE}""": [(PASSES, '')],
+    f'network: judge\nso {NEW_LINE}': [JUDGES],
+    'network: reference\n': [['reference = generator\n' + text for text in REFERENCES]],
     'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
     'expected a larger max_iters': [('max_iters = 1', '')],
     'nothing can be told': [
@@ -242,6 +254,18 @@ def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
     last = log_of(tmp_path / 'run')[-1]         # also of a run that was refused
     best = max(last.get('verify', last['eval/reward']), last['greedy'])
     assert NEW_LINE not in said or last['line to beat'] == best
+
+
+def test_the_time_of_a_step_has_that_of_its_rewards(toy, file, tmp_path):
+    path = file('slow.py', """
+import time as _time
+rewards = {'slow': 1.0}
+def slow(texts):
+    _time.sleep(0.1)
+    return [0.0] * len(texts)
+""")
+    text = train([*toy, path], tmp_path / 'run', '--max_iters=1')
+    assert float(re.search(r'\| ms (\d+)', text)[1]) > 100
 
 
 # ---- folders -------------------------------------------------------------------------------------

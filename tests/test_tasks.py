@@ -11,8 +11,8 @@ from files import load
 from rewards import call_reward
 from run import save_network
 from show import print_group
-from tasks import Prompts, Task, Tokenizer, columns_of
-from test_grpo import TOK, tiny
+from tasks import Prompts, Task, Tokenizer, columns_of, make_tokenizer
+from test_grpo import TOK, close, tiny
 
 # of two completions of three records: answer, prompt, level, original, text
 COLUMNS = """
@@ -82,6 +82,11 @@ def test_blanks_that_a_network_cannot_fill_are_named(file):
     texts = "def texts():\n    return 9 * [('a_b', '{0}')], 2 * [('a_b', 'aab')]"
     with pytest.raises(AssertionError, match="'a_b'.*: the generator writes from left to right"):
         Task(load(file('mine.py', texts.format('aab'))), TOK, 'answer', network=tiny('causal'))
+    task = Task(load(file('fine.py', texts.format('aab'))), TOK, 'answer', network=tiny())
+    with pytest.raises(AssertionError, match="'ab' has no blank"):
+        task.typed('ab')
+    with pytest.raises(AssertionError, match='feed.py: a line feed in a text'):
+        make_tokenizer('char', file('feed.py', texts.format('a\\nb')))
     for kind in ('fill', 'causal'):
         _, _, error = run('pretrain.py', f'--dataset={file("open.py", texts.format(""))}',
                           f'--kind={kind}', '--device=cpu')
@@ -215,6 +220,12 @@ def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(toy, 
     policy = grpo.open_task(data)[0].policy
     fills = grpo.order_scores(policy, torch.randn(5, 32)).sigmoid()
     assert ((1 - fills) ** 2).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
+    _, data = grpo.read_words([*toy[1:], *words[:2], '--n_fill_steps=1'])   # nothing to decide
+    networks, task = grpo.open_task(data)
+    [r, *_], _ = grpo.collect(networks, task, 0)
+    policy = networks.policy
+    logits = policy.logits(policy.features(r.views)[r.view, r.place])
+    close(grpo.log_probs_of(policy, r), logits.log_softmax(1).gather(1, r.token[:, None])[:, 0])
     policy.order.bias.data += 1                 # as a checkpoint has it
     save_network(tmp_path / 'new.pt', policy)
     assert grpo.load_network(tmp_path / 'new.pt', 'cpu')[0].order.bias == policy.order.bias
