@@ -3,6 +3,7 @@ what a run writes."""
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
