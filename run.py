@@ -1,7 +1,7 @@
 """What surrounds a run: its networks, its folder, and the line to beat. Skip this file at first.
 
 A folder has config.json (the knobs, and the words of the command), log.jsonl (the numbers of each
-step and evaluation), samples.jsonl (completions), and ckpt.pt. Of several ranks only the first one
+step and evaluation), samples.jsonl (completions), and ckpt.pt. Only the first of several ranks
 writes."""
 import json
 import math
