@@ -51,13 +51,13 @@ def configure(script, words):
         sys.exit()
     # A second call begins with the original globals. Files may change the values of a dict.
     original = script.setdefault('_original', dict(script))
+    trees = {}                                  # of the files that were executed
     script.clear()
     script.update({name: value.copy() if type(value) is dict else value
-                   for name, value in original.items()}, _original=original)
+                   for name, value in original.items()}, _original=original, _files=trees)
     known = knobs_of(script)
     seen = vars(builtins) | script              # what names meant at the last check
     first = dict(seen)                          # what each meant at first
-    trees = {}                                  # of the files that were executed
     word = ''                                   # the file that is executed
 
     def check(word):

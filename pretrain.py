@@ -111,7 +111,8 @@ def main():
             if 0 < stop_at <= right:
                 break
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    save_network(out, network, dataset=dataset, blank_kind=blank_kind)
+    save_network(out, network, dataset=dataset, blank_kind=blank_kind,
+                 files=[*map(str, globals()['_files'])])
 
 
 if __name__ == '__main__':

@@ -114,11 +114,14 @@ def file_of(path, dataset):
 
 
 def is_stale(path, recipe):
-    """Return whether a network is not there, or is older than its recipe, or than its dataset."""
+    """Return whether a network is not there, or is older than its recipe, than a file that the
+    recipe includes, or than its dataset."""
     if not os.path.exists(path):
         return True
-    sources = recipe, path_of(load_checkpoint(path)['dataset'])
-    return os.path.getmtime(path) <= max(map(os.path.getmtime, sources))
+    saved = load_checkpoint(path)
+    sources = [recipe, path_of(saved['dataset']), *saved.get('files', ())]
+    changed = [os.path.getmtime(file) for file in sources if os.path.exists(file)]
+    return os.path.getmtime(path) <= max(changed)
 
 
 def sum_of_weights(network):

@@ -384,7 +384,7 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
 
     def is_made(*times):
         popen.reset_mock()
-        for path, time in zip((recipe, named, network), times):
+        for path, time in zip((recipe, named, network, base), times):
             os.utime(path, (time, time))
         with contextlib.suppress(SystemExit):
             open_networks({'policy': recipe}, data, torch.device('cpu'), load_network)
@@ -394,8 +394,8 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     monkeypatch.chdir(tmp_path)
     os.mkdir('a')
     os.mkdir('out')
-    recipe, data, other, named = [
-        file(name, '') for name in ('r.py', 'a/b.jsonl', 'a_b.jsonl', 'labels.jsonl')]
+    recipe, data, other, named, base = [file(name, '') for name in (
+        'r.py', 'a/b.jsonl', 'a_b.jsonl', 'labels.jsonl', 'base.py')]
     network = file_of(recipe, data)
     assert network != file_of(recipe, other)
     assert is_made()                            # it is missing
@@ -403,5 +403,10 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     assert words == ['pretrain.py', f'--dataset={data}', '--device=cpu', recipe,
                      f'--out={network}']
     # A recipe can name a dataset that is not that of the run.
-    torch.save(load_checkpoint(folder / 'generator.pt') | {'dataset': named}, network)
-    assert is_made(3, 1, 2) and is_made(1, 3, 2) and not is_made(1, 1, 2)
+    saved = load_checkpoint(folder / 'generator.pt')
+    assert str(ROOT / 'config/networks/generator_smoke.py') in saved['files']
+    torch.save(saved | {'dataset': named, 'files': [base]}, network)
+    assert is_made(3, 1, 2, 1) and is_made(1, 3, 2, 1) and is_made(1, 1, 2, 3)
+    assert not is_made(1, 1, 2, 1)
+    os.remove(named)
+    assert not is_made(1)
