@@ -139,7 +139,8 @@ so {NEW_LINE}""": [(PASSES, '')],
     'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
     'expected a larger max_iters': [('max_iters = 1', '')],
     'nothing can be told': [
-        ('max_iters = 1', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')")],
+        ('max_iters = 1', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')"),
+        ('max_iters = 1', "max_iters = 2\nopen(f'{out_dir}/log.jsonl', 'a').write('{')")],
     'not all of it is there': [('', "import os\nos.truncate(f'{out_dir}/ckpt.pt', 1000)"), ('', """
 with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
     _file.seek(_file.seek(0, 2) // 4)
