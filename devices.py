@@ -3,6 +3,7 @@ first."""
 import atexit
 import ctypes
 import datetime
+import functools
 import os
 import sys
 import zlib
@@ -97,7 +98,7 @@ def numbers_of(parts):
     sums = [torch.hstack((loss, is_counted.sum(),
                           torch.stack(list(values.values()))[:, is_counted].sum(1)))
             for loss, values, is_counted in parts]
-    loss, n, *totals = sum_over_ranks(sum(sums).detach()).tolist()
+    loss, n, *totals = sum_over_ranks(functools.reduce(torch.add, sums)).tolist()
     means = {name: x / n for name, x in zip(parts[0][1], totals)} if n > 0 else {}
     return {'loss': loss} | means
 
