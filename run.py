@@ -125,7 +125,7 @@ def is_stale(path, recipe):
 
 
 def sum_of_weights(network):
-    """Return a number, as text, that other weights of a network do not have."""
+    """Return a number, as text, that changes with the weights of a network."""
     weights = getattr(network, 'parameters', list)()
     return f'{sum(float(p.cpu().double().abs().sum()) for p in weights):.9g}'
 

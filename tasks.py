@@ -31,7 +31,7 @@ BLANK = '_'
 
 class Tokenizer:
     """Characters, or the byte pairs of GPT-2. One of the V ids that a network can write is eos,
-    which ends a text. The next three ids are only read: blank, bos (the beginning), and pad."""
+    which ends a text. Ids V to V + 2 are only read: blank, bos (the beginning), and pad."""
 
     def __init__(self, kind, chars=''):
         self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
