@@ -45,6 +45,9 @@ def load(dataset):
         f"{path}: expected two lists: records to learn from, and at least two held-out ones, "
         f"not {parts!r:.80}")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]
+    columns = dict.fromkeys(name for record in train + held_out for name in record)
+    # None where a record lacks a column
+    train, held_out = [[columns | x for x in part] for part in (train, held_out)]
     has_answers = all(record['answer'] for record in train + held_out)
     verify = functions.get('verify', is_answer if has_answers else None)
     return Dataset(train, held_out, verify, functions.get('reply'))

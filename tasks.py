@@ -126,9 +126,7 @@ class Task:
         self.verify = data.verify
         self.reply = data.reply
         self.blank_kind, self.low, self.high = blank_kind, low, high
-        records = data.train + data.held_out
-        columns = dict.fromkeys(name for record in records for name in record)
-        self.records = [columns | record for record in records]     # None where it lacks a column
+        self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         wholes, shown, lengths = zip(*map(self.encode, self.records))
         # After each prompt there is room for the longest answer.

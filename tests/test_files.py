@@ -318,6 +318,14 @@ include('FIRST')
 rewards = {'mine': 1.0}
 mine = functools.partial(mine.func, n=5)
 """,
+    'a column that only later records have': """
+dataset = 'FIRST'[:-2] + 'jsonl'
+_line = '{"prompt": "10+34=", "answer": "044", "level": 1, "held_out": %s}\\n'
+open(dataset, 'w').write('["10+34=", "044"]\\n' + _line % 'false' + 2 * (_line % 'true'))
+rewards = {'mine': 1.0}
+def mine(texts, level):
+    return [float(x or 0) for x in level]
+""",
     'a loss that calculates with what is clipped': """
 def objective(stats, r, inner=objective):
     losses, is_clipped = inner(stats, r)
