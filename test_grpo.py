@@ -28,7 +28,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import train_grpo as grpo
 from configurator import configure
-from model import GPT
+from model import GPT, filter_ids
 from optim import make_optimizers
 from tasks import Prompts, Tokenizer
 
@@ -302,6 +302,12 @@ def test_ids_are_drawn_from_the_tempered_and_filtered_distribution(filters, knob
     frequency = torch.stack([row.bincount(minlength=7) for row in ids]) / n
     assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
     close(grpo.log_probs(logits, allowed).exp(), p)
+
+
+def test_top_p_leaves_the_fewest_ids_that_have_it_exactly_also_of_what_top_k_left():
+    p = torch.tensor([[0.25, 0.5, 0.125, 0.125]])
+    for top_k, top_p, n in ((0, 0.5, 1), (0, 0.75, 2), (0, 0.76, 3), (2, 0.7, 2), (2, 0.6, 1)):
+        assert filter_ids(p, top_k, top_p).sum() == n
 
 
 @pytest.mark.parametrize('n_fill_steps', [1, 2, 3, 6])

@@ -117,6 +117,15 @@ def test_muon_equals_that_of_torch_and_weights_that_are_frozen_or_unused_stay(mo
     # Torch makes matrices bfloat16 before it multiplies them; here they stay float64.
     monkeypatch.setattr(torch.Tensor, 'bfloat16', lambda x: x)
     network = tiny('causal')
+    for decay in (0.0, 0.25):                   # without a gradient, only it moves the weights
+        decays = copy.deepcopy(network)
+        [adamw] = make_optimizers(decays, 'adamw', decay)
+        adamw.param_groups[0]['lr'] = 1.0
+        for p in decays.parameters():
+            p.grad = torch.zeros_like(p)
+        adamw.step()
+        for p, before in zip(decays.parameters(), network.parameters()):
+            close(p, (1 - decay) * before)
     first, second = network.blocks
     first.requires_grad_(False)
     optimizers = make_optimizers(network, 'muon', 0.1)

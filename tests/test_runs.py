@@ -210,6 +210,15 @@ def log(numbers):
 # ---- the same command, and resuming --------------------------------------------------------------
 
 
+def test_a_reference_is_opened_if_the_loss_needs_it_or_somebody_names_it(toy, grpo):
+    path = toy[-1].removeprefix('--judge=')
+    for words, is_open in (['--kl_beta=0', False], ['--kl_beta=0.1', True],
+                           [f'--kl_beta=0 --reference={path}', True]):
+        _, data = grpo.read_words([*toy[1:], *words.split()])
+        networks, _ = grpo.open_task(data)
+        assert (networks.reference is not None) == is_open
+
+
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_was_not(
         kind, toy, tmp_path, file):

@@ -31,9 +31,11 @@ WON = {'data/guess.py': '=', 'data/countdown.py': '=', 'examples/worlds/distance
 # ---- texts, ids, records -------------------------------------------------------------------------
 
 
-def test_characters_become_ids_and_text_again():
+def test_characters_become_ids_and_text_again(file):
     ids = TOK.encode('abca')
     assert ids == [1, 2, 3, 1] and TOK.vocab_size == 4
+    text = "def texts():\n    return [('a_', 'ab')], 2 * [('', 'c')]"
+    assert make_tokenizer('char', file('mine.py', text)).vocabulary == TOK.vocabulary
     assert TOK.decode([TOK.bos, *ids, TOK.eos, TOK.pad, TOK.pad]) == 'abca'
     assert TOK.decode([1, TOK.eos, TOK.blank, TOK.eos, TOK.eos]) == 'a\n_\n'    # those inside
     with pytest.raises(AssertionError, match="lacks .'x'. of 'axb'"):
@@ -182,13 +184,14 @@ def texts():
     records[1]['secret'] = 'a'
     return records[2:], records[:2]
 """)
-    _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}'])
+    _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}', '--max_new_tokens=3'])
     networks, task = grpo.open_task(data)
     for prompts, secrets in ((task.typed('12+'), {'default'}),
+                             (task.typed('12+300='), {'default'}),   # longer than those of the data
                              (task.prompts('val', 2), {'a', None})):
         grpo.state.clear()
-        grpo.complete(networks.policy, prompts, 2)
-        assert grpo.state['secrets'] == secrets
+        r = grpo.complete(networks.policy, prompts, 2)
+        assert grpo.state['secrets'] == secrets and (r.prompts.blank.sum(1) == 3).all()
 
 
 def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
