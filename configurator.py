@@ -8,6 +8,7 @@ import ast
 import builtins
 import contextlib
 import difflib
+import math
 import sys
 from pathlib import Path
 
@@ -132,8 +133,8 @@ def check_knob(script, known, name, word):
     expected = f'one of {choices}' if choices else f'a value such as {example!r}'
     is_right = type(value) is type(example) and (not choices or value in choices)
     if type(example) in (int, float):
-        expected += f', not below {lowest}'
-        is_right = is_right and value >= lowest
+        expected += f', finite and not below {lowest}'
+        is_right = is_right and lowest <= value < math.inf
     assert is_right, f"{word}: {name} = {value!r:.40}: expected {expected}"
 
 

@@ -80,7 +80,7 @@ def load_network(path, device):
 def open_networks(paths, dataset, device, load_network, compile=False):
     """Open the networks of paths {name: path}. A path is a checkpoint, the folder of a run, a
     recipe, or '' for None. A recipe is a config file of pretrain.py, which makes a network that is
-    missing, or older than the recipe or the dataset."""
+    missing or stale."""
     assert paths['policy'], "generator = '': expected a network"
     files = {name: file_of(must_exist(path, 'network'), dataset)
              for name, path in paths.items() if path}

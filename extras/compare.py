@@ -128,8 +128,10 @@ if __name__ == '__main__':
     configure(globals(), ours)
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
     folders = {folder_of(command, '') for command in commands}
-    assert len(folders) == len(commands) > 0 and len({*seeds.split(',')}) > 1, (
-        "expected different commands, and two or more different seeds")
+    assert len(folders) == len(commands) > 0, "expected different commands"
+    different = {*seeds.split(',')}
+    assert len(different) == len(seeds.split(',')) > 1, (
+        f"--seeds={seeds}: expected two or more different seeds")
     first, *others = [meaning_of(command) for command in commands]
     for other, command in zip(others, commands[1:]):
         wrong = [name for name in first | other if first.get(name) != other.get(name)]

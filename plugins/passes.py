@@ -97,7 +97,7 @@ def load_network(path, device, inner=load_network):
     if fill_order == 'learned':
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
-        wait = 0.03 ** (1 / max(1, n_fill_steps - 1))     # so 0.03 wait until the last pass
+        wait = 0.03 ** (1 / max(1, n_fill_steps - 1))     # so 3 % wait for the last pass
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
         network.load_state_dict(saved['model'], strict=False)       # perhaps with an order
     return network, saved

@@ -14,7 +14,7 @@ from extras.page import page_of
 
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
-DIFFERENT = ['|', '--seeds=1,1||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
+DIFFERENT = ['|', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
              '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py']
 WORDS = ('the policy writes', 'says the same twice', 'for secret', 'verify:', 'mine of 6',
          'mine of 4', '`state`', 'good completions', 'logp_old', 'own group')

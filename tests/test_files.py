@@ -29,8 +29,9 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --group_size 2 -> --group_size: expected FILE.py or --name=value
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
 --resume=1 -> resume = 1: expected a value such as False
---kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, not below 0
---temperature=0 -> temperature = 0.0: expected a value such as 1.0, not below 0.001
+--kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, finite and not below 0
+--temperature=0 -> temperature = 0.0: expected a value such as 1.0, finite and not below 0.001
+--learning_rate=1e999 -> learning_rate = inf: expected a value such as
 --rewards=verify -> rewards = 'verify': expected a value such as {
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
@@ -49,7 +50,7 @@ plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.
 up to 15 tokens: the network can read 10
 --generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
 --out_dir=out -> out/generator_smoke-
---eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, not below 2
+--eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, finite and not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares
 --blank_low=20 --blank_high=60 -> blank_low = 20.0, blank_high = 60.0: expected shares
 --generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint of
