@@ -82,8 +82,8 @@ def as_record(x, place):
         assert not names, f"rewards get something else by the name {names}"
         return record
     except Exception as e:                      # many kinds: no JSON, no prompt, a number, ...
-        sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}}, or such a pair, not '
-                 f'{x!r:.80} ({e!r})')
+        sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], '
+                 f'not {x!r:.80} ({e!r})')
 
 
 def is_answer(text, original):

@@ -4,7 +4,6 @@ if there is none.
 
     python pretrain.py config/networks/judge_arithmetic.py --out=out/judge.pt
 """
-import math
 import sys
 from pathlib import Path
 
@@ -63,11 +62,11 @@ def loss_of(network, prompts):
 
 def labelled(prompts):
     """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
-    labels = [record.get('label') for record in prompts.task.records]
-    assert all(label in (0, 1) for label in labels), (
-        f"{dataset}: expected a label, 0 or 1, in each record")
-    labels = torch.tensor(labels, device=prompts.record.device).float()
-    return prompts.tokens, labels[prompts.record]
+    records = prompts.task.records
+    wrong = [record for record in records if record.get('label') not in (0, 1)]
+    assert not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[0]!r:.200}"
+    labels = torch.tensor([float(record['label']) for record in records])
+    return prompts.tokens, labels.to(prompts.record.device)[prompts.record]
 
 
 def main():
@@ -100,14 +99,15 @@ def main():
             with torch.no_grad(), torch.random.fork_rng():
                 torch.manual_seed(0)
                 held_out_loss = loss_of(network, held_out)
-                right = math.nan
+                line = f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f}'
+                right = 0.0
                 if task.verify and kind != 'classifier':
                     # right is near the first `verify` of a run in one pass. A causal network
                     # with blank_kind 'random' continues after a random place here.
                     scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
                     right = scores['verify'].mean().item()
-            print(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f} | '
-                  f'right {right:.3f}', flush=True)
+                    line += f' | right {right:.3f}'
+            print(line, flush=True)
             if 0 < stop_at <= right:
                 break
     Path(out).parent.mkdir(parents=True, exist_ok=True)
