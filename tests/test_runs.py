@@ -104,11 +104,12 @@ WEIGHTS = """
 from run import save_network as _save
 _network, _ = load_network({name}, 'cpu')
 _network.embed.weight.data += {more}
-{name} = f'{{out_dir}}.pt'
+{name} = f'{{out_dir}}-{name}.pt'
 _save({name}, _network)
 """
 JUDGES, REFERENCES = [[WEIGHTS.format(name=name, more=more) for more in (0, 1)]
                       for name in ('judge', 'reference')]
+REFERENCES = ['reference = generator\n' + text for text in REFERENCES]
 OTHER = """
 from run import save_network
 network, _ = load_network(generator, 'cpu')
@@ -135,7 +136,8 @@ CHANGES = {
 resumed with another file, or network: complete
 so {NEW_LINE}""": [(PASSES, '')],
     f'network: judge\nso {NEW_LINE}': [JUDGES],
-    'network: reference\n': [['reference = generator\n' + text for text in REFERENCES]],
+    'network: reference\n': [REFERENCES],
+    f'network: judge, reference\nso {NEW_LINE}': [map(str.__add__, JUDGES, REFERENCES)],
     'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
     'expected a larger max_iters': [('max_iters = 1', '')],
     'nothing can be told': [
