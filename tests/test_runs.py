@@ -387,6 +387,10 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
         sample = json.loads(line)
         assert {'step': sample['step']} | expected == sample
         assert sample['scores']['zeros'] == sample['completion'].count('0')
+    rows = torch.tensor([[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    scores = dict.fromkeys(('tokens', 'reward', 'advantage'), rows)
+    assert grpo.means_of_step(scores, []) == {
+        'mean_tokens': 0.0, 'mean_reward': 0.0, 'dead_groups': 0.5}
 
 
 def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(
