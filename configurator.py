@@ -31,15 +31,17 @@ def knobs_of(script):
 
 
 def near(name, known):
-    """Return the known names that are like a name, or, if there are none, some of the others."""
+    """Return 'similar: ' and the known names that are like a name, or, if there are none,
+    'there are: ' and some of the others."""
     known = sorted(map(str, known))
-    return ', '.join(difflib.get_close_matches(str(name).lower(), known, cutoff=0.5) or known[:6])
+    matches = difflib.get_close_matches(str(name).lower(), known, cutoff=0.5)
+    return ('similar: ' if matches else 'there are: ') + ', '.join(matches or known[:6])
 
 
 def must_exist(path, what='file'):
     """Return the path of a file or folder, if it is there."""
     others = Path(path).parent.glob('[!._]*')
-    assert Path(path).exists(), f"there is no {what} {path}; similar: {near(path, others)}"
+    assert Path(path).exists(), f"there is no {what} {path}; {near(path, others)}"
     return path
 
 
@@ -117,18 +119,19 @@ def warn_of_unused(trees, names, original):
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
                     node.name not in names | original.keys() and node.name[0] != '_'):
-                print(f"{file.name}: nothing calls {node.name}(); similar: "
+                print(f"{file.name}: nothing calls {node.name}(); "
                       f"{near(node.name, original)}; a reward has a weight in `rewards`")
 
 
 def check_knob(script, known, name, word):
     """Check the value that a knob has after a word of the command line."""
     own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
-    assert name in known, f"{word}: there is no knob {name}; similar: {near(name, known)}{own}"
+    assert name in known, f"{word}: there is no knob {name}; {near(name, known)}{own}"
     value, example = script.get(name), known[name]
     if type(value) is int and type(example) is float:
         value = script[name] = float(value)
-    choices = script.get('CHOICES', {}).get(name)
+    both = (True, False) if type(example) is bool else ()
+    choices = script.get('CHOICES', {}).get(name, both)
     lowest = script.get('LOWEST', {}).get(name, 0)
     expected = f'one of {choices}' if choices else f'a value such as {example!r}'
     is_right = type(value) is type(example) and (not choices or value in choices)

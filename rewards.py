@@ -106,7 +106,7 @@ def open_data(script):
             "rewards: there is no verify(), because not all records have an answer")
         is_theirs = theirs.get(name) and name not in original.keys() | NO_REWARDS
         assert name == 'judge' or is_theirs, (
-            f"rewards: there is no {name}(), or its name is one of ours; similar: "
+            f"rewards: there is no {name}(), or its name is one of ours; "
             f"{near(name, theirs)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")

@@ -88,7 +88,7 @@ def curve_of(folder):
     """Return {step: the goal} of a run."""
     lines = [loads(line) for line in open(f'{folder}/log.jsonl')]
     curve = {line['step']: line[goal] for line in lines if goal in line}
-    assert curve, f"there is no {goal} in the log; similar: {near(goal, set().union(*lines[:2]))}"
+    assert curve, f"there is no {goal} in the log; {near(goal, set().union(*lines[:2]))}"
     return curve
 
 

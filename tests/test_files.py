@@ -28,7 +28,8 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size 2 -> --group_size: expected FILE.py or --name=value
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
---resume=1 -> resume = 1: expected a value such as False
+--resume=true -> resume = 'true': expected one of (True, False)
+--resume=1 -> resume = 1: expected one of (True, False)
 --kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, finite and not below 0
 --temperature=0 -> temperature = 0.0: expected a value such as 1.0, finite and not below 0.001
 --learning_rate=1e999 -> learning_rate = inf: expected a value such as
@@ -38,8 +39,8 @@ plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'conf
 config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grpo_smoke.py
 --rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
 --rewards={"verfy":1.0} -> there is no verfy(), or its name is one of ours; similar: verify
---rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; similar:
---rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; similar:
+--rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; there are: verify
+--rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; there are: verify
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
@@ -49,6 +50,7 @@ plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of 
 plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
 up to 15 tokens: the network can read 10
 --generator={0}/generator.pt --judge={0}/judge.pt --out_dir={0} -> is in out_dir: choose another
+--reference={0}/generator.pt --out_dir={0} -> choose another out_dir
 --out_dir=out -> out/generator_smoke-
 --eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, finite and not below 2
 --blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7, blank_high = 0.3: expected shares

@@ -341,6 +341,10 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     assert_same(whole, parts)
     is_lora = all('lora_' in weight for weight in checkpoint_of(whole)['model'])
     assert is_lora == (name == 'adapters')
+    if is_lora:
+        configure(vars(grpo), [HF])
+        with pytest.raises(AssertionError, match='has adapters: export the run'):
+            grpo.load_network(str(whole / 'ckpt.pt'), 'cpu')
     run('extras/export.py', str(whole), str(exported))
     configure(vars(grpo), [HF, *more.split()[:1]])
     logits = []
