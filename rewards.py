@@ -101,13 +101,12 @@ def open_data(script):
                          reply=script.get('reply', data.reply))
     theirs = {name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
     theirs |= {'verify': data.verify, 'reply': data.reply}
+    rewards = [name for name, f in theirs.items() if f and name not in original.keys() | NO_REWARDS]
     for name, weight in script['rewards'].items():
         assert name != 'verify' or data.verify, (
             "rewards: there is no verify(), because not all records have an answer")
-        is_theirs = theirs.get(name) and name not in original.keys() | NO_REWARDS
-        assert name == 'judge' or is_theirs, (
-            f"rewards: there is no {name}(), or its name is one of ours; "
-            f"{near(name, theirs)}")
+        assert name == 'judge' or name in rewards, (
+            f"rewards: there is no {name}(), or its name is one of ours; {near(name, rewards)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
     measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',
