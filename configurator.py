@@ -142,10 +142,12 @@ def check_knob(script, known, name, word):
 
 
 def show_error(error_type, error, trace):
-    """The excepthook. A failed assert of ours, a missing file, or Ctrl-C, is one line. What a
-    function of the user raises has its traceback: call_each() of rewards.py adds a note to it."""
+    """The excepthook. A failed assert of ours, a missing file, a mistake of syntax, or Ctrl-C, is
+    one line. What a function of the user raises has its traceback: call_each() of rewards.py adds
+    a note to it."""
     line = ' '.join(str(error).split())
-    is_ours = isinstance(error, (AssertionError, OSError)) and not hasattr(error, '__notes__')
+    is_line = isinstance(error, (AssertionError, OSError, SyntaxError))
+    is_ours = is_line and not hasattr(error, '__notes__')
     if isinstance(error, KeyboardInterrupt) and not line:
         print('stopped: what was not finished is not written', file=sys.stderr)
     elif is_ours and line:

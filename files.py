@@ -64,6 +64,9 @@ def parts_of_lines(path):
         # A hash of the prompt, so that equal prompts stay together.
         is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
         parts[record.pop('held_out', is_tenth and not is_marked)].append(record)
+    assert parts[0] and len(parts[1]) > 1, (
+        f'{path}: {len(parts[0])} lines to learn from and {len(parts[1])} held out: expected at '
+        'least 1 and 2 ("held_out": true marks a line)')
     return parts
 
 

@@ -102,9 +102,10 @@ def open_data(script):
     theirs = {name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
     theirs |= {'verify': data.verify, 'reply': data.reply}
     rewards = [name for name, f in theirs.items() if f and name not in original.keys() | NO_REWARDS]
+    unanswered = [record for record in data.train + data.held_out if not record['answer']]
     for name, weight in script['rewards'].items():
         assert name != 'verify' or data.verify, (
-            "rewards: there is no verify(), because not all records have an answer")
+            f"rewards: there is no verify(); the first records without an answer: {unanswered[:2]}")
         assert name == 'judge' or name in rewards, (
             f"rewards: there is no {name}(), or its name is one of ours; {near(name, rewards)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
@@ -138,7 +139,8 @@ def try_out(script, data, functions):
              and 'networks' not in inspect.signature(functions[name]).parameters]
     script['score'](r, None, names)
     if data.reply:
-        world_answers(data.reply, [record | {'completion': record['answer'][:1]}])
+        written = (record['answer'] or record['prompt'])[:1]            # reply() never gets ''
+        world_answers(data.reply, [record | {'completion': written}])
     script['state'].clear()                     # undo what this try has kept
     script['state'].update(state)
 

@@ -222,7 +222,7 @@ class RunFolder:
                 self.say('so a new line to beat begins at the next evaluation')
             if len(saved['state']) != N_RANKS and any(saved['state']):
                 self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
-                         "`state` of one, and what others kept is lost")
+                         "`state` of one of those")
         if RANK == 0:                           # last: a run that is refused changes no log
             self.begin_logs()
         return saved.get('step', 0), line

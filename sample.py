@@ -53,10 +53,10 @@ def open_run(path, more=()):
 
 if __name__ == '__main__':
     words = sys.argv[1:]
-    ours = [x for x in words if x.startswith(('--prompt', '--num_samples', '-h', '--help'))]
+    ours = [x for x in words if x.startswith(('--prompt', '--num', '-h', '--help'))]
     others = [x for x in words if x not in ours]
     configure(globals(), ours)
-    path = 'out-grpo' if not others or '=' in others[0] else others.pop(0)
+    path = 'out-grpo' if not others or others[0].startswith('--') else others.pop(0)
     task, both, saved = open_run(path, others)
     step, line = 0, None
     columns, last_lines = [], []

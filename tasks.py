@@ -82,8 +82,10 @@ def make_tokenizer(kind, dataset):
     data = load(dataset if kind == 'char' else kind)
     chars = set()
     for record in data.train + data.held_out:
-        chars.update(record['prompt'] + record['answer'])
-    assert '\n' not in chars, f"{dataset}: a line feed in a text is read as its end: leave it out"
+        text = record['prompt'] + record['answer']
+        assert '\n' not in text, (
+            f"{dataset}: a line feed in a text is read as its end: leave it out of {record}")
+        chars.update(text)
     return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 
 

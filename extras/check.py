@@ -63,8 +63,8 @@ def make_toy(words, folder):
     words = words + TOY + [f'--out_dir={folder}/run']
     config = configure(vars(grpo), words)
     if 'chat_template' in config:
-        sys.exit("this command makes toy networks of characters, and plugins/hf.py needs a tokenizer: check "
-                 "the dataset alone")
+        sys.exit("plugins/hf.py needs a tokenizer, and this command makes toy networks of "
+                 "characters: check the dataset alone")
     torch.manual_seed(0)
     tok = make_tokenizer('char', config['dataset'])
     for name in ('generator', 'judge'):

@@ -128,7 +128,7 @@ if __name__ == '__main__':
     configure(globals(), ours)
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
     folders = {folder_of(command, '') for command in commands}
-    assert len(folders) == len(commands) > 0, "expected different commands"
+    assert len(folders) == len(commands) > 0, "expected commands, no two of them equal"
     different = {*seeds.split(',')}
     assert len(different) == len(seeds.split(',')) > 1, (
         f"--seeds={seeds}: expected two or more different seeds")

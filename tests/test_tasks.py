@@ -154,7 +154,7 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 
 SHOWN = {                       # a run or a network, a prompt, and what is shown
     'finished': ('1_+3_=__7', 'after'), 'generator.pt': ('1_+3_=__7', 'before'),
-    'judge.pt': ('1+', 'before'), 'older.pt': ('', 'before')}
+    'judge.pt': ('1+', 'before'), 'older=1.pt': ('', 'before')}
 
 
 @pytest.mark.parametrize('name', SHOWN)
@@ -163,7 +163,7 @@ def test_a_prompt_of_ones_own_and_a_network_alone_are_shown(name, finished, fold
     prompt, shown = SHOWN[name]
     older = torch.load(folder / 'generator.pt')
     older['args']['causal'] = older['args'].pop('kind') == 'causal'
-    torch.save(older, folder / 'older.pt')
+    torch.save(older, folder / 'older=1.pt')
     _, text, error = run('sample.py', f'{folder}/{name}', f'--prompt={prompt}', '--eval_prompts=8',
                          f'--dataset={folder}/equations.py')
     assert re.search(rf"(?m)^{shown} +.*'{re.escape(prompt)}", text), error
@@ -175,13 +175,14 @@ def test_a_world_gets_none_for_a_column_that_a_record_lacks_and_its_default_for_
     path = file('world.py', """
 include('plugins/causal.py')
 generator = judge
-def reply(secret='default'):
+def reply(completion, secret='default'):
+    assert completion
     state.setdefault('secrets', set()).add(secret)
 """)
     data = file('data.py', """
 def texts():
     records = [{'prompt': f'12+{i}0=', 'answer': '0'} for i in range(9)]
-    records[1]['secret'] = 'a'
+    records[1]['secret'], records[2]['answer'] = 'a', ''
     return records[2:], records[:2]
 """)
     _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}', '--max_new_tokens=3'])
