@@ -31,17 +31,16 @@ def knobs_of(script):
 
 
 def near(name, known):
-    """Return 'similar: ' and the known names that are like a name, or, if there are none,
-    'there are: ' and some of the others."""
+    """Return '; similar: ' and the known names that are like a name, or '' if there are none."""
     known = sorted(map(str, known))
     matches = difflib.get_close_matches(str(name).lower(), known, cutoff=0.5)
-    return ('similar: ' if matches else 'there are: ') + ', '.join(matches or known[:6])
+    return f"; similar: {', '.join(matches)}" if matches else ''
 
 
 def must_exist(path, what='file'):
     """Return the path of a file or folder, if it is there."""
     others = Path(path).parent.glob('[!._]*')
-    assert Path(path).exists(), f"there is no {what} {path}; {near(path, others)}"
+    assert Path(path).exists(), f"there is no {what} {path}{near(path, others)}"
     return path
 
 
@@ -114,19 +113,20 @@ def warn_of_unused(trees, names, original):
     """Say which functions of files {path: syntax tree} nothing calls: neither names nor files name
     them, and they replace none of the original globals."""
     for tree in trees.values():
-        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.id if isinstance(node, ast.Name) else node.value
+                  for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Constant))}
     for file, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
                     node.name not in names | original.keys() and node.name[0] != '_'):
-                print(f"{file.name}: nothing calls {node.name}(); "
+                print(f"{file.name}: nothing calls {node.name}()"
                       f"{near(node.name, original)}; a reward has a weight in `rewards`")
 
 
 def check_knob(script, known, name, word):
     """Check the value that a knob has after a word of the command line."""
     own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
-    assert name in known, f"{word}: there is no knob {name}; {near(name, known)}{own}"
+    assert name in known, f"{word}: there is no knob {name}{near(name, known)}{own}"
     value, example = script.get(name), known[name]
     if type(value) is int and type(example) is float:
         value = script[name] = float(value)

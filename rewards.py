@@ -107,7 +107,7 @@ def open_data(script):
         assert name != 'verify' or data.verify, (
             f"rewards: there is no verify(); the first records without an answer: {unanswered[:2]}")
         assert name == 'judge' or name in rewards, (
-            f"rewards: there is no {name}(), or its name is one of ours; {near(name, rewards)}")
+            f"rewards: there is no {name}(), or its name is one of ours{near(name, rewards)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
     measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',

@@ -52,7 +52,9 @@ class Tokenizer:
     def encode(self, text):
         """Return a list of ids."""
         unknown = set(text) - self.ids.keys()
-        assert not unknown, f"the vocabulary of the network lacks {sorted(unknown)} of {text!r:.80}"
+        assert not unknown, (
+            "the vocabulary of the network, the characters of its dataset, lacks "
+            f"{sorted(unknown)} of {text!r:.80}")
         return [self.ids[char] for char in text]
 
     def prompt_ids(self, text):

@@ -1,6 +1,7 @@
 """Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt: runs of four blanks in windows of 32
 characters. (--dataset=out/shakespeare.txt is for networks that continue it.)"""
 import os
+import sys
 import urllib.request
 
 from data.text import read, running_text, runs
@@ -14,7 +15,10 @@ def paragraphs():
     if not os.path.exists(PATH):
         os.makedirs('out', exist_ok=True)
         temporary = f'{PATH}.{os.getpid()}.tmp'         # each process has its own
-        urllib.request.urlretrieve(URL, temporary)
+        try:
+            urllib.request.urlretrieve(URL, temporary)
+        except OSError as e:
+            sys.exit(f"there is no {PATH}, and {URL} cannot be read: {e}")
         os.replace(temporary, PATH)
     return read(PATH)
 

@@ -88,7 +88,7 @@ def curve_of(folder):
     """Return {step: the goal} of a run."""
     lines = [loads(line) for line in open(f'{folder}/log.jsonl')]
     curve = {line['step']: line[goal] for line in lines if goal in line}
-    assert curve, f"there is no {goal} in the log; {near(goal, set().union(*lines[:2]))}"
+    assert curve, f"there is no {goal} in the log{near(goal, set().union(*lines[:2]))}"
     return curve
 
 
@@ -119,7 +119,7 @@ def report(curves):
             show('  minus the first', gaps, noise=noise)
         first = first or columns
     print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
-          "which chance alone makes in 1 of 20 cases. Without a star nothing is shown.")
+          "which chance alone makes in 1 of 20 cases. Without a star it may be chance.")
 
 
 if __name__ == '__main__':

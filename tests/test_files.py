@@ -27,6 +27,7 @@ WORDS = """
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size 2 -> --group_size: expected FILE.py or --name=value
+--epochs=True -> epochs = True: expected a value such as 1
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16
 --resume=true -> resume = 'true': expected one of (True, False)
 --resume=1 -> resume = 1: expected one of (True, False)
@@ -38,9 +39,10 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
 config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grpo_smoke.py
 --rewards={"verify":"a"} -> the weight of verify is 'a': expected a number
+--rewards={"verify":1e999} -> the weight of verify is inf: expected a number
 --rewards={"verfy":1.0} -> there is no verfy(), or its name is one of ours; similar: verify
---rewards={"learn":1.0} -> there is no learn(), or its name is one of ours; there are: verify
---rewards={"reward":1.0} -> there is no reward(), or its name is one of ours; there are: verify
+--rewards={"learn":1.0} -> there is no learn(), or its name is one of ours
+--rewards={"reward":1.0} -> there is no reward(), or its name is one of ours
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
 --gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
 --generator=out/none.pt -> there is no network out/none.pt
