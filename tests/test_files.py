@@ -27,6 +27,7 @@ WORDS = """
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size 2 -> --group_size: expected FILE.py or --name=value
+--group_size=1 -> group_size = 1: expected a value such as 16, finite and not below 2
 --log_interval=0 -> log_interval = 0: expected a value such as 50, finite and not below 1
 --epochs=True -> epochs = True: expected a value such as 1
 --group_size=2.5 -> group_size = 2.5: expected a value such as 16

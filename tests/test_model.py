@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 import pretrain
 from devices import set_precision
+from model import attention
 from optim import get_lr, make_optimizers, optimizer_step
 from shared import features_of_inputs, shared_length, unique_rows
 from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny      # noqa: F401, a fixture
@@ -29,6 +30,15 @@ def test_a_network_that_fills_blanks_sees_all_places_but_padding_and_their_order
     close(network.features(padded)[:, :5], x)
     moved = network.features(padded.roll(3, 1))[:, 3:]
     assert torch.allclose(moved, x) == (positions == 'rotary')
+
+
+def test_attention_is_a_mean_of_values_by_the_softmax_of_products_of_queries_and_keys():
+    q, k, v = torch.randn(3, 2, 3, 4, 5)        # (N, H, L, D) each
+    mask = torch.zeros(4, 4).masked_fill(torch.rand(4, 4) < 0.3, -1e9)
+    y = attention(q, k, v, mask)
+    for n, h, t in torch.cartesian_prod(*map(torch.arange, (2, 3, 4))).tolist():
+        scores = [q[n, h, t] @ k[n, h, s] / 5 ** 0.5 + mask[t, s] for s in range(4)]
+        close(y[n, h, t], torch.stack(scores).softmax(0) @ v[n, h])
 
 
 # ---- precision -----------------------------------------------------------------------------------
