@@ -113,8 +113,11 @@ def warn_of_unused(trees, names, original):
     """Say which functions of files {path: syntax tree} nothing calls: neither names nor files name
     them, and they replace none of the original globals."""
     for tree in trees.values():
-        names |= {node.id if isinstance(node, ast.Name) else node.value
-                  for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Constant))}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+            if isinstance(node, ast.Dict):      # `rewards` that another file has replaced
+                names |= {getattr(key, 'value', None) for key in node.keys}
     for file, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.decorator_list and (
@@ -142,12 +145,12 @@ def check_knob(script, known, name, word):
 
 
 def show_error(error_type, error, trace):
-    """The excepthook. A failed assert of ours, a missing file, a mistake of syntax, or Ctrl-C, is
-    one line. What a function of the user raises has its traceback: call_each() of rewards.py adds
-    a note to it."""
+    """The excepthook. A failed assert of ours, a missing file, or Ctrl-C, is one line. What a
+    function of the user raises has its traceback: call_each() of rewards.py adds a note to it."""
     line = ' '.join(str(error).split())
-    is_line = isinstance(error, (AssertionError, OSError, SyntaxError))
-    is_ours = is_line and not hasattr(error, '__notes__')
+    is_ours = isinstance(error, (AssertionError, OSError)) and not hasattr(error, '__notes__')
+    if isinstance(error, SyntaxError) and Path(error.filename or '').is_file():
+        error = error.with_traceback(None)      # the place is in the error
     if isinstance(error, KeyboardInterrupt) and not line:
         print('stopped: what was not finished is not written', file=sys.stderr)
     elif is_ours and line:

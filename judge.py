@@ -15,7 +15,8 @@ def judge_scores(judge, texts):
     if judge.args.get('kind') == 'classifier':      # networks of plugins/hf.py have no kind
         return label_logits(judge, texts).sigmoid()[inverse]
     assert judge.causal, (
-        "the judge fills blanks, so it sees what it scores: expected kind = 'causal', or 'classifier'")
+        "the judge fills blanks, so it sees what it scores: expected a causal one, or a "
+        "classifier (kind = 'classifier')")
     is_token = texts != judge.pad_id
     logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
     logp = logits.new_zeros(texts.shape)

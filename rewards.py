@@ -105,7 +105,7 @@ def open_data(script):
     unanswered = [record for record in data.train + data.held_out if not record['answer']]
     for name, weight in script['rewards'].items():
         assert name != 'verify' or data.verify, (
-            f"rewards: there is no verify(); the first records without an answer: {unanswered[:2]}")
+            f"rewards: there is no verify(); records without an answer: {unanswered[:1]!r:.200}")
         assert name == 'judge' or name in rewards, (
             f"rewards: there is no {name}(), or its name is one of ours{near(name, rewards)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (

@@ -191,8 +191,23 @@ class RunFolder:
         config['sources'] |= {name: sum_of_weights(network) for name, network in
                               vars(networks).items() if name != 'policy'}
         if saved:
-            line = saved.get('line')
-            before = saved.get('config', config)        # it may have knobs of a plugin that is gone
+            try:
+                assert saved['vocabulary'] == policy.tok.vocabulary
+                assert saved['args'].get('kind') == policy.args.get('kind')
+                policy.load_state_dict(saved['model'])
+                for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
+                    optimizer.load_state_dict(moments)
+            except (AssertionError, KeyError, RuntimeError, ValueError):
+                before = saved.get('config', {})
+                changed = [x for x in before if before[x] != config.get(x) and x != 'resume']
+                sys.exit(f"{self.path}/ckpt.pt has another network, or is of an older version: a "
+                         "resumed run keeps the kind, the size and the vocabulary of its "
+                         "generator, its frozen weights, a learned order, and the optimizer; "
+                         f"changed: {', '.join(changed)}")
+            assert saved['step'] <= config['max_iters'], (
+                f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
+            line = saved['line']
+            before = saved['config']            # it may have knobs of a plugin that is gone
             for name in sorted((config | before).keys() - {'resume'}):
                 old, new = before.get(name), config.get(name)
                 if old == new:
@@ -206,18 +221,6 @@ class RunFolder:
                     self.say(f'resumed with another {name}: {new}, not {old}')
                 if name in measured or name not in config:
                     line = None
-            try:
-                assert saved['vocabulary'] == policy.tok.vocabulary
-                assert saved['args'].get('kind') == policy.args.get('kind')
-                policy.load_state_dict(saved['model'])
-                for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
-                    optimizer.load_state_dict(moments)
-            except (AssertionError, KeyError, RuntimeError, ValueError):
-                sys.exit(f"{self.path}/ckpt.pt has another network, or is of an older version: a "
-                         "resumed run keeps the kind, the size and the vocabulary of its "
-                         "generator, its frozen weights, a learned order, and the optimizer")
-            assert saved['step'] <= config['max_iters'], (
-                f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
             if line is None:
                 self.say('so a new line to beat begins at the next evaluation')
             if len(saved['state']) != N_RANKS and any(saved['state']):

@@ -52,9 +52,7 @@ class Tokenizer:
     def encode(self, text):
         """Return a list of ids."""
         unknown = set(text) - self.ids.keys()
-        assert not unknown, (
-            "the vocabulary of the network, the characters of its dataset, lacks "
-            f"{sorted(unknown)} of {text!r:.80}")
+        assert not unknown, f"the vocabulary of the network lacks {sorted(unknown)} of {text!r:.80}"
         return [self.ids[char] for char in text]
 
     def prompt_ids(self, text):
@@ -86,7 +84,8 @@ def make_tokenizer(kind, dataset):
     for record in data.train + data.held_out:
         text = record['prompt'] + record['answer']
         assert '\n' not in text, (
-            f"{dataset}: a line feed in a text is read as its end: leave it out of {record}")
+            f"{dataset}: a line feed in a text is read as its end: leave it out of "
+            f"{record!r:.200}")
         chars.update(text)
     return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 

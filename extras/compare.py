@@ -131,7 +131,7 @@ if __name__ == '__main__':
     assert len(folders) == len(commands) > 0, "expected commands, no two of them equal"
     different = {*seeds.split(',')}
     assert len(different) == len(seeds.split(',')) > 1, (
-        f"--seeds={seeds}: expected two or more different seeds")
+        f"--seeds={seeds}: expected two or more seeds, no two equal")
     first, *others = [meaning_of(command) for command in commands]
     for other, command in zip(others, commands[1:]):
         wrong = [name for name in first | other if first.get(name) != other.get(name)]

@@ -182,7 +182,7 @@ def reply(completion, secret='default'):
     data = file('data.py', """
 def texts():
     records = [{'prompt': f'12+{i}0=', 'answer': '0'} for i in range(9)]
-    records[1]['secret'], records[2]['answer'] = 'a', ''
+    records[1]['secret'], records[2]['answer'], records[0]['prompt'] = 'a', '', '1+'
     return records[2:], records[:2]
 """)
     _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}', '--max_new_tokens=3'])
@@ -193,6 +193,9 @@ def texts():
         grpo.state.clear()
         r = grpo.complete(networks.policy, prompts, 2)
         assert grpo.state['secrets'] == secrets and (r.prompts.blank.sum(1) == 3).all()
+        for sample in grpo.samples_of(r, grpo.columns_of(r), {}):       # of prompts of two lengths
+            shown = ''.join(text for text, *_ in sample['pieces']).rstrip('\n')
+            assert shown == sample['completion'].rstrip('\n')
 
 
 def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
