@@ -116,7 +116,7 @@ def warn_of_unused(trees, names, original):
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 names.add(node.id)
-            if isinstance(node, ast.Dict):      # `rewards` that another file has replaced
+            if isinstance(node, ast.Dict):      # perhaps `rewards`, since replaced
                 names |= {getattr(key, 'value', None) for key in node.keys}
     for file, tree in trees.items():
         for node in tree.body:

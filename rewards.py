@@ -104,8 +104,8 @@ def open_data(script):
     rewards = [name for name, f in theirs.items() if f and name not in original.keys() | NO_REWARDS]
     unanswered = [record for record in data.train + data.held_out if not record['answer']]
     for name, weight in script['rewards'].items():
-        assert name != 'verify' or data.verify, (
-            f"rewards: there is no verify(); records without an answer: {unanswered[:1]!r:.200}")
+        why = f": {unanswered[0]!r:.200} has no answer" if unanswered else ''
+        assert name != 'verify' or data.verify, f"rewards: there is no verify(){why}"
         assert name == 'judge' or name in rewards, (
             f"rewards: there is no {name}(), or its name is one of ours{near(name, rewards)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (

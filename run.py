@@ -198,12 +198,12 @@ class RunFolder:
                 for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
             except (AssertionError, KeyError, RuntimeError, ValueError):
-                before = saved.get('config', {})
-                changed = [x for x in before if before[x] != config.get(x) and x != 'resume']
+                before = saved.get('config', config)
+                changed = [x for x in {**config, **before} if config.get(x) != before.get(x)]
                 sys.exit(f"{self.path}/ckpt.pt has another network, or is of an older version: a "
                          "resumed run keeps the kind, the size and the vocabulary of its "
                          "generator, its frozen weights, a learned order, and the optimizer; "
-                         f"changed: {', '.join(changed)}")
+                         f"other knobs: {', '.join(changed)}")
             assert saved['step'] <= config['max_iters'], (
                 f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
             line = saved['line']
@@ -225,7 +225,7 @@ class RunFolder:
                 self.say('so a new line to beat begins at the next evaluation')
             if len(saved['state']) != N_RANKS and any(saved['state']):
                 self.say(f"resumed with {N_RANKS} ranks, not {len(saved['state'])}: each takes the "
-                         "`state` of one of those")
+                         "`state` of an earlier rank; with fewer ranks some is lost")
         if RANK == 0:                           # last: a run that is refused changes no log
             self.begin_logs()
         return saved.get('step', 0), line

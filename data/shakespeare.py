@@ -18,7 +18,7 @@ def paragraphs():
         try:
             urllib.request.urlretrieve(URL, temporary)
         except OSError as e:
-            sys.exit(f"there is no {PATH}, and {URL} cannot be read: {e}")
+            sys.exit(f"{URL} cannot be saved as {PATH}: {e}")
         os.replace(temporary, PATH)
     return read(PATH)
 

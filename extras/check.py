@@ -170,7 +170,8 @@ def check_world(task, cases):
         is_won, was_won, is_forged = (score(task, 'verify', [game, start, end]) == 1).tolist()
         won += [game['completion']] * is_won
         forged += [end['completion']] * (is_forged and not was_won)
-    yield '', f"random play wins {len(won)} of {3 * len(cases)} games; look at some: {won[:3]}"
+    yield '', (f"random play wins {len(won)} of {3 * len(cases)} games; do these keep your rules? "
+               f"{won[:3]}")
     yield so(is_same, "the world says the same twice, so it has no state, and no chance")
     if strange := ''.join(said - task.tok.ids.keys()):
         yield 'bad', f"the world says {strange!r}, which no text has"

@@ -119,7 +119,7 @@ def report(curves):
             show('  minus the first', gaps, noise=noise)
         first = first or columns
     print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
-          "which chance alone makes in 1 of 20 cases. Without a star it may be chance.")
+          "which chance alone makes in 1 of 20 cases. A difference without a star shows nothing.")
 
 
 if __name__ == '__main__':

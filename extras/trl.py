@@ -180,7 +180,7 @@ def script_of(words):
     facts = vars(grpo) | {'Path': Path, 'load': load, 'asked': asked,
                           'files': {Path(file).stem for file in files}}
     for condition in REFUSED.strip().splitlines():
-        assert not eval(condition, facts), f"TRL has no equal, because this is true: {condition}"
+        assert not eval(condition, facts), f"TRL cannot run this, because here: {condition}"
     settings = [f'settings |= dict({FILES[file]})      # {file}' for file in sorted(files)
                 if FILES[file]]
     adapters = 'adapters = None'

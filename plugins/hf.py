@@ -87,7 +87,7 @@ def load_network(path, device, inner=load_network):
     if 'folder' not in saved['args']:
         return inner(path, device)              # a GPT
     assert 'r' not in saved['args'] or hasattr(Pretrained, 'add_adapters'), (
-        f"{path} has adapters: export the run (python -m extras.export), or add plugins/lora.py")
+        f"{path} has adapters: export the run (python -m extras.export)")
     try:
         network = Pretrained(**saved['args'])
     except Exception as e:                      # whatever transformers raises

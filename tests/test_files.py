@@ -82,9 +82,9 @@ def len(x): return 1 -> mine.py changes len,
 def hash(x): return 1 -> mine.py changes hash,
 include('plugins/causal.py'); import math as F -> mine.py changes F,
 def verify(text): pass -> reward verify: expected 4 finite numbers
-rewards = {'verify': 1.0}; verify = None -> there is no verify(); records without an answer: []
+rewards = {'verify': 1.0}; verify = None -> error: rewards: there is no verify()
 rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
-'["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> there is no verify(); records without
+'["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> no verify(): {'answer': '', 'line'
 rewards = {'mine': 1.0}; mine = lambda text: [1.0] -> 'text'; it can ask for answer, completions,
 generator = '{0}/generator.pt'; judge = '{0}/judge.pt'; reply = lambda: None -> the dataset \
 is a world: expected plugins/causal.py
