@@ -101,13 +101,13 @@ def open_data(script):
                          reply=script.get('reply', data.reply))
     theirs = {name: f for name, f in script.items() if callable(f) and f is not original.get(name)}
     theirs |= {'verify': data.verify, 'reply': data.reply}
-    rewards = [name for name, f in theirs.items() if f and name not in original.keys() | NO_REWARDS]
+    known = [name for name, f in theirs.items() if f and name not in original.keys() | NO_REWARDS]
     unanswered = [record for record in data.train + data.held_out if not record['answer']]
+    why = f": {unanswered[0]!r:.200} has no answer" if unanswered else ''
     for name, weight in script['rewards'].items():
-        why = f": {unanswered[0]!r:.200} has no answer" if unanswered else ''
         assert name != 'verify' or data.verify, f"rewards: there is no verify(){why}"
-        assert name == 'judge' or name in rewards, (
-            f"rewards: there is no {name}(), or its name is one of ours{near(name, rewards)}")
+        assert name == 'judge' or name in known, (
+            f"rewards: there is no {name}(), or its name is one of ours{near(name, known)}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
     measured = [*script['rewards'], 'verify', 'reply', 'complete', 'sample', 'score',

@@ -199,11 +199,12 @@ class RunFolder:
                     optimizer.load_state_dict(moments)
             except (AssertionError, KeyError, RuntimeError, ValueError):
                 before = saved.get('config', config)
-                changed = [x for x in {**config, **before} if config.get(x) != before.get(x)]
+                names = sorted((config | before).keys() - {'resume', 'sources'})
+                changed = [x for x in names if config.get(x) != before.get(x)]
                 sys.exit(f"{self.path}/ckpt.pt has another network, or is of an older version: a "
                          "resumed run keeps the kind, the size and the vocabulary of its "
                          "generator, its frozen weights, a learned order, and the optimizer; "
-                         f"other knobs: {', '.join(changed)}")
+                         f"other knobs: {', '.join(changed) or 'none'}")
             assert saved['step'] <= config['max_iters'], (
                 f"{self.path} has taken {saved['step']} steps: expected a larger max_iters")
             line = saved['line']

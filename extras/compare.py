@@ -129,17 +129,17 @@ if __name__ == '__main__':
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
     folders = {folder_of(command, '') for command in commands}
     assert len(folders) == len(commands) > 0, "expected commands, no two of them equal"
-    different = {*seeds.split(',')}
-    assert len(different) == len(seeds.split(',')) > 1, (
+    all_seeds = seeds.split(',')
+    assert len({*all_seeds}) == len(all_seeds) > 1, (
         f"--seeds={seeds}: expected two or more seeds, no two equal")
     first, *others = [meaning_of(command) for command in commands]
     for other, command in zip(others, commands[1:]):
         wrong = [name for name in first | other if first.get(name) != other.get(name)]
         assert not wrong, f"{command}: {goal} is another number than of the first, by {wrong}"
     os.makedirs(out_dir, exist_ok=True)
-    runs = [(command, seed) for seed in seeds.split(',') for command in commands]
+    runs = [(command, seed) for seed in all_seeds for command in commands]
     with ThreadPoolExecutor(jobs) as pool:
         for n, _ in enumerate(pool.map(train, runs), 1):
             print(f'{n} of {len(runs)} runs', flush=True)
-    report({command: [curve_of(folder_of(command, seed)) for seed in seeds.split(',')]
+    report({command: [curve_of(folder_of(command, seed)) for seed in all_seeds]
             for command in commands})
