@@ -3,7 +3,7 @@ is the mean log-probability of the tokens and of eos, in nats. A classifier was 
 with labels; a score is the probability of label 1."""
 import torch
 
-from shared import unique_rows
+from model import unique_rows
 
 
 @torch.no_grad()

@@ -4,20 +4,24 @@ if there is none.
 
     python pretrain.py config/networks/judge_arithmetic.py --out=out/judge.pt
 """
+import os
 import sys
 from pathlib import Path
 
+os.environ.setdefault('GOMP_SPINCOUNT', '3000')     # see train_grpo.py
+
+import torch
+import torch.nn.functional as F
+
 import train_grpo as grpo
-from configurator import CHOICES, LOWEST, configure
-from devices import init_device, set_precision
-from files import load
 from judge import label_logits
 from model import GPT
-from optim import get_lr, make_optimizers, optimizer_step
-from run import save_network
-from tasks import Task, make_tokenizer
-import torch                # after devices.py, which must run before torch is imported
-import torch.nn.functional as F
+from plumbing.configurator import CHOICES, LOWEST, configure
+from plumbing.datasets import load
+from plumbing.devices import init_device, set_precision
+from plumbing.networks import save_network
+from plumbing.optim import get_lr, make_optimizers, optimizer_step
+from tasks import BLANK, Task, Tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
 out = 'out/network.pt'      # the checkpoint to write
@@ -42,6 +46,22 @@ weight_decay = 0.01
 device = 'auto'             # 'auto': an NVIDIA GPU or the CPU | 'cpu' | 'cuda' | 'mps'
 dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
 seed = 1
+
+
+def make_tokenizer(kind, dataset):
+    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
+    whose characters are taken, so that two networks have one vocabulary."""
+    if kind == 'gpt2':
+        return Tokenizer('gpt2')
+    data = load(dataset if kind == 'char' else kind)
+    chars = set()
+    for record in data.train + data.held_out:
+        text = record['prompt'] + record['answer']
+        assert '\n' not in text, (
+            f"{dataset}: a line feed in a text is read as its end: leave it out of "
+            f"{record!r:.200}")
+        chars.update(text)
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 
 
 def loss_of(network, prompts):
@@ -104,7 +124,8 @@ def main():
                 if task.verify and kind != 'classifier':
                     # right is near the first `verify` of a run in one pass. A causal network
                     # with blank_kind 'random' continues after a random place here.
-                    scores = grpo.score(grpo.complete(network, held_out, 1), None, ['verify'])
+                    r = grpo.complete(network, held_out, 1)
+                    scores = grpo.score(r, None, ['verify'], 0, 'val')
                     right = scores['verify'].mean().item()
                     line += f' | right {right:.3f}'
             print(line, flush=True)
@@ -112,7 +133,7 @@ def main():
                 break
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     save_network(out, network, dataset=dataset, blank_kind=blank_kind,
-                 files=[*map(str, globals()['_files'])])
+                 files=globals()['_files'])
 
 
 if __name__ == '__main__':

@@ -16,13 +16,10 @@ blank instead. The eos that ends a text is blank only if the policy writes the a
 prompt. Otherwise the length is given."""
 import copy
 import math
-import sys
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from files import load
 
 BLANK = '_'
 
@@ -34,12 +31,12 @@ class Tokenizer:
     which ends a text. Ids V to V + 2 are only read: blank, bos (the beginning), and pad."""
 
     def __init__(self, kind, chars=''):
-        self.vocabulary = {'kind': kind, 'chars': chars}        # Tokenizer(**vocabulary): a copy
+        self.vocabulary = {'kind': kind, 'chars': chars}    # Tokenizer(**vocabulary) is a copy
         if kind == 'gpt2':
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
-            self.encode = bpe.encode_ordinary
+            self.encode = bpe.encode_ordinary   # in the place of the method for characters
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         else:
             self.eos = 0
@@ -74,27 +71,11 @@ class Tokenizer:
         return b''.join([self.pieces[i] for i in ids]).decode(errors='replace')
 
 
-def make_tokenizer(kind, dataset):
-    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
-    whose characters are taken, so that two networks have one vocabulary."""
-    if kind == 'gpt2':
-        return Tokenizer('gpt2')
-    data = load(dataset if kind == 'char' else kind)
-    chars = set()
-    for record in data.train + data.held_out:
-        text = record['prompt'] + record['answer']
-        assert '\n' not in text, (
-            f"{dataset}: a line feed in a text is read as its end: leave it out of "
-            f"{record!r:.200}")
-        chars.update(text)
-    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
-
-
 @dataclass
 class Prompts:
     """B texts in which something is blank."""
     task: 'Task'
-    tokens: Tensor      # (B, T) ids of the records, also where blank is True
+    tokens: Tensor      # (B, T) ids with the answers filled in; without an answer, blank ids
     blank: Tensor       # (B, T) bool
     record: Tensor      # (B,) index in task.records
 
@@ -113,13 +94,11 @@ class Prompts:
 
 
 class Task:
-    """The records of a Dataset as rows of ids, (n, T). blank_kind: 'random', a share in [low, high]
-    of each text | 'answer', what its record leaves open. network: gives the device, the longest
-    length that it can read, and whether it can fill blanks."""
+    """The records of a Dataset as rows of ids, (n, T). blank_kind: 'random', a share of each text |
+    'answer', what its record leaves open. network: gives the device, the longest length that it can
+    read, and whether it can fill blanks."""
 
-    def __init__(self, data, tok, blank_kind='random', low=0.2, high=0.6, network=None):
-        if not low <= high <= 1:
-            sys.exit(f"blank_low = {low}, blank_high = {high}: expected shares, low <= high <= 1")
+    def __init__(self, data, tok, blank_kind, network=None):
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
@@ -128,7 +107,7 @@ class Task:
             "the dataset is a world: expected plugins/causal.py, and a causal generator")
         self.verify = data.verify
         self.reply = data.reply
-        self.blank_kind, self.low, self.high = blank_kind, low, high
+        self.blank_kind = blank_kind
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         wholes, shown, lengths = zip(*map(self.encode, self.records))
@@ -138,16 +117,15 @@ class Task:
         self.length = self.longest_prompt + longest_answer                      # T
         self.check(self.length)
         self.tokens = self.rectangle(wholes)                                    # (n, T)
-        shown = wholes if blank_kind == 'random' else shown
+        if blank_kind == 'random':              # prompts() draws more; wholes keep unanswered ones
+            shown = wholes
         self.blank = self.rectangle(shown) == tok.blank                         # (n, T)
         self.is_text = (self.tokens != tok.pad) & (self.tokens != tok.eos)      # (n, T)
 
     def check(self, length):
         """Refuse texts that are longer than the network can read."""
-        if length > self.max_length:
-            longest = max(self.records, key=lambda record: len(record['prompt'] + record['answer']))
-            sys.exit(f"texts have up to {length} tokens: the network can read {self.max_length}; "
-                     f"the longest is {longest!r:.200}")
+        assert length <= self.max_length, (
+            f"texts have up to {length} tokens: the network can read {self.max_length}")
 
     def rectangle(self, rows):
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
@@ -169,16 +147,17 @@ class Task:
             f"{record}: expected as the answer the prompt with its blanks filled")
         return whole + [tok.eos], shown + [tok.eos], len(shown)
 
-    def prompts(self, split, n):
-        """Return Prompts of n random records: of 'train' with repeats, of 'val' without.
-        The random numbers are those of the CPU, so they are the same on a GPU."""
+    def prompts(self, split, n, low=0.2, high=0.6):
+        """Return Prompts of n random records: of 'train' with repeats, of 'val' without. Random
+        blanks are a share in [low, high] of a text. The random numbers are those of the CPU, so
+        they are the same on a GPU."""
         if split == 'train':
             record = torch.randint(self.n_train, (n,))
         else:
             record = self.n_train + torch.randperm(len(self.records) - self.n_train)[:n]
         tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
         if self.blank_kind == 'random':         # and the blanks of records without an answer
-            blank = random_blanks(self.is_text[record], self.low, self.high) | blank
+            blank = random_blanks(self.is_text[record], low, high) | blank
         return self.on_device(tokens, blank, record)
 
     def on_device(self, *tensors):
@@ -206,8 +185,8 @@ def random_blanks(is_text, low, high):
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
     """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the finished text; 'completion', the same,
-    or, from left to right, what follows the prompt; and the columns of the records."""
+    'original', the text of the record; 'text', the finished text; 'completion', the same
+    (plugins/causal.py: what follows the prompt); and the columns of the records."""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

@@ -27,9 +27,9 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import train_grpo as grpo
-from configurator import configure
+from plumbing.configurator import configure
 from model import GPT, filter_ids
-from optim import make_optimizers
+from plumbing.optim import make_optimizers
 from tasks import Prompts, Tokenizer
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
@@ -89,7 +89,7 @@ def prompts_of(*texts, records=None, reply=None):
     task = SimpleNamespace(tok=TOK, records=records, verify=None, reply=reply, check=int,
                            longest_prompt=blank.int().argmax(1).max())
     prompts = Prompts(task, tokens, blank, torch.arange(len(texts)))
-    task.prompts = lambda split, n: pick(prompts, torch.randint(len(texts), (n,)))
+    task.prompts = lambda split, n, *_: pick(prompts, torch.randint(len(texts), (n,)))
     return prompts
 
 
@@ -185,7 +185,7 @@ def slow_stats(policy, r, reference=None):
         return torch.stack([*logp, kl_of(z, z_ref), -z.softmax(0) @ z.log_softmax(0)])
 
     rows = []
-    for m, (view, t, id) in enumerate(zip(r.views[r.view], r.place, r.token)):
+    for m, (view, t, id) in enumerate(zip(r.views[r.view_of], r.place, r.token)):
         allowed = slice(None) if r.allowed is None else r.allowed[m]
         row = look(slow_logits, view, t, id, allowed)
         seen = r.seen[m, :-1][:r.turn[m]] if hasattr(r, 'seen') else []
@@ -241,7 +241,7 @@ def test_the_mean_gradient_over_all_completions_is_that_of_the_expected_reward(k
     found = outcomes(policy, prompts)
     for r, p in found:
         close(r.per_text(grpo.token_stats(policy, r).logp).exp(), [p])
-        r.advantage = torch.full(r.text.shape, p * worth(r.texts[0]))
+        r.advantage = torch.full(r.text_of.shape, p * worth(r.texts[0]))
     n_places = sum(r.prompts.blank.sum() for r, _ in found)     # by which 'constant' divides
     step = n_places * step_of(policy, [r for r, _ in found])
     direction = torch.randn(len(step))
@@ -284,7 +284,7 @@ def test_each_micro_step_of_each_draw_step_and_seed_has_random_numbers_of_its_ow
         grpo.seed = seed
         found.update(str(r.texts) for r in grpo.collect(networks, task, step, draw)[0])
     assert len(found) == 8
-    grpo.set_seed(1, 2)
+    grpo.devices.set_seed(1, 2)
     assert torch.initial_seed() == 3138858421
 
 
@@ -337,9 +337,9 @@ def test_passes_fill_the_blanks_in_equal_shares_or_as_is_likely_in_a_learned_ord
             n_now = len(is_open) - n_blanks + math.ceil(turn * n_blanks / n_passes)
             if order == 'learned' and turn < n_fill_steps:
                 n_now = max(1, sum(key(t) < 0 for t in is_open))
-            rows = (r.text == n) & (r.turn == turn)
+            rows = (r.text_of == n) & (r.turn == turn)
             assert sorted(is_open[:n_now]) == r.place[rows].tolist()
-            assert (r.views[r.view[rows]] == view).all()
+            assert (r.views[r.view_of[rows]] == view).all()
             is_open = is_open[n_now:]
 
 
@@ -365,11 +365,11 @@ def test_token_stats_equal_a_slow_loop_over_tokens_in_their_views(kind, filters,
         stats = grpo.token_stats(network, r, its_reference)
         for actual, expected in zip(stats, slow_stats(network, r, its_reference)):
             close(actual, expected)
-    for m in range(len(r.text) if filters else 0):
-        z = grpo.temperature * slow_logits(policy, r.views[r.view[m]], r.place[m])
+    for m in range(len(r.text_of) if filters else 0):
+        z = grpo.temperature * slow_logits(policy, r.views[r.view_of[m]], r.place[m])
         assert r.allowed[m].tolist() == [p > 0 for p in slow_softmax(z)]
     r = grpo.complete(policy, prompts, 2, greedy=True)          # also the cache that samples
-    assert policy.logits(policy.features(r.views)[r.view, r.place]).argmax(1).equal(r.token)
+    assert policy.logits(policy.features(r.views)[r.view_of, r.place]).argmax(1).equal(r.token)
 
 
 # ---- KL ------------------------------------------------------------------------------------------
@@ -411,19 +411,19 @@ def slow_loss(policy, reference, rollouts, old):
         stats = slow_stats(policy, r, reference)
         n_places += r.k * r.prompts.blank.sum()
         for n in range(len(r.texts)):
-            rows = r.text == n
+            rows = r.text_of == n
             logp, _, kl, entropy = [values[rows] for values in stats]
             ratio, A = (logp - logp_old[rows]).exp(), r.advantage[rows]
             bound = torch.where(A > 0, 1 + grpo.clip_high, 1 - grpo.clip_low)
             is_clipped = A * (ratio - bound) > 0
             gain = A * torch.where(is_clipped, bound, ratio)
             texts.append(grpo.kl_beta * 2 * kl - gain - grpo.entropy_coef * entropy)
-            if A.any():
+            if grpo.kl_beta or grpo.entropy_coef or A.any():        # tokens that learn
                 numbers.append(torch.stack((kl, entropy, is_clipped)))
     tokens = torch.cat(texts)
     loss = {'token': tokens.mean(), 'constant': tokens.sum() / n_places,
             'sequence': sum(text.mean() for text in texts) / len(texts)}[grpo.loss_norm]
-    means = torch.cat(numbers, 1).mean(1) if numbers else torch.empty(0)
+    means = torch.cat(numbers, 1).mean(1)
     return loss, means if reference else means[1:]
 
 
@@ -457,10 +457,10 @@ STEPS = {                       # one of KINDS, and knobs
 
 @pytest.mark.parametrize('name', STEPS)
 def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
-    """Of four micro-steps the last teaches nothing; if it is an update, it logs no KL. A file has
-    doubled the KL of the loss, or set log-probabilities, those of an older policy, and credits of
-    tokens, which cancel in some texts. The reward has a gradient, which nobody follows. A KL to a
-    reference is logged also if it is not in the loss."""
+    """Of four micro-steps the last teaches nothing. A file has doubled the KL of the loss, or set
+    log-probabilities, those of an older policy, and credits of tokens, which cancel in some texts.
+    The reward has a gradient, which nobody follows. A KL to a reference is logged also if it is not
+    in the loss."""
     kind, values = STEPS[name]
     values = {'rewards': {'liked': 1.0}, 'group_size': 4, 'batch_size': 4} | values
     policy, reference, prompts = toy(kind, knobs, **values)
@@ -471,7 +471,7 @@ def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
     networks = SimpleNamespace(policy=policy, reference=reference)
     rollouts, scores = grpo.collect(networks, prompts.task, 0)
     for r, A in zip(rollouts, scores['advantage'].split(grpo.batch_size)):
-        close(r.advantage, A.flatten()[r.text])
+        close(r.advantage, A.flatten()[r.text_of])
     if len(rollouts) == 4:
         rollouts[3].advantage[:] = 0
     by_hand = copy.deepcopy(policy)
@@ -497,12 +497,12 @@ def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
 def test_a_network_reads_each_view_of_texts_that_learn_once(kind, knobs):
     policy, _, prompts = toy(kind, knobs)
     r = grpo.complete(policy, prompts, 3)
-    learns = r.text % 5 == 1
+    learns = r.text_of % 5 == 1
     r.advantage = 1.0 * learns
     policy.features = Mock(side_effect=policy.features)
     grpo.take_update(SimpleNamespace(policy=policy, reference=None), [], [r], 0.0)
     [call] = policy.features.call_args_list
-    used = getattr(r, 'seen', r.view)[learns].unique()
+    used = getattr(r, 'seen', r.view_of)[learns].unique()
     assert sorted(call.args[0].tolist()) == sorted(r.views[used].tolist())
 
 
@@ -519,7 +519,7 @@ def test_a_policy_that_is_its_reference_stays_if_no_text_has_an_advantage(name, 
     r = grpo.complete(policy, prompts, 3)
     before = weights(policy)
     for scale, lr in ((1.0, 0.0), (0.0, 0.1)):
-        r.advantage = scale * torch.randn(12)[r.text]
+        r.advantage = scale * torch.randn(12)[r.text_of]
         numbers = grpo.learn(networks, optimizers, [r], lr)
         assert weights(policy).equal(before)
     assert numbers['grad_norm'] == 0
@@ -573,11 +573,11 @@ def test_an_evaluation_scores_parts_of_the_held_out_prompts_each_with_a_seed_of_
     grpo.letters = lambda texts, step: [text.count('a') + step for text in texts]
     prompts.task.verify = lambda text: 1.0      # watched, and no part of the reward
     samples, *both = grpo.evaluate(SimpleNamespace(policy=policy), prompts.task, 7, n_shown=2)
-    grpo.set_seed(0)
+    grpo.devices.set_seed(0)
     held_out = prompts.task.prompts('val', 9)
     texts = []
     for i in range(0, 9, batch_size):
-        grpo.set_seed(0, i // batch_size)
+        grpo.devices.set_seed(0, i // batch_size)
         part = pick(held_out, range(9)[i:i + batch_size])
         texts += grpo.complete(policy, part, 4).texts.tolist()
     texts += grpo.complete(policy, held_out, 4, greedy=True).texts.tolist()
@@ -600,7 +600,7 @@ def test_the_line_to_beat_is_the_better_of_sampling_and_greedy_decoding_at_the_s
         line = first = None
         for scores in torch.randint(3, (2, 2, 2, 9, 4)) / 2:    # two evaluations
             sampled, greedy = [dict(zip(('verify', 'reward'), x)) for x in scores]
-            line, numbers = grpo.against_line(sampled, greedy, line, GOALS[goal])
+            line, numbers = grpo.report.against_line(sampled, greedy, line, GOALS[goal])
             now, best = sampled[goal].mean(1), greedy[goal].mean(1)
             if first is None:
                 first = max(now, best, key=sum)

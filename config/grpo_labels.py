@@ -14,7 +14,7 @@ rewards = {'judge': 1.0, 'kl': -0.02, 'failure': 0.0}       # with weight 0: onl
 
 generator = 'config/networks/generator_completion.py'
 judge = 'config/networks/judge_labels.py'
-reference = generator       # for the KL in the reward
+reference = 'generator'     # for the KL in the reward
 
 group_size = 4
 batch_size = 16

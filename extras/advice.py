@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from configurator import show_error
-from run import load_checkpoint, verdict_of, warning_of
+from plumbing.configurator import show_error
+from plumbing.networks import load_checkpoint
+from plumbing.report import verdict_of
 
 
 def must_be_run(folder):
@@ -44,7 +45,7 @@ def advice(lines, config, n):
         return ["nothing can be told: there is no evaluation yet"]
     last = evals[-1]
     goal = 'reward' if 'reward' in last else 'verify'
-    sentences = [verdict_of({goal: last[goal]} | last, n, '').split('\n')[0]]
+    sentences = [verdict_of({goal: last[goal]} | last, n)]
     if last['step'] < config['max_iters']:
         sentences.append(f"this is step {last['step']} of {config['max_iters']}: the same command "
                          "with --resume=True goes on")
@@ -59,6 +60,19 @@ def advice(lines, config, n):
     margin = (2 + 4 / (n - 1)) * last['standard error']         # as in verdict_of()
     helps = causes(evals, steps, goal, margin) + rewards_that_stay(evals[0], last, config)
     return sentences + (helps or ["no number says what would help: read the samples"])
+
+
+def warning_of(numbers, result):
+    """Return what the first step and the first evaluation warn of, a sentence or ''."""
+    is_as_long = abs(numbers['mean_tokens'] / result['eval/tokens'] - 1) < 0.2
+    if is_as_long and numbers.get('mean_verify', 0) > result.get('eval/verify', 1) + 0.25:
+        return (f"the generator has memorised: {numbers['mean_verify']:.0%} of the samples are "
+                f"right for its own texts, {result['eval/verify']:.0%} for others: more texts")
+    if numbers['dead_groups'] > 0.9:
+        return ("nine of ten groups teach nothing, because their advantages are 0 (mean reward "
+                f"{numbers['mean_reward']:.3f}): try easier or harder prompts, or pretrain longer; "
+                "look first whether the reward gives different numbers")
+    return ''
 
 
 def causes(evals, steps, goal, margin):

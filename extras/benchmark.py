@@ -16,10 +16,10 @@ import tempfile
 import time
 
 import train_grpo as grpo
-from configurator import configure
+from plumbing.configurator import configure
 from model import GPT
-from run import save_network
-from tasks import make_tokenizer
+from plumbing.networks import save_network
+from pretrain import make_tokenizer
 import torch                # after devices.py, which sets how its threads wait
 import torch.nn.functional as F
 
@@ -56,7 +56,7 @@ def our_step(networks, optimizers, task, step):
 def usual_step(networks, optimizers, task, step):
     """Take a step of one pass in the usual way, with k copies of each prompt."""
     policy = networks.policy
-    grpo.set_seed(step)
+    grpo.devices.set_seed(step)
     prompts = task.prompts('train', grpo.batch_size)
     tokens = prompts.tokens.repeat_interleave(grpo.group_size, 0)           # (N, T)
     blank = prompts.blank.repeat_interleave(grpo.group_size, 0)

@@ -22,12 +22,14 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 import train_grpo as grpo
-from configurator import configure, must_exist
-from files import is_answer, load
+from plumbing.configurator import configure, must_exist
+from plumbing.datasets import is_answer, load
 from model import GPT
-from rewards import as_numbers, call_reward, world_answers
-from run import RunFolder, save_network
-from tasks import BLANK, make_tokenizer
+from plumbing.rewards import as_numbers, call_reward, world_answers
+from plumbing.networks import save_network
+from plumbing.run_folder import RunFolder
+from pretrain import make_tokenizer
+from tasks import BLANK
 
 TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '--mini_batches=1',
        '--eval_prompts=8', '--grad_clip=0', '--device=cpu', '--dtype=float64', '--compile=False',
@@ -194,9 +196,9 @@ def watched(name, f):
         results = f(*args, **more)
         r, = [arg for arg in args if isinstance(arg, grpo.Rollout)]
         for x in [results] if isinstance(results, torch.Tensor) else results:
-            assert x.shape == r.text.shape and x.isfinite().all(), (
+            assert x.shape == r.text_of.shape and x.isfinite().all(), (
                 f"{name}() returns {tuple(x.shape)}: expected finite numbers, "
-                f"{tuple(r.text.shape)}")
+                f"{tuple(r.text_of.shape)}")
         return results
     return look
 
@@ -215,7 +217,7 @@ def begin(words, resume=False):
     grpo.state.update(folder.state)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     with contextlib.redirect_stdout(None):
-        folder.load(networks, optimizers, ())
+        folder.begin(networks.policy, optimizers, ())
     return folder, networks, task, optimizers
 
 
@@ -232,7 +234,7 @@ def second_step(networks, task, optimizers, shift=0):
 def check_steps(words, folder, networks, task, optimizers):
     """Take two steps of a toy run, and the second one again."""
     policy = networks.policy
-    grpo.evaluate(networks, task)
+    grpo.evaluate(networks, task, 0)
     rollouts, _ = grpo.collect(networks, task, 0)
     before = [grpo.log_probs_of(policy, r) for r in rollouts]
     grpo.learn(networks, optimizers, rollouts, 1e-3)

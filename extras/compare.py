@@ -19,7 +19,7 @@ from json import loads
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import configure, knobs_of, near
+from plumbing.configurator import configure, knobs_of, near
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 words = ''                  # of all commands, before their own
@@ -45,11 +45,10 @@ def meaning_of(command):
     grpo.open_task(data)
     meaning = {name: config[name] for name in ('dataset', 'blank_kind', 'eval_prompts')}
     name = goal.split('/')[-1].removeprefix('mean_')
-    # The sources are hashes of the files that define verify() and the rewards.
-    sources = {'judge': config['judge']} | config['sources']
     for reward, weight in ({'verify': 0.0} | config['rewards']).items():
         if name == reward or name == 'reward' and weight:
-            meaning[reward] = weight * (name == 'reward'), sources.get(reward)
+            function = data.verify if reward == 'verify' else vars(grpo)[reward]
+            meaning[reward] = weight * (name == 'reward'), getattr(function, '__code__', function)
     if name == 'reward':
         meaning['score()'] = grpo.score.__code__
     return meaning

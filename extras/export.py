@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import configure, must_exist
-from run import load_checkpoint
+from plumbing.configurator import configure, must_exist
+from plumbing.networks import load_checkpoint
 
 if __name__ == '__main__':
     if len(sys.argv) != 3:

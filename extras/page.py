@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import knobs_of, show_error
+from plumbing.configurator import knobs_of, show_error
 from extras.advice import advice_for, must_be_run, read_lines
 
 
@@ -29,8 +29,6 @@ def read_run(folder):
     assert evals, f"{folder} has no evaluation yet"
     config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
     words = config.pop('words')
-    for name in ('sources', 'files'):           # no knobs; an older version had files
-        config.pop(name, None)
     groups = {True: [], False: []}              # of steps, of evaluations
     for (_, is_step), samples in itertools.groupby(
             read_lines(f'{folder}/samples.jsonl'),

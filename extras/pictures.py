@@ -18,7 +18,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import train_grpo as grpo
-from configurator import show_error
+from plumbing.configurator import show_error
 from data.guess import LETTERS
 from extras.advice import must_be_run, read_lines
 from sample import open_run

@@ -15,12 +15,14 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from configurator import configure
-from files import load
+from plumbing.configurator import configure
+from plumbing.datasets import load
 
 SCALE = {'std': 'group', 'batch': 'batch', 'none': 'none'}
 LOSS = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}
 ROOT = Path(__file__).resolve().parent.parent
+CORE = {str(path.relative_to(ROOT)) for part in ('*.py', 'plumbing/*.py')
+        for path in ROOT.glob(part)}
 # files that put functions in the place of ours, and the arguments of TRL that do the same
 FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'plugins/lora.py': '',
          'config/kl/k3.py': '',
@@ -67,20 +69,20 @@ from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 import train_grpo as grpo
-from configurator import configure
-from devices import N_RANKS
-from optim import get_lr
+from plumbing.configurator import configure
+from plumbing.devices import N_RANKS
+from plumbing.optim import get_lr
 
 # ---- texts and rewards are those of train_grpo.py ----
 configure(vars(grpo), $words)
 folder = grpo.find_network($generator)
 tok = grpo.PretrainedTokenizer(folder, causal=True)
-task = grpo.Task(grpo.open_data(vars(grpo))[0], tok, 'answer')
+task = grpo.Task(grpo.open_data(vars(grpo)), tok, 'answer')
 starts = task.blank.int().argmax(1)
 prompts = [ids[:start] for ids, start in zip(task.tokens.tolist(), starts.tolist())]
 data = Dataset.from_list([{'row': i, 'prompt': record['prompt']}
                           for i, record in enumerate(task.records)])
-grpo.set_seed(0)
+grpo.devices.set_seed(0)
 held_out = task.prompts('val', $eval_prompts).record
 names = [*dict.fromkeys([*grpo.rewards, 'verify'] if task.verify else grpo.rewards)]
 
@@ -96,7 +98,7 @@ def reward_of(name):
         first = row[::k]
         shown = grpo.Prompts(task, task.tokens[first], task.blank[first], torch.tensor(first))
         r = grpo.Rollout(shown, k, texts, texts, text, place, texts[text, place], text)
-        return grpo.score(r, None, [name])[name].flatten().tolist()
+        return grpo.score(r, None, [name], 0, 'train')[name].flatten().tolist()
     reward.__name__ = name
     return reward
 
@@ -160,9 +162,8 @@ def files_of(x):
     x = inspect.unwrap(x)
     functions = [*filter(inspect.isfunction, vars(x).values() if isinstance(x, type) else [x])]
     paths = [os.path.relpath(f.__code__.co_filename, ROOT) for f in functions] or [repr(x)]
-    files = {path for path in paths if not Path(ROOT, Path(path).name).exists()}
     inner = [x for f in functions for x in f.__defaults__ or () if inspect.isfunction(x)]
-    return files.union(*map(files_of, inner))
+    return ({*paths} - CORE).union(*map(files_of, inner))
 
 
 def script_of(words):

@@ -5,8 +5,8 @@ include() this file in a config. It is executed in the globals of train_grpo.py,
 and columns_of() take the place of those there. `inner` is the old function."""
 import torch.nn.functional as F
 
-from rewards import world_answers
-from shared import unique_rows
+from plumbing.rewards import world_answers
+from model import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
@@ -77,12 +77,12 @@ def complete(policy, prompts, k, greedy=False):
             is_said = writes[going] & (said >= 0)
             texts[going] = said.where(is_said, texts[going])
             writes[going] &= ~is_said
-    place, text = writes.T.nonzero(as_tuple=True)       # column by column, as they were sampled
-    token = texts[text, place]
+    place, text_of = writes.T.nonzero(as_tuple=True)    # column by column, as they were sampled
+    token = texts[text_of, place]
     allowed = None if filters[0] is None else torch.cat(filters)
     rows, inverse = unique_rows(texts)          # the view is the whole text
-    view = inverse[text]
-    return Rollout(prompts, k, texts, texts[rows], text, place, token, view, allowed=allowed)
+    view_of = inverse[text_of]
+    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view_of, allowed=allowed)
 
 
 def replies(prompts, number, texts, is_asked, column):
@@ -113,7 +113,7 @@ def columns_of(r, inner=columns_of):
     records = r.prompts.record.repeat_interleave(r.k).tolist()
     starts = r.prompts.start.repeat_interleave(r.k).tolist()
     sampled = torch.full_like(r.texts, task.tok.pad)
-    sampled[r.text, r.place] = r.token
+    sampled[r.text_of, r.place] = r.token
     columns['prompt'] = [task.records[i]['prompt'] for i in records]
     columns['completion'] = [decode(ids[start:]) for ids, start in zip(r.texts.tolist(), starts)]
     columns['sampled'] = list(map(decode, sampled.tolist()))

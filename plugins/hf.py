@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from model import Network
-from run import load_checkpoint
-from shared import unique_rows
+from model import Network, unique_rows
+from plumbing.networks import load_checkpoint
 from tasks import BLANK, Tokenizer
 
 try:
@@ -202,7 +201,7 @@ class Pretrained(Network):
 
 
 class Cache(transformers.DynamicCache):
-    """Keys and values of all layers in one object. kv[:, rows], as plugins/causal.py and shared.py
+    """Keys and values of all layers in one object. kv[:, rows], as plugins/causal.py and model.py
     write it, keeps these rows, in place."""
 
     def __getitem__(self, index):
@@ -287,7 +286,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     # keeps the tensors of a KL or an entropy that no loss uses: more memory than without parts.
     # Without a gradient there is nothing to keep, and the reentrant kind would warn.
     # blank_id is V, the number of ids.
-    rows = torch.arange(len(r.text), device=x.device).split(1 + NUMBERS_AT_ONCE // policy.blank_id)
+    size = 1 + NUMBERS_AT_ONCE // policy.blank_id
+    rows = torch.arange(len(r.text_of), device=x.device).split(size)
     parts = [checkpoint(inner, policy, x, r.select(some), reference, x_ref,
                         use_reentrant=x.requires_grad) for some in rows]
     return Stats(*map(torch.cat, zip(*parts)))

@@ -9,6 +9,7 @@ Checkpoints have adapters only; `python -m extras.export` adds them to the weigh
 
 This file is executed in the globals of train_grpo.py: its open_networks() replaces the one there
 (`inner`), and its Pretrained replaces that of plugins/hf.py."""
+import copy
 from types import SimpleNamespace
 
 try:
@@ -33,7 +34,7 @@ def open_networks(paths, *more, inner=open_networks):
     assert not getattr(policy, 'loaded', True), (
         f"{path} is a run, or a GPT of ours: expected a folder of transformers (python -m "
         "extras.export makes one of a run), or a name of the hub")
-    set_seed(seed)                              # all ranks begin with the same adapters
+    devices.set_seed(seed)                      # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
         def features(tokens):

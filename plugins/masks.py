@@ -12,7 +12,7 @@ The order of filling (plugins/passes.py) must be one of the rules, not learned.
 
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
-from shared import unique_rows
+from model import unique_rows
 
 # sizes: N texts of T places | M tokens | L masks of each text
 
@@ -22,7 +22,7 @@ class Masked(Rollout):
     """A Rollout with masks."""
     is_blank: Tensor | None = None      # (L, N, T) bool
     weight: Tensor | None = None        # (M, L) of each token in each mask
-    fields = (*Rollout.fields, 'weight')
+    COLUMNS = (*Rollout.COLUMNS, 'weight')
 
 
 def updates_of(rollouts, inner=updates_of):
@@ -43,13 +43,13 @@ def with_masks(r, epoch=0):
     texts alone: other ranks, a resumed run, or a replay of the texts, draw the same masks."""
     if isinstance(r, Masked):
         return r
-    set_seed(seed, epoch, r.texts.tolist())
+    devices.set_seed(seed, epoch, r.texts.tolist())
     sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU, where masks() draws
-    sampled[r.text.cpu(), r.place.cpu()] = True
+    sampled[r.text_of.cpu(), r.place.cpu()] = True
     given = (r.texts != r.prompts.task.tok.pad).cpu() & ~sampled
     # of all masks, (L, N, T) each
     is_blank, weight = [torch.stack(x).to(r.texts.device) for x in zip(*masks(sampled, given))]
-    return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text, r.place].T)
+    return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text_of, r.place].T)
 
 
 def token_stats(policy, r, reference=None, inner=token_stats):
@@ -59,7 +59,7 @@ def token_stats(policy, r, reference=None, inner=token_stats):
     for is_blank, weight in zip(r.is_blank, r.weight.T):
         views = r.texts.masked_fill(is_blank, policy.blank_id)                  # (N, T)
         rows, inverse = unique_rows(views)
-        stats = inner(policy, replace(r, views=views[rows], view=inverse[r.text]), reference)
+        stats = inner(policy, replace(r, views=views[rows], view_of=inverse[r.text_of]), reference)
         sums = sums + weight * torch.stack(stats)
     return Stats(*sums)
 

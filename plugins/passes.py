@@ -9,7 +9,7 @@ import math
 import torch.nn.functional as F
 from torch import nn
 
-from shared import unique_rows
+from model import unique_rows
 
 n_fill_steps = 5            # passes at most
 fill_order = 'random'       # 'random' | 'left' to right | most 'confident' first | 'learned'
@@ -23,7 +23,19 @@ MEASURED += ('n_fill_steps', 'fill_order')
 # ---- act -----------------------------------------------------------------------------------------
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
-    """Fill the blanks of B prompts k times, in up to n_fill_steps passes."""
+    """Fill the blanks of B prompts k times, in up to n_fill_steps passes. Example: 7 _ _ _, k = 2,
+    3 passes, a learned order (other orders never wait; numbers of views are arbitrary):
+
+        turn  history[turn - 1]   seen_in  going  filled now
+         1    7 _ _ _   7 _ _ _    0 0     0 1    text 0: place 2; text 1: places 1 and 3
+         2    7 _ 4 _   7 5 _ 1    1 2     0 1    text 0 waits; text 1: place 2
+         3    7 _ 4 _   7 5 3 1    1 3     0      text 0: 1 and 3, all that is left
+        end   7 8 4 2   7 5 3 1
+
+        turn     1 1 1 2 3 3            text_of  0 1 1 1 0 0
+        place    2 1 3 2 1 3            token    4 5 1 3 8 2
+        view_of  0 0 0 2 1 1            seen     000 000 000 022 011 011
+    """
     assert not policy.causal, (
         "this generator writes from left to right: leave out plugins/passes.py")
     is_open = prompts.blank.repeat_interleave(k, 0)                             # (N, T)
@@ -32,7 +44,7 @@ def complete(policy, prompts, k, greedy=False):
     key = torch.rand(is_open.shape, device=is_open.device)      # low keys are filled first
     if fill_order == 'left':
         key = is_open.cumsum(1).float()
-    plan = turns_of(key, is_open, n_blanks)     # (N, T) pass of each blank, for 'random' and 'left'
+    plan = turns_of(key, is_open, n_blanks)     # (N, T) pass of each; for 'random' and 'left'
     history, table, filters = [], [], []
     for turn in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) the texts with blanks
@@ -44,7 +56,8 @@ def complete(policy, prompts, k, greedy=False):
         now = is_open[going]                                                    # (G, T)
         if turn < n_fill_steps:                 # the last pass fills what is left
             if fill_order == 'confident':
-                # Confidence: the largest probability at a place.
+                # Confidence: the largest probability at a place. Ranks go on after the blanks that
+                # are filled, so the surest are due now.
                 surest = policy.logits(x).log_softmax(-1).amax(-1)[inverse]     # (G, T)
                 now &= turns_of(-surest, now, n_blanks[going]) == turn
             elif fill_order == 'learned':
@@ -53,24 +66,24 @@ def complete(policy, prompts, k, greedy=False):
             else:
                 now &= plan[going] == turn
         i, place = now.nonzero(as_tuple=True)
-        text = going[i]
+        text_of = going[i]
         token, allowed = sample(policy.logits(x[inverse[i], place]), 1, greedy)
-        texts[text, place] = token[:, 0]
-        is_open[text, place] = False
-        table.append(torch.stack((text, place, token[:, 0], torch.full_like(text, turn))))
+        texts[text_of, place] = token[:, 0]
+        is_open[text_of, place] = False
+        table.append(torch.stack((text_of, place, token[:, 0], torch.full_like(place, turn))))
         filters.append(allowed)
-    text, place, token, turn = torch.cat(table, 1)
+    text_of, place, token, turn = torch.cat(table, 1)
     allowed = None if filters[0] is None else torch.cat(filters)
     before = torch.cat(history)                 # (turns * N, T)
-    rows, inverse = unique_rows(before)         # a text that waits is the same view again
-    view_of = inverse.view(-1, len(texts))      # (turns, N) row of the views
-    view = view_of[turn - 1, text]
-    r = Rollout(prompts, k, texts, before[rows], text, place, token, view, turn, allowed)
+    rows, inverse = unique_rows(before)         # equal texts are one view
+    seen_in = inverse.view(-1, len(texts))      # (turns, N) row of the views
+    view_of = seen_in[turn - 1, text_of]
+    r = Rollout(prompts, k, texts, before[rows], text_of, place, token, view_of, turn, allowed)
     if fill_order != 'learned':
         return r
-    # seen[m] has the views of the passes 1, 2, ..., turn[m], turn[m], ...
+    # seen[m, p] is the view of pass p + 1 until token m is filled, and from there on view_of[m].
     passes = torch.arange(n_fill_steps, device=turn.device).minimum(turn[:, None] - 1)
-    return Ordered(**vars(r), seen=view_of[passes, text[:, None]])
+    return Ordered(**vars(r), seen=seen_in[passes, text_of[:, None]])
 
 
 def turns_of(key, is_open, n_blanks):
@@ -120,13 +133,13 @@ def decide(scores, greedy):
 class Ordered(Rollout):
     """A Rollout in a learned order. In each pass but the last one the policy decides for each open
     blank: wait, or fill it. The decisions about token m were made in the views seen[m, :turn[m]].
-    From there on, seen[m] repeats view[m]."""
+    From there on, seen[m] repeats view_of[m]."""
     seen: Tensor | None = None          # (M, n_fill_steps) rows of views
-    fields = (*Rollout.fields, 'seen')
+    COLUMNS = (*Rollout.COLUMNS, 'seen')
 
     def drop_unused_views(self):
         used, seen = self.seen.unique(return_inverse=True)
-        return replace(self, views=self.views[used], view=seen[:, -1], seen=seen)
+        return replace(self, views=self.views[used], view_of=seen[:, -1], seen=seen)
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):

@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch._dynamo        # optimizers import it, which takes a second: once, not in every run
 
-from configurator import configure
+from plumbing.configurator import configure
 
 torch.set_num_threads(1)
 FORK = multiprocessing.get_context('fork')
@@ -77,8 +77,10 @@ def become(words, files, env):
     os.environ.update(env)
     sys.argv = list(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores it
-    for path in ROOT.glob('*.py'):
-        sys.modules.pop(path.stem, None)
+    ours = {path.stem for path in ROOT.glob('*.py')} | {'plumbing'}
+    for name in [*sys.modules]:
+        if name.partition('.')[0] in ours:
+            del sys.modules[name]
     try:
         runpy.run_path(words[0], run_name='__main__')
     except (Exception, KeyboardInterrupt):

@@ -11,8 +11,8 @@ transformers = pytest.importorskip('transformers')
 import huggingface_hub as hub
 import tokenizers
 
-from configurator import configure
-from run import save_network as save_checkpoint
+from plumbing.configurator import configure
+from plumbing.networks import save_network as save_checkpoint
 from conftest import TOY, assert_same, checkpoint_of, run, train
 from test_grpo import CAUSAL, PASSES, close
 
@@ -187,11 +187,11 @@ def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformer
     grpo.NUMBERS_AT_ONCE = 3 * ours.pad_id
     r = grpo.complete(ours, task.prompts('train', 3), 4)
     # Ranks add up the gradients of all weights, also where no group teaches anything.
-    grpo.token_stats(ours, r.select(r.text < 0)).logp.sum().backward()
+    grpo.token_stats(ours, r.select(r.text_of < 0)).logp.sum().backward()
     assert all(p.grad is not None for p in ours.parameters())
     stats = grpo.token_stats(ours, r)
     views = [slow_logits(kind, theirs, view) for view in r.views]
-    z = torch.stack([views[view][place] for view, place in zip(r.view, r.place)])       # (M, V)
+    z = torch.stack([views[view][place] for view, place in zip(r.view_of, r.place)])       # (M, V)
     assert r.allowed.equal(grpo.sample(z)[1])
     allowed = Categorical(logits=z.masked_fill(~r.allowed, -torch.inf) / 0.7)
     actual = torch.stack((stats.logp, stats.entropy))

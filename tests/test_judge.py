@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 from conftest import CPU, run
 from judge import judge_scores
-from files import load
-from run import load_network
+from plumbing.datasets import load
+from plumbing.networks import load_network
 from tasks import Task
 from test_grpo import close, knobs, prompts_of, slow_logits, tiny   # noqa: F401, a fixture
 
@@ -46,6 +46,6 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
                          f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
     assert code == 0, error
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    scores = judge_scores(judge, Task(load(dataset), judge.tok).tokens)
+    scores = judge_scores(judge, Task(load(dataset), judge.tok, 'random').tokens)
     is_right = (scores > 0.5) == (torch.arange(1002) % 1000 >= 500)
     assert is_right.float().mean() > 0.9

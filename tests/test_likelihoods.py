@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import train_grpo as grpo
-from show import samples_of
+from plumbing.report import samples_of
 from test_grpo import (PASSES, TEXTS, TOK, close, knobs, prompts_of, slow_stats,    # noqa: F401
                        tiny)
 from test_papers import toy_with
@@ -35,13 +35,13 @@ def test_the_mean_of_an_estimate_over_random_masks_is_that_over_all_masks(paper,
     policy, reference = tiny(), tiny(seed=3)
     n = 10_000
     many = grpo.complete(policy, prompts_of('b___ '), n, greedy=True)
-    one = many.select(many.text == 0)
+    one = many.select(many.text_of == 0)
     expected = 0
     for probability, looks in MASKS[paper]:
         for weight, blanks in looks:
             view = many.texts[:1].clone()
             view[0, [*blanks]] = TOK.blank
-            stats = slow_stats(policy, replace(one, views=view, view=0 * one.text), reference)
+            stats = slow_stats(policy, replace(one, views=view, view_of=0 * one.text_of), reference)
             is_blank = view[0, one.place] == TOK.blank
             expected += probability * weight * is_blank * torch.stack(stats)    # (4, 3)
     # (a pass fills a place of all texts)
@@ -57,7 +57,7 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
     knobs(f'config/papers/{paper}.py', fill_order='random', n_fill_steps=2, epochs=2, top_k=3)
     policy, older = tiny(), tiny(seed=2)
     r = grpo.complete(older if is_stale else policy, prompts_of(*TEXTS), 4)
-    r.advantage = torch.ones(len(r.text))
+    r.advantage = torch.ones(len(r.text_of))
     pairs = []
 
     def objective(stats, r):
@@ -94,7 +94,7 @@ def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, 
     policy, _, collect = toy_with('gigpo', kind, knobs, [text], batch_size=2, group_size=30,
                                   temperature=3.0)
     [r], scores = collect(policy)
-    rows = list(zip(r.text.tolist(), r.place.tolist(), r.views[r.view].tolist()))
+    rows = list(zip(r.text_of.tolist(), r.place.tolist(), r.views[r.view_of].tolist()))
     written = {row[:2] for row in rows}
     visitors, states = collections.defaultdict(set), []
     for n, t, view in rows:
@@ -104,7 +104,7 @@ def test_gigpo_compares_the_steps_of_a_group_that_began_in_the_same_state(kind, 
         visitors[states[-1]].add(n)
     A = scores['advantage'].flatten()
     means = torch.stack([A[[*visitors[state]]].mean() for state in states])
-    close(r.advantage, 2 * A[r.text] - means)
+    close(r.advantage, 2 * A[r.text_of] - means)
 
 
 def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_dapo(knobs):

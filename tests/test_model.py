@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 
 import pretrain
-from devices import set_precision
-from model import attention
-from optim import get_lr, make_optimizers, optimizer_step
-from shared import features_of_inputs, shared_length, unique_rows
+from plumbing.devices import set_precision
+from model import attention, features_of_inputs, shared_length, unique_rows
+from plumbing.optim import get_lr, make_optimizers, optimizer_step
 from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny      # noqa: F401, a fixture
 
 

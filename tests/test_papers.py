@@ -57,7 +57,7 @@ def test_rloo_has_the_log_ratio_of_a_text_in_its_training_reward_and_no_kl_in_th
     gaps = scores['letters'] - scores['reward']
     close(gaps.flatten(), 0.05 * r.per_text(stats.logp - stats.logp_ref).detach())
     assert not grpo.kl_penalty(stats, r).any()
-    held_out = grpo.score(r, None, ['letters'])
+    held_out = grpo.score(r, None, ['letters'], 0, 'val')
     assert held_out['reward'].equal(held_out['letters'])
 
 
@@ -129,7 +129,7 @@ def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
     [r], scores = collect(policy)
     close(r.logp_old, slow_stats(policy, r).logp)
     ratio = (r.logp_old - slow_stats(sampler, r).logp).exp()
-    close(r.advantage, scores['advantage'].flatten()[r.text] * ratio.clamp(max=2.0))
+    close(r.advantage, scores['advantage'].flatten()[r.text_of] * ratio.clamp(max=2.0))
     assert ratio.min() < 1 and ratio.max() > 2
 
 
@@ -148,9 +148,9 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
         for i in range(2):
             chosen = []
             for r, drawn in zip(rollouts[n * i:n * (i + 1)], A[:, i], strict=True):
-                assert r.advantage.equal(drawn[r.text])
-                close(grpo.token_weights(r)[1], len(r.text.unique()))   # texts that learn
-                chosen += drawn[r.text.unique()]
+                assert r.advantage.equal(drawn[r.text_of])
+                close(grpo.token_weights(r)[1], len(r.text_of.unique()))   # texts that learn
+                chosen += drawn[r.text_of.unique()]
             assert len(chosen) == 4 and (all(chosen) or n == 3)
     assert n_draws == {1, 2, 3}
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
-from optim import make_optimizers
-from run import load_checkpoint, verdict_of
+from plumbing.optim import make_optimizers
+from plumbing.networks import load_checkpoint
+from plumbing.report import verdict_of
 
 KINDS = {
     'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
@@ -77,41 +78,13 @@ def load_network(path, device, inner=load_network):
     network.embed.requires_grad_(False)
     return network, saved
 """
-# a reward by the name of mine
-SCORES = """
-rewards = {'mine': 1.0}
-def count(texts):
-    return len(texts) * [%s]
-class _Object:
-    def __call__(self, texts):
-        return count(texts)
-import functools
-mine = %s
-"""
 DATA = """
 dataset = f'{out_dir}.jsonl'
-open(dataset, 'w').writelines(f'["{i}+34=", "046"]\\n' for i in range(10, %s))
-"""
-WORLD = """
-include('plugins/causal.py')
-generator = judge
-def reply():
-    return %s
+open(dataset, 'w').writelines(f'["{i}+34=", "046"]\\n' for i in range(10, 99))
 """
 PASSES = "include('plugins/passes.py')\n"
-# a frozen network whose file has been written again
-WEIGHTS = """
-from run import save_network as _save
-_network, _ = load_network({name}, 'cpu')
-_network.embed.weight.data += {more}
-{name} = f'{{out_dir}}-{name}.pt'
-_save({name}, _network)
-"""
-JUDGES, REFERENCES = [[WEIGHTS.format(name=name, more=more) for more in (0, 1)]
-                      for name in ('judge', 'reference')]
-REFERENCES = ['reference = generator\n' + text for text in REFERENCES]
 OTHER = """
-from run import save_network
+from plumbing.networks import save_network
 network, _ = load_network(generator, 'cpu')
 _args, _chars = network.args, network.tok.vocabulary
 %s
@@ -124,25 +97,14 @@ CHANGES = {
     NEW_LINE: [*[('', text) for text in (
         'temperature = 0.5 | top_k = 3 | top_p = 0.9 | eval_prompts = 6 | blank_low = 0.1 | '
         'blank_high = 0.9 | blank_kind = "answer" | rewards["judge"] = 2.0 | '
-        'import shutil; judge = shutil.copy(judge, out_dir + ".pt") | '
-        'verify = lambda text: 1.0').split(' | ')],
-        *[('', f'def {name}(*x, inner={name}, **more): return inner(*x, **more)')
-          for name in ('complete', 'sample', 'score', 'columns_of')],
-        *[(SCORES % (1, mine), SCORES % (2, mine))
-          for mine in ('count', '_Object()', 'functools.partial(count)')],
-        (DATA % 98, DATA % 99), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2'),
-        (WORLD % '"0"', WORLD % '"1"')],
-    f"""n_fill_steps: None, not 5
-resumed with another file, or network: complete
-so {NEW_LINE}""": [(PASSES, '')],
-    f'network: judge\nso {NEW_LINE}': [JUDGES],
-    'network: reference\n': [REFERENCES],
-    f'network: judge, reference\nso {NEW_LINE}': [map(str.__add__, JUDGES, REFERENCES)],
-    'another max_iters: 1, not 0': [(DATA % 99, DATA % 99 + 'max_iters, learning_rate = 1, 0.1')],
-    'expected a larger max_iters': [('max_iters = 1', '')],
+        'import shutil; judge = shutil.copy(judge, out_dir + ".pt")').split(' | ')],
+        ('', DATA), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2')],
+    f'n_fill_steps: None, not 5\nso {NEW_LINE}': [(PASSES, '')],
+    'another max_iters: 2, not 1': [(DATA, DATA + 'max_iters, learning_rate = 2, 0.1')],
+    'expected a larger max_iters': [('max_iters = 2', '')],
     'nothing can be told': [
-        ('max_iters = 1', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')"),
-        ('max_iters = 1', "max_iters = 2\nopen(f'{out_dir}/log.jsonl', 'a').write('{')")],
+        ('', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')"),
+        ('', "max_iters = 2\nopen(f'{out_dir}/log.jsonl', 'a').write('{')")],
     'not all of it is there': [('', "import os\nos.truncate(f'{out_dir}/ckpt.pt', 1000)"), ('', """
 with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
     _file.seek(_file.seek(0, 2) // 4)
@@ -154,7 +116,7 @@ with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
         ('', PASSES + "fill_order = 'learned'"),
         ('', "include('plugins/causal.py')\ngenerator = judge"),
         ('', OTHER % "_args['n_layer'], network.blocks = 1, network.blocks[:1]"),
-        ('', OTHER % "rewards, _chars['chars'] = {}, _chars['chars'][::-1]")]}
+        ('', OTHER % "rewards, _chars['chars'] = {'verify': 1.0}, _chars['chars'][::-1]")]}
 FAULTS = {
     'error: the disk is full': """
 import os, torch
@@ -176,7 +138,7 @@ def collect(networks, task, step, inner=collect):
     return rollouts, scores
 """,
     "step 4: not finite: {'verify': ": """
-def evaluate(networks, task, step=0, inner=evaluate):
+def evaluate(networks, task, step, inner=evaluate):
     samples, scores, greedy = inner(networks, task, step)
     if step == 4:
         scores['reward'] += torch.inf
@@ -187,12 +149,6 @@ import collections
 def collect(networks, task, step, inner=collect):
     if step == 3:                               # a checkpoint with it could not be read again
         state['recent'] = collections.deque([1.0])
-    return inner(networks, task, step)
-""",
-    'weights are not finite': """
-def collect(networks, task, step, inner=collect):
-    if step == 3:                               # a weight that is not used
-        networks.policy.embed.weight.data[networks.policy.bos_id] = float('nan')
     return inner(networks, task, step)
 """}
 WANDB = """
@@ -213,8 +169,9 @@ def log(numbers):
 
 
 def test_a_reference_is_opened_if_the_loss_needs_it_or_somebody_names_it(toy, grpo):
-    path = toy[-1].removeprefix('--judge=')
+    path = toy[-2].removeprefix('--generator=')
     for words, is_open in (['--kl_beta=0', False], ['--kl_beta=0.1', True],
+                           ['--kl_beta=0 --reference=generator', True],
                            [f'--kl_beta=0 --reference={path}', True]):
         _, data = grpo.read_words([*toy[1:], *words.split()])
         networks, _ = grpo.open_task(data)
@@ -237,13 +194,12 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
 
 
-def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_shows_what_hangs(
-        toy, tmp_path, file):
+def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_is_one_line(toy, tmp_path, file):
     once, twice = [run(*toy, file('slow.py', SLOW.format(n)), f'--out_dir={tmp_path}/run')
                    for n in (1, 2)]
     assert once[0] == 0 and 'once more to stop at once' in once[2]
     assert checkpoint_of(tmp_path / 'run-1')['step'] == 3
-    assert twice[0] == 1 and 'in slow' in twice[2] and twice[2].endswith('stopped at once\n')
+    assert twice[0] == 1 and twice[2] == f'{once[2]}error: stopped at once\n'
 
 
 # ---- what a resumed run has changed --------------------------------------------------------------
@@ -256,7 +212,7 @@ def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
     """And its line to beat begins anew if something else is measured."""
     monkeypatch.setattr('signal.signal', lambda *_: None)
     for text, resume in ((before, False), (after, True)):
-        words = ['--max_iters=0', f'--out_dir={tmp_path}/run', f'--resume={resume}']
+        words = ['--max_iters=1', f'--out_dir={tmp_path}/run', f'--resume={resume}']
         monkeypatch.setattr('sys.argv', [*toy, *words, file('mine.py', text)])
         try:
             grpo.main()
@@ -285,18 +241,18 @@ def slow(texts):
 
 
 def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, file, tmp_path):
-    """Also one in a folder of the older one. A run that gets no network moves none."""
+    """A run that gets no network moves none."""
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
     recipe = file('recipe.py', 'n_head = 3')
     assert 'n_embd = 64' in run(*toy, f'--out_dir={out}', f'--generator={recipe}')[2]
-    process = Process(*toy, f'--out_dir={out}/below/')
+    process = Process(*toy, f'--out_dir={tmp_path}/other/')
     process.wait_for('advantage')               # it has a checkpoint
     os.kill(process.ranks[0].pid, signal.SIGSTOP)
-    for folder in (out, out / 'below'):
-        assert f'another run is writing to {out}/below:' in run(*toy, f'--out_dir={folder}')[2]
+    error = run(*toy, f'--out_dir={tmp_path}/other')[2]
     process.ranks[0].kill()
+    assert f'another run is writing to {tmp_path}/other:' in error
     configs = [tmp_path / name / 'config.json' for name in ('run-1', 'run-2', 'run')]
     assert [json.loads(path.read_text())['seed'] for path in configs] == [1, 2, 3]
 
@@ -307,7 +263,8 @@ def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
     path = file('fault.py', FAULTS[fault])
     code, _, error = run(*toy, path, f'--out_dir={tmp_path}/run')
     assert code == 1 and error.count('\n') == 1 and fault in error
-    assert checkpoint_of(tmp_path / 'run')['step'] == 2
+    # A run saves itself before it evaluates.
+    assert checkpoint_of(tmp_path / 'run')['step'] == (4 if 'step 4' in fault else 2)
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
     assert not [*tmp_path.glob('run/*.tmp')]    # of the save that failed
@@ -347,7 +304,6 @@ def test_two_ranks_take_the_steps_of_one_process_also_after_a_signal(toy, tmp_pa
     assert one[-2]['kl'] > 1e-6 and 0 < one[1]['dead_groups'] < 1
     for line, other in zip(one, two, strict=True):
         assert line == pytest.approx(other, rel=1e-6, abs=1e-9)
-    assert 'resumed with 1 ranks, not 2' in train(words, tmp_path / 'two', '--resume=True')
 
 
 # ---- what a run writes ---------------------------------------------------------------------------
@@ -364,20 +320,20 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
     optimizers = make_optimizers(policy, 'muon')
     lines, samples, line = [], [], None
     for step in range(7):
-        shown, *scores = grpo.evaluate(networks, task)
+        shown, *scores = grpo.evaluate(networks, task, step)
         if step % 2 == 0:
             samples += shown
-            line, numbers = grpo.against_line(*scores, line, grpo.rewards)
+            line, numbers = grpo.report.against_line(*scores, line, grpo.rewards)
             lines.append({'step': step} | numbers)
         if step < 6:
             rollouts, scores = grpo.collect(networks, task, step)
             learns = scores['reward'].std(1) > 0
-            group = rollouts[0].select(rollouts[0].text // 4 == learns.int().argmax())
+            group = rollouts[0].select(rollouts[0].text_of // 4 == learns.int().argmax())
             before = grpo.log_probs_of(policy, group)
             numbers = grpo.learn(networks, optimizers, rollouts, 6e-3 * (step + 1) / 11)
             logp = torch.stack((before, grpo.log_probs_of(policy, group)), 1)
             if step % 2 == 0:
-                samples += grpo.samples_of(group, grpo.columns_of(group), scores, logp)
+                samples += grpo.report.samples_of(group, grpo.columns_of(group), scores, logp)
             del scores['advantage']
             numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
             dead = (~learns).double().mean().item()
@@ -389,7 +345,7 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
         assert sample['scores']['zeros'] == sample['completion'].count('0')
     rows = torch.tensor([[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     scores = dict.fromkeys(('tokens', 'reward', 'advantage'), rows)
-    assert grpo.means_of_step(scores, []) == {
+    assert grpo.report.means_of_step(scores, []) == {
         'mean_tokens': 0.0, 'mean_reward': 0.0, 'dead_groups': 0.5}
 
 
@@ -414,7 +370,7 @@ QUANTILES = {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}
 @pytest.mark.parametrize('n', QUANTILES)
 def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts(n):
     def verdict(above, n, error=1.0):
-        return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n, 'out')
+        return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n)
 
     assert 'is above the line' in verdict(1.1 * QUANTILES[n], n)
     assert 'is not above the line' in verdict(QUANTILES[n], n)

@@ -6,7 +6,7 @@ import string
 import pytest
 
 from data.text import known_words
-from files import load
+from plumbing.datasets import load
 
 # 26 paragraphs, each with a word of its own, and nothing of any length that comes twice
 LETTERS = string.ascii_lowercase

@@ -6,7 +6,7 @@
 
 import functools
 
-from run import open_networks
+from plumbing.networks import open_networks
 
 FILLER = 'config/networks/generator_arithmetic.py'
 

@@ -11,7 +11,7 @@
 
 from torch.nn.functional import pad
 
-from shared import unique_rows
+from model import unique_rows
 
 adv_norm = 'none'
 clip_low = 0.2
@@ -26,18 +26,18 @@ def collect(networks, task, step, draw=0, inner=collect):
     mean of the group cancels."""
     rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
-        seen = r.views[r.view]                                                  # (M, T)
+        seen = r.views[r.view_of]                                                  # (M, T)
         if networks.policy.causal:              # a view is a whole text: seen is what is before
             is_sampled = torch.zeros_like(r.texts, dtype=bool)
-            is_sampled[r.text, r.place] = True
+            is_sampled[r.text_of, r.place] = True
             begins = is_sampled & ~pad(is_sampled, (1, -1))                     # (N, T) a turn
             at = torch.arange(begins.size(1), device=begins.device)
-            begin = (begins * at).cummax(1).values[r.text, r.place]             # (M,)
+            begin = (begins * at).cummax(1).values[r.text_of, r.place]             # (M,)
             seen = seen.masked_fill(at >= begin[:, None], -1)
-        group = r.text[:, None] // r.k
+        group = r.text_of[:, None] // r.k
         rows, kind = unique_rows(torch.cat((group, seen), 1))                   # of states, (M,)
         # A step counts once in the mean, however many tokens it has.
-        _, step_of = unique_rows(torch.stack((kind, r.text), 1))
+        _, step_of = unique_rows(torch.stack((kind, r.text_of), 1))
         share = 1 / step_of.bincount()[step_of]
         sums = torch.zeros(2, len(rows), device=share.device).index_add(
             1, kind, torch.stack((share * r.advantage, share)))

@@ -13,6 +13,6 @@ entropy_coef = 0.0
 def objective(stats, r):
     gap = stats.logp - r.logp_old
     clipped = torch.where(r.advantage > 0, gap.clamp(max=clip_high), gap.clamp(min=-clip_low))
-    length = r.per_text(torch.ones_like(gap))[r.text]                              # (M,)
-    ratio = (r.per_text(clipped)[r.text] / length).exp()
+    length = r.per_text(torch.ones_like(gap))[r.text_of]                              # (M,)
+    ratio = (r.per_text(clipped)[r.text_of] / length).exp()
     return -ratio * r.advantage, (clipped != gap).float()

@@ -9,6 +9,6 @@ loss_norm = 'sequence'
 
 
 def objective(stats, r, inner=objective):
-    length = r.per_text(torch.ones_like(r.advantage))[r.text]                              # (M,)
-    gap = r.per_text(stats.logp - r.logp_old)[r.text] / length                     # eq. 7
+    length = r.per_text(torch.ones_like(r.advantage))[r.text_of]                              # (M,)
+    gap = r.per_text(stats.logp - r.logp_old)[r.text_of] / length                     # eq. 7
     return inner(stats._replace(logp=r.logp_old + gap), r)                      # eq. 5

@@ -21,7 +21,7 @@ def collect(networks, task, step, draw=0, inner=collect):
     for r in rollouts:
         r.logp_old = log_probs_of(networks.policy, r)
     new = [(_tensors(vars(r)), _tensors(vars(r.prompts))) for r in rollouts]
-    empty, device = dict.fromkeys(rollouts[0].fields), rollouts[0].text.device
+    empty, device = dict.fromkeys(rollouts[0].COLUMNS), rollouts[0].text_of.device
     old = [replace(rollouts[0], **empty | _tensors(record, device),
                    prompts=replace(rollouts[0].prompts, **_tensors(prompts, device)))
            for record, prompts in state.get('old', [])]

@@ -64,7 +64,7 @@ def random_loops(r):
     """Return the Rollout with random letters in the blanks."""
     letters = torch.tensor(r.prompts.task.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
     texts = r.texts.clone()
-    texts[r.text, r.place] = letters[torch.randint(20, r.text.shape)]
+    texts[r.text_of, r.place] = letters[torch.randint(20, r.text_of.shape)]
     return replace(r, texts=texts)
 
 

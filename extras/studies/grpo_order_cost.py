@@ -25,5 +25,5 @@ eval_interval = 50
 
 def passes(r):
     """The passes that filled something. (Each has seen another view.)"""
-    n, _ = torch.stack((r.text, r.view)).unique(dim=1)
+    n, _ = torch.stack((r.text_of, r.view_of)).unique(dim=1)
     return n.bincount(minlength=len(r.texts))

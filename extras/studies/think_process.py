@@ -21,7 +21,7 @@ def _of_steps(r):
     columns = columns_of(r)
     for n, (prompt, steps) in enumerate(zip(columns['prompt'], columns['completion'])):
         cups = follow(prompt)
-        start = int(r.place[r.text == n].min())
+        start = int(r.place[r.text_of == n].min())
         for i, step in enumerate(steps.lstrip(':')):
             is_last = i == len(steps.lstrip(':')) - 1
             t = start + i + steps.startswith(':')
@@ -30,4 +30,4 @@ def _of_steps(r):
     gaps = groups - groups.nanmean(1, keepdim=True)
     scaled = gaps / (gaps.square().nanmean(1, keepdim=True).sqrt() + 1e-4)
     scaled = scaled.nan_to_num().view_as(reward)
-    return scaled.flip(1).cumsum(1).flip(1)[r.text.cpu(), r.place.cpu()]
+    return scaled.flip(1).cumsum(1).flip(1)[r.text_of.cpu(), r.place.cpu()]

@@ -1,14 +1,13 @@
-"""Read the files of datasets, and check their records. Skip this file at first."""
+"""Read the files of datasets, and check their records."""
 import functools
 import json
 import runpy
-import sys
 import zlib
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from configurator import must_exist
 from data.text import of_file
+from plumbing.configurator import must_exist
 
 # What a reward gets by these names is no column of a record.
 NO_COLUMNS = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions',
@@ -33,11 +32,12 @@ def load(dataset):
     verify() and reply(). FILE.jsonl has a JSON object a line, and those with "held_out": true are
     held out, or, if there are none, a tenth. data/text.py makes records of FILE.txt."""
     path = must_exist(path_of(dataset), 'dataset')
-    functions = {'texts': lambda: parts_of_lines(path)}
     if path.suffix == '.py':
         functions = runpy.run_path(str(path))
-    if path.suffix == '.txt':
+    elif path.suffix == '.txt':
         functions = of_file(path)
+    else:
+        functions = {'texts': lambda: parts_of_lines(path)}
     assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
     parts = functions['texts']()
     is_two_lists = type(parts) in (list, tuple) and [*map(type, parts)] == [list, list]
@@ -55,38 +55,39 @@ def load(dataset):
 
 def parts_of_lines(path):
     """Return the records of FILE.jsonl, to learn from and held out. Each knows its `line`."""
-    lines = enumerate(path.read_bytes().split(b'\n'), 1)
-    records = [{'line': i} | as_record(line, f'{path}, line {i}')
-               for i, line in lines if line.strip()]
+    records = []
+    for number, line in enumerate(path.read_bytes().split(b'\n'), 1):
+        if line.strip():
+            place = f'{path}, line {number}'
+            try:
+                record = json.loads(line)
+                json.dumps(record, ensure_ascii=False).encode()
+            except ValueError as e:             # no JSON, no UTF-8, or half a character
+                raise AssertionError(f'{place}: {e}') from None
+            records.append({'line': number} | as_record(record, place))
     is_marked = any('held_out' in record for record in records)
-    parts = [[], []]
+    parts = [], []
     for record in records:
         # A hash of the prompt, so that equal prompts stay together.
         is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
-        parts[record.pop('held_out', is_tenth and not is_marked)].append(record)
-    assert parts[0] and len(parts[1]) > 1, (
-        f'{path}: {len(parts[0])} lines to learn from and {len(parts[1])} held out: expected at '
-        'least 1 and 2 ("held_out": true marks a line)')
-    return parts
+        is_held_out = record.pop('held_out', False) if is_marked else is_tenth
+        parts[is_held_out].append(record)
+    return [*parts]
 
 
 def as_record(x, place):
-    """Return the record of a pair (prompt, answer), of a dict, or of a line of JSON."""
-    try:
-        record = json.loads(x) if type(x) is bytes else x
-        assert type(record) in (dict, list, tuple), "this is neither"
-        if type(record) is not dict:
-            record = dict(zip(('prompt', 'answer'), record, strict=True))
-        record = {'answer': ''} | record
-        # join() refuses what is no text, encode() half a character.
-        assert ''.join([record['prompt'], record['answer']]).encode(), "this is empty"
-        assert type(record.get('held_out', True)) is bool, "held_out is true or false"
-        names = NO_COLUMNS & record.keys()
-        assert not names, f"rewards get something else by the name {names}"
-        return record
-    except Exception as e:                      # many kinds: no JSON, no prompt, a number, ...
-        sys.exit(f'{place}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], '
-                 f'not {x!r:.80} ({e!r})')
+    """Return the record of a pair (prompt, answer), or of a dict."""
+    if type(x) in (list, tuple) and len(x) == 2:
+        x = {'prompt': x[0], 'answer': x[1]}
+    record = {'answer': ''} | x if type(x) is dict else {}
+    assert type(record.get('prompt')) is type(record.get('answer')) is str, (
+        f'{place}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], '
+        f'not {x!r:.80}')
+    assert type(record.get('held_out', True)) is bool, f"{place}: held_out is true or false"
+    assert record['prompt'] + record['answer'], f"{place}: prompt and answer are empty"
+    names = NO_COLUMNS & record.keys()
+    assert not names, f"{place}: rewards get something else by the name {names}"
+    return record
 
 
 def is_answer(text, original):

@@ -1,15 +1,10 @@
-"""The device, its precision, and ranks: processes that share the work of a step. Skip this file at
-first."""
+"""The device, its precision, seeds, and ranks: processes that share the work of a step."""
 import atexit
 import ctypes
 import datetime
-import functools
 import os
 import sys
 import zlib
-
-# A thread that waits frees its core after so many turns. torch reads this when it is imported.
-os.environ.setdefault('GOMP_SPINCOUNT', '3000')
 
 import torch
 import torch.distributed as dist
@@ -89,23 +84,6 @@ def sum_gradients(network):
     for p in network.parameters():
         if p.grad is not None:                  # a network can have weights that nothing uses
             sum_over_ranks(p.grad)
-
-
-def numbers_of(parts):
-    """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean}. parts:
-    of each micro-step its loss, {name: (M,)}, and which tokens (M,) count: those of texts with an
-    advantage. Others are read only for a KL or an entropy bonus: no part of the means."""
-    sums = [torch.hstack((loss, is_counted.sum(),
-                          torch.stack(list(values.values()))[:, is_counted].sum(1)))
-            for loss, values, is_counted in parts]
-    loss, n, *totals = sum_over_ranks(functools.reduce(torch.add, sums)).tolist()
-    means = {name: x / n for name, x in zip(parts[0][1], totals)} if n > 0 else {}
-    return {'loss': loss} | means
-
-
-def means_of(values, prefix=''):
-    """Return {prefix + name: mean} of {name: tensor}, over ranks, whose tensors have one size."""
-    return {prefix + name: float(sum_over_ranks(x.mean())) / N_RANKS for name, x in values.items()}
 
 
 def std_over_ranks(x):

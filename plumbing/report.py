@@ -1,0 +1,140 @@
+"""What a run says: the numbers of a step and of an evaluation, what they mean, and completions to
+read: for the console, for sample.py, and for the page of a run."""
+import collections
+import itertools
+import math
+
+import torch
+
+from plumbing.devices import N_RANKS, sum_over_ranks
+
+# What the console shows of the log, besides each of several rewards.
+CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
+           'entropy', 'mean_tokens', 'mean_reward', 'dead_groups', 'ms')
+TURNS = '.123456789abcdefghijklmnopqrstuvwxyz'
+
+# sizes: P prompts | k completions of each prompt | N texts of T tokens | M sampled tokens
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+def numbers_of(parts):
+    """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean over the
+    tokens that learn}. parts: of each micro-step its loss and {name: (M,)}."""
+    sums = 0
+    for loss, values in parts:
+        table = torch.stack([*values.values()])                                 # (names, M)
+        sums = sums + torch.hstack((loss, loss.new_tensor(table.size(1)), table.sum(1)))
+    loss, n, *totals = sum_over_ranks(sums).tolist()
+    means = {name: x / n for name, x in zip(parts[0][1], totals)} if n > 0 else {}
+    return {'loss': loss} | means
+
+
+def means_of(values, prefix=''):
+    """Return {prefix + name: mean} of {name: tensor}, over ranks, whose tensors have one size."""
+    return {prefix + name: float(sum_over_ranks(x.mean())) / N_RANKS for name, x in values.items()}
+
+
+def shown_of(numbers, parts=()):
+    """Return what the console shows of numbers. parts: names of rewards to show as well."""
+    shown = ''
+    for name, x in numbers.items():
+        if name in CONSOLE or name.removeprefix('mean_').removeprefix('eval/') in parts:
+            shown += f' | {name} {x:.3f}'
+    return shown
+
+
+def against_line(scores, greedy, line, rewards):
+    """Compare the scores of an evaluation, {name: (P, 4)}, with the line to beat (P,), or begin a
+    line. Return the line, and numbers. The goal is 'verify'; or 'reward', if a config file has
+    brought a reward, or if there is no verify()."""
+    goal = 'verify' if 'verify' in scores and rewards.keys() <= {'judge', 'verify'} else 'reward'
+    now, likeliest = scores[goal].mean(1), greedy[goal].mean(1)                 # (P,)
+    if line is None:
+        # A policy that only samples its favourites more often ends at its greedy score. On the
+        # way it can pass both by a few points, so a small gain above the line proves little.
+        line = max(now, likeliest, key=torch.mean)
+    above = now - line          # prompt by prompt: how hard they are has no part in the error
+    numbers = {goal: now, 'greedy': likeliest, 'line to beat': line, 'above it': above,
+               'standard error': above.std() / len(above) ** 0.5}
+    if 'verify' in scores:
+        numbers['eval/pass@4'] = (scores['verify'] == 1).any(1).double()
+    return line, means_of(numbers) | means_of(scores, 'eval/') | means_of(greedy, 'greedy/')
+
+
+def means_of_step(scores, rewards):
+    """Return the means of the scores of a step, and the share of groups that teach nothing."""
+    means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
+    return means_of(means | {'dead_groups': (scores['advantage'] == 0).all(1).double()})
+
+
+def verdict_of(result, n):
+    """Return where an evaluation of n prompts stands."""
+    goal, score = next(iter(result.items()))    # the first of against_line()
+    above, error = result['above it'], result['standard error']
+    if n < 4 or error == 0:
+        return f"{goal} {score:.3f}: nothing can be told from {n} prompts, or from equal ones"
+    margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %
+    where = 'not above' if abs(above) <= margin else 'above' if above > 0 else 'below'
+    return f"{goal} {score:.3f} is {where} the line to beat: {above:+.3f} +- {margin:.3f}"
+
+
+# ---- completions ---------------------------------------------------------------------------------
+def samples_of(r, columns, scores, logp=None):
+    """Return the completions of a Rollout that have rows in its table, a dict each: 'prompt',
+    'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; if it was
+    sampled, its turn (0: from left to right); and, if logp (M, 2) is there, its log-probabilities
+    before and after the step. They are nan for a token that no network has looked at."""
+    turns = itertools.repeat(0) if r.turn is None else r.turn.tolist()
+    numbers = itertools.repeat([]) if logp is None else logp.tolist()
+    drawn = {}
+    for text, place, turn, more in zip(r.text_of.tolist(), r.place.tolist(), turns, numbers):
+        drawn[text, place] = [turn, *filter(math.isfinite, more)]
+    tok = r.prompts.task.tok
+    samples = []
+    for n in r.text_of.unique().tolist():
+        start = 0
+        if r.turn is None:                      # from left to right: without the prompt
+            start = int(r.prompts.start[n // r.k])
+        pieces = [[tok.show([id]), *drawn.get((n, place), [])]
+                  for place, id in enumerate(r.texts[n].tolist())
+                  if place >= start and id != tok.pad]
+        samples.append({
+            'prompt': columns['prompt'][n],
+            'completion': columns['completion'][n],
+            'scores': {name: x.flatten()[n].item() for name, x in scores.items()},
+            'pieces': pieces,
+        })
+    return samples
+
+
+def group_to_show(r):
+    """Return a Rollout of the first group that has an advantage, or of the first group."""
+    group = r.text_of // r.k
+    learns = r.has_advantage()
+    chosen = group[learns] if learns.any() else group
+    return r.select(group == chosen.sort().values[:1])      # no rows stay none
+
+
+def print_group(samples, names, label=''):
+    """Print the different completions of a prompt and those scores that have these names, the best
+    first; of more than six the three best and the three worst. Below a text stand the turns in
+    which its blanks were filled (a: 10), if there were several, or dots below what the policy
+    wrote, if a world wrote the rest."""
+    count = collections.Counter()
+    for sample in samples:
+        turns = ''
+        for text, *numbers in sample['pieces']:
+            turn = TURNS[min(numbers[0], 35)] if numbers else ' '
+            turns += turn * (len(repr(text)) - 2)       # on the screen \n is two characters
+        scores = tuple(sample['scores'][name] for name in names)
+        count[scores, sample['completion'], turns.rstrip()] += 1
+    header = ''.join(f'{name:>11.10}' for name in names)
+    print(f"{label:12}{header}   {samples[0]['prompt']!r}")
+    rows = sorted(count, reverse=True)
+    for row in rows[:3] + rows[3:][-3:]:
+        scores, text, turns = row
+        numbers = ''.join(f'{x:11.3f}' for x in scores)
+        line = f'{count[row]:10} x{numbers}   '
+        print(f'{line}{text!r}')
+        if turns.strip('1 ') and set(turns) != {'.'}:
+            print(f"{'':{len(line)}} {turns}")

@@ -1,0 +1,82 @@
+"""Call the functions of a user: rewards, verify(), and reply(), which is a world. A function gets
+by name what it asks for."""
+import inspect
+import math
+
+import torch
+
+from plumbing.configurator import near
+from plumbing.datasets import load
+
+
+def call(name, function, columns):
+    """Return what a function of the user returns for those columns {name: value} that it names."""
+    asked = inspect.signature(function).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in asked)
+    for p in asked:
+        assert takes_all or p.name in columns or p.default is not p.empty, (
+            f"{name}() asks for {p.name}: expected one of {', '.join(sorted(columns))}")
+    names = columns if takes_all else [p.name for p in asked if p.name in columns]
+    try:
+        # A reward computes in the precision in which its author tried it.
+        with torch.autocast('cpu', enabled=False), torch.autocast('cuda', enabled=False):
+            return function(**{x: columns[x] for x in names})
+    except SystemExit as e:                     # perhaps of code that the policy wrote
+        raise RuntimeError(f"{name}() called exit()") from e
+    except Exception as e:
+        e.of_user = True
+        raise
+
+
+def call_reward(name, function, columns, context):
+    """Return the values of a reward for N completions. columns: {name: list of N}. verify() gets
+    one completion after the other. Other rewards get lists, named 'prompts', 'completions' and
+    'texts', and the values of context."""
+    if name == 'verify':
+        return [call(name, function, dict(zip(columns, case))) for case in zip(*columns.values())]
+    plural = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
+    # Copies: a reward may sort its lists.
+    lists = {plural.get(x, x): [*values] for x, values in columns.items()}
+    return call(name, function, context | lists)
+
+
+def world_answers(reply, cases):
+    """Return what a world says in each case: a text, and whether this ends the completion."""
+    answers = []
+    for case in cases:
+        said = call('reply', reply, case)
+        answer = said if type(said) is tuple else ('' if said is None else said, False)
+        assert [type(x) for x in answer] == [str, bool], (
+            f"reply() returned {said!r:.80}: expected None, a text, or (text, True)")
+        answers.append(answer)
+    return answers
+
+
+def as_numbers(name, values, n):
+    """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
+    try:
+        numbers = torch.as_tensor(values, dtype=torch.float32, device='cpu').detach().double()
+    except Exception:                           # many kinds: of None, a text, lists of lists
+        numbers = torch.empty(0)
+    assert numbers.shape == (n,) and math.isfinite(numbers.sum()), (
+        f"reward {name}: expected {n} finite numbers, one for each completion, not "
+        f"{values!r:.80} (as shape {[*numbers.shape]})")
+    return numbers
+
+
+def open_data(script):
+    """Return the Dataset of a script, with the verify() and reply() of config files."""
+    data = load(script['dataset'])
+    data = data._replace(verify=script.get('verify', data.verify),
+                         reply=script.get('reply', data.reply))
+    # The last four are columns of scores, or no function of a file.
+    ours = script['_original'].keys() | {'reward', 'tokens', 'advantage', 'include'}
+    assert script['rewards'], "rewards = {}: expected a reward"
+    for name, weight in script['rewards'].items():
+        f = data.verify if name == 'verify' else script.get(name)
+        assert name == 'judge' or callable(f) and name not in ours, (
+            f"rewards: there is no {name}(), or its name is one of ours"
+            f"{near(name, ['verify', *script])}")
+        assert type(weight) in (int, float) and math.isfinite(weight), (
+            f"rewards: the weight of {name} is {weight!r}: expected a number")
+    return data
