@@ -12,11 +12,8 @@ def judge_scores(judge, texts):
     # Score each different text once. This saves time, and equal texts have equal scores.
     rows, inverse = unique_rows(texts)
     texts = texts[rows]                                                         # (S, T)
-    if judge.args.get('kind') == 'classifier':      # networks of plugins/hf.py have no kind
+    if judge.kind == 'classifier':
         return label_logits(judge, texts).sigmoid()[inverse]
-    assert judge.causal, (
-        "the judge fills blanks, so it sees what it scores: expected a causal one, or a "
-        "classifier (kind = 'classifier')")
     is_token = texts != judge.pad_id
     logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
     logp = logits.new_zeros(texts.shape)
@@ -25,7 +22,8 @@ def judge_scores(judge, texts):
 
 
 def label_logits(classifier, texts):
-    """Return the logits (N,) of label 1 for texts (N, T): the first output, mean over tokens."""
+    """Return the logits (N,) of label 1 for texts (N, T): the mean over tokens of the first of the
+    V logits. To use one of V is a waste, and spares a second kind of head."""
     is_token = texts != classifier.pad_id
     logits = classifier.logits(classifier.features(texts))[..., 0]              # (N, T)
     return (logits * is_token).sum(1) / is_token.sum(1)

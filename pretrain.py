@@ -14,12 +14,9 @@ import torch
 import torch.nn.functional as F
 
 import train_grpo as grpo
-from judge import label_logits
 from model import GPT
-from plumbing.configurator import CHOICES, LOWEST, configure
-from plumbing.datasets import load
-from plumbing.devices import init_device, set_precision
-from plumbing.networks import save_network
+from plumbing import datasets, devices, networks, report
+from plumbing.configurator import CHOICES, LOWEST, configure    # configure() looks for them here
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
 from tasks import BLANK, Task, Tokenizer
 
@@ -27,8 +24,8 @@ from tasks import BLANK, Task, Tokenizer
 out = 'out/network.pt'      # the checkpoint to write
 dataset = 'arithmetic'      # a module of data/ | FILE.py | FILE.jsonl
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
-kind = 'fill'               # 'fill' blanks | 'causal': from left to right | 'classifier': of the
-                            # column `label` of the records, 0 or 1
+kind = 'fill'               # 'fill' blanks | 'causal': from left to right | 'classifier', if a recipe
+                            # includes config/networks/classifier.py
 blank_kind = 'random'       # 'random': a share of a text | 'answer': what its record leaves open.
                             # causal: 'random' learns all tokens, 'answer' those of answers
 block_size = 0              # T, tokens that it can read; 0: those of the longest text
@@ -53,7 +50,7 @@ def make_tokenizer(kind, dataset):
     whose characters are taken, so that two networks have one vocabulary."""
     if kind == 'gpt2':
         return Tokenizer('gpt2')
-    data = load(dataset if kind == 'char' else kind)
+    data = datasets.load(dataset if kind == 'char' else kind)
     chars = set()
     for record in data.train + data.held_out:
         text = record['prompt'] + record['answer']
@@ -65,11 +62,8 @@ def make_tokenizer(kind, dataset):
 
 
 def loss_of(network, prompts):
-    """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of answers;
-    of a classifier, of the labels."""
-    if kind == 'classifier':
-        texts, labels = labelled(prompts)
-        return F.binary_cross_entropy_with_logits(label_logits(network, texts), labels)
+    """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of
+    answers. config/networks/classifier.py replaces this."""
     inputs, where = prompts.tokens, prompts.blank
     if kind == 'fill':
         inputs = inputs.masked_fill(where, network.blank_id)
@@ -80,36 +74,30 @@ def loss_of(network, prompts):
     return F.cross_entropy(logits, prompts.tokens[where], ignore_index=network.blank_id)
 
 
-def labelled(prompts):
-    """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
-    records = prompts.task.records
-    wrong = [record for record in records if record.get('label') not in (0, 1)]
-    assert not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[0]!r:.200}"
-    labels = torch.tensor([float(record['label']) for record in records])
-    return prompts.tokens, labels.to(prompts.record.device)[prompts.record]
-
-
 def main():
     configure(globals(), sys.argv[1:])
+    Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
     if kind == 'causal':
-        configure(vars(grpo), ['plugins/causal.py'])
-    torch_device = init_device(device, dtype)
+        configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below
+    torch_device = devices.init_device(device, dtype)
     tok = make_tokenizer(tokenizer, dataset)
-    data = load(dataset)
-    task = Task(data, tok, blank_kind)
-    task.device = torch_device
+    data = datasets.load(dataset)
+    if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
+        data = data._replace(train=[record for record in data.train if record['answer']])
     has_answers = any(record['answer'] for record in data.train)
-    is_open = blank_kind == 'answer' or (task.tokens == tok.blank).any()
+    is_open = blank_kind == 'answer' or any(BLANK in record['prompt'] for record in data.train)
     assert kind == 'classifier' or has_answers or not is_open, (
         f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
+    task = Task(data, tok, blank_kind)
+    task.device = torch_device
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
                   positions).to(torch_device)
     network.tok = tok
-    set_precision(network, dtype)
+    devices.set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512)
-    for step in range(1, max_iters + 1):
+    for step in report.bar(range(1, max_iters + 1), out):
         loss = loss_of(network, task.prompts('train', batch_size))
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
@@ -128,12 +116,12 @@ def main():
                     scores = grpo.score(r, None, ['verify'], 0, 'val')
                     right = scores['verify'].mean().item()
                     line += f' | right {right:.3f}'
-            print(line, flush=True)
+            report.say(line)
             if 0 < stop_at <= right:
                 break
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    save_network(out, network, dataset=dataset, blank_kind=blank_kind,
-                 files=globals()['_files'])
+    # A run makes the network anew if the contents of one of these are others (networks.py).
+    sources = networks.hashes_of([*globals()['_files'], datasets.path_of(dataset)])
+    networks.save_network(out, network, dataset=dataset, blank_kind=blank_kind, sources=sources)
 
 
 if __name__ == '__main__':

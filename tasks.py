@@ -1,22 +1,25 @@
-"""Turn texts with blanks into rows of ids, and ids into text.
+"""Turn texts with blanks into rows of ids, and ids into text. Three words:
 
-A task is a Python file with texts(), which returns two lists of records, to learn from and held
-out. The file may have verify(), which says what is right, and reply(), a world, which answers
-while the policy writes. A record is a pair (prompt, answer), or a dict with 'prompt', 'answer'
-and other columns. If the prompt has no blank, the answer is what the policy writes after it:
+A dataset is a file with texts(), which returns two lists of records, to learn from and held out. It
+may have verify(), which says what is right, and reply(), a world, which answers while the policy
+writes. The knob `dataset` names the file; data/ has some.
 
-    ('12+35=', '047')
+A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other columns.
 
-If it has blanks, each _, the answer is the whole text, and the policy writes only the blanks:
+A Task is a dataset in the ids of one Tokenizer. It has two rows of ids for each record: `whole` with
+the answer, and `shown` with blanks where the policy writes. There are three kinds of records. Here
+B is a blank, and E is eos, the id that ends a text. (Sums have three digits.)
 
-    ('1_+3_=__7', '12+35=047')
+    ('12+35=', '047')           whole 12+35=047E   shown 12+35=BBBB   the answer follows the prompt
+    ('1_+3_=__7', '12+35=047')  whole 12+35=047E   shown 1B+3B=BB7E   the prompt has blanks, each _
+    ('1_+3_=__7', '')           whole 1B+3B=BB7E   shown 1B+3B=BB7E   and its answer is not known
 
 With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. The eos that ends a text is blank only if the policy writes the answer after the
-prompt. Otherwise the length is given."""
+blank instead. Only the first kind leaves the end to the policy; otherwise the length is given."""
 import copy
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +39,7 @@ class Tokenizer:
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
-            self.encode = bpe.encode_ordinary   # in the place of the method for characters
+            self.encode = bpe.encode_ordinary   # hides the method below, which is for characters
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         else:
             self.eos = 0
@@ -71,11 +74,19 @@ class Tokenizer:
         return b''.join([self.pieces[i] for i in ids]).decode(errors='replace')
 
 
+class Row(NamedTuple):
+    """A record as ids."""
+    whole: list         # with the answer; blanks stay where there is none
+    shown: list         # with a blank for each id that the policy writes
+    n_prompt: int       # ids before the answer; all but eos if the prompt has blanks
+
+
 @dataclass
 class Prompts:
-    """B texts in which something is blank."""
+    """B texts in which something is blank. Networks see only what is shown: complete() hides the
+    answers below the blanks."""
     task: 'Task'
-    tokens: Tensor      # (B, T) ids with the answers filled in; without an answer, blank ids
+    tokens: Tensor      # (B, T) ids of the whole texts
     blank: Tensor       # (B, T) bool
     record: Tensor      # (B,) index in task.records
 
@@ -94,15 +105,19 @@ class Prompts:
 
 
 class Task:
-    """The records of a Dataset as rows of ids, (n, T). blank_kind: 'random', a share of each text |
-    'answer', what its record leaves open. network: gives the device, the longest length that it can
-    read, and whether it can fill blanks."""
+    """A dataset in the ids of a Tokenizer. blank_kind: 'random', a share of each text | 'answer',
+    what its record leaves open. network: that writes; it gives the device, and the longest text."""
+    kind = 'fill'       # of the network; plugins/causal.py has a Task of its own
 
     def __init__(self, data, tok, blank_kind, network=None):
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
         self.is_causal = bool(network and network.causal)
+        if network and network.kind != self.kind:
+            assert self.is_causal, "this generator fills blanks: leave out plugins/causal.py"
+            raise AssertionError("this generator writes from left to right: expected "
+                                 "plugins/causal.py, without plugins/passes.py")
         assert self.is_causal or not (network and data.reply), (
             "the dataset is a world: expected plugins/causal.py, and a causal generator")
         self.verify = data.verify
@@ -110,42 +125,39 @@ class Task:
         self.blank_kind = blank_kind
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
-        wholes, shown, lengths = zip(*map(self.encode, self.records))
+        self.rows = [self.encode(record) for record in self.records]
         # After each prompt there is room for the longest answer.
-        longest_answer = max(len(whole) - n for whole, n in zip(wholes, lengths))
-        self.longest_prompt = max(lengths)
-        self.length = self.longest_prompt + longest_answer                      # T
-        self.check(self.length)
-        self.tokens = self.rectangle(wholes)                                    # (n, T)
-        if blank_kind == 'random':              # prompts() draws more; wholes keep unanswered ones
-            shown = wholes
-        self.blank = self.rectangle(shown) == tok.blank                         # (n, T)
-        self.is_text = (self.tokens != tok.pad) & (self.tokens != tok.eos)      # (n, T)
+        self.longest_prompt = max(row.n_prompt for row in self.rows)
+        self.length = self.longest_prompt + max(                                # T
+            len(row.whole) - row.n_prompt for row in self.rows)
+        self.check_length(self.length)
 
-    def check(self, length):
+    def check_length(self, length):
         """Refuse texts that are longer than the network can read."""
         assert length <= self.max_length, (
             f"texts have up to {length} tokens: the network can read {self.max_length}")
 
-    def rectangle(self, rows):
-        return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
-
     def encode(self, record):
-        """Return the ids of the whole text, the ids that are shown, and the length of the
-        prompt; if the prompt has blanks, this is the length of the whole text without eos."""
+        """Return the Row of a record."""
         tok = self.tok
         shown = tok.prompt_ids(record['prompt'])
         answer = tok.encode(record['answer'])
         if tok.blank not in shown:
             answer.append(tok.eos)
-            return shown + answer, shown + [tok.blank] * len(answer), len(shown)
+            return Row(shown + answer, shown + [tok.blank] * len(answer), len(shown))
         assert not self.is_causal, (
-            f"{record}: the generator writes from left to right, and fills no blanks")
-        whole = answer or shown                 # a record without an answer keeps its blanks
+            f"{record}: {BLANK} is the sign of a blank, and the generator, which writes from left "
+            "to right, fills no blanks")
+        whole = answer or shown
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
-            f"{record}: expected as the answer the prompt with its blanks filled")
-        return whole + [tok.eos], shown + [tok.eos], len(shown)
+            f"{record}: {BLANK} is the sign of a blank; expected as the answer the prompt with its "
+            "blanks filled")
+        return Row(whole + [tok.eos], shown + [tok.eos], len(shown))
+
+    def pad(self, rows):
+        """Return lists of ids as a tensor (n, T)."""
+        return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
     def prompts(self, split, n, low=0.2, high=0.6):
         """Return Prompts of n random records: of 'train' with repeats, of 'val' without. Random
@@ -155,28 +167,38 @@ class Task:
             record = torch.randint(self.n_train, (n,))
         else:
             record = self.n_train + torch.randperm(len(self.records) - self.n_train)[:n]
-        tokens, blank = self.tokens[record], self.blank[record]                 # (n, T)
-        if self.blank_kind == 'random':         # and the blanks of records without an answer
-            blank = random_blanks(self.is_text[record], low, high) | blank
-        return self.on_device(tokens, blank, record)
+        return self.prompts_of(record, low, high)
 
-    def on_device(self, *tensors):
-        return Prompts(self, *[x.to(self.device) for x in tensors])
+    def prompts_of(self, record, low=0.2, high=0.6):
+        """Return Prompts of the records with these numbers (B,)."""
+        # Rows are padded here, and not once for all: one long text would make each row long.
+        rows = [self.rows[i] for i in record.tolist()]
+        tokens = self.pad([row.whole for row in rows])                          # (B, T)
+        if self.blank_kind == 'random':
+            is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
+            # Where a record has no answer, its blanks are blank, too.
+            blank = random_blanks(is_text, low, high) | (tokens == self.tok.blank)
+        else:
+            blank = self.pad([row.shown for row in rows]) == self.tok.blank
+        return Prompts(self, *[x.to(self.device) for x in (tokens, blank, record)])
 
-    def typed(self, prompt):
+    def prompt_of_user(self, prompt):
         """Return Prompts of one text that somebody has typed."""
         assert self.is_causal or BLANK in prompt, f"{prompt!r} has no blank: expected a {BLANK}"
-        task = copy.copy(self)
+        task = copy.copy(self)                  # in which this is the only record
+        task.blank_kind = 'answer'
         task.records = [{'prompt': prompt, 'answer': ''}]
-        whole, shown, task.longest_prompt = self.encode(task.records[0])
-        blank = self.rectangle([shown]) == self.tok.blank
-        return task.on_device(self.rectangle([whole]), blank, torch.tensor([0]))
+        task.rows = [row] = [task.encode(task.records[0])]
+        task.longest_prompt = row.n_prompt
+        task.length = max(len(row.whole), self.length)
+        return task.prompts_of(torch.tensor([0]))
 
 
 def random_blanks(is_text, low, high):
     """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
     one."""
-    # argsort twice gives each place its rank among random numbers. 2 is above them all.
+    # argsort twice gives each place its rank among random numbers: .5 .9 .1 stand in order 2 0 1,
+    # so their ranks are 1 2 0. Places without text get 2, which is above all random numbers.
     rank = torch.where(is_text, torch.rand(is_text.shape), 2).argsort(1).argsort(1)
     share = low + (high - low) * torch.rand(len(is_text), 1)
     return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)
@@ -184,9 +206,10 @@ def random_blanks(is_text, low, high):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
-    """Return what rewards can ask for of a Rollout, {name: list of N}: 'prompt', as it was shown;
-    'original', the text of the record; 'text', the finished text; 'completion', the same
-    (plugins/causal.py: what follows the prompt); and the columns of the records."""
+    """Return what rewards can ask for of a Rollout, {name: list of N}: the columns of the records,
+    'prompt', as it was shown; 'original', the whole text of the record; 'text', the finished text;
+    and 'completion', the same. (From left to right a completion is what follows the prompt:
+    plugins/causal.py puts a function around this one.)"""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

@@ -86,7 +86,7 @@ def prompts_of(*texts, records=None, reply=None):
     blank = tokens == TOK.blank
     tokens[blank] = 1
     records = records or [{}] * len(texts)
-    task = SimpleNamespace(tok=TOK, records=records, verify=None, reply=reply, check=int,
+    task = SimpleNamespace(tok=TOK, records=records, verify=None, reply=reply, check_length=int,
                            longest_prompt=blank.int().argmax(1).max())
     prompts = Prompts(task, tokens, blank, torch.arange(len(texts)))
     task.prompts = lambda split, n, *_: pick(prompts, torch.randint(len(texts), (n,)))
@@ -572,14 +572,14 @@ def test_an_evaluation_scores_parts_of_the_held_out_prompts_each_with_a_seed_of_
                              batch_size=batch_size, eval_prompts=9)
     grpo.letters = lambda texts, step: [text.count('a') + step for text in texts]
     prompts.task.verify = lambda text: 1.0      # watched, and no part of the reward
-    samples, *both = grpo.evaluate(SimpleNamespace(policy=policy), prompts.task, 7, n_shown=2)
+    samples, *both = grpo.evaluate(SimpleNamespace(policy=policy), prompts.task, 7, n_shown=8)
     grpo.devices.set_seed(0)
     held_out = prompts.task.prompts('val', 9)
     texts = []
     for i in range(0, 9, batch_size):
         grpo.devices.set_seed(0, i // batch_size)
         part = pick(held_out, range(9)[i:i + batch_size])
-        texts += grpo.complete(policy, part, 4).texts.tolist()
+        texts += grpo.complete(policy, part, grpo.N_EVAL).texts.tolist()
     texts += grpo.complete(policy, held_out, 4, greedy=True).texts.tolist()
     texts = list(map(TOK.decode, texts))
     letters = torch.tensor([text.count('a') + 7 for text in texts])

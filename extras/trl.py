@@ -78,8 +78,8 @@ configure(vars(grpo), $words)
 folder = grpo.find_network($generator)
 tok = grpo.PretrainedTokenizer(folder, causal=True)
 task = grpo.Task(grpo.open_data(vars(grpo)), tok, 'answer')
-starts = task.blank.int().argmax(1)
-prompts = [ids[:start] for ids, start in zip(task.tokens.tolist(), starts.tolist())]
+prompts = [row.whole[:row.n_prompt] for row in task.rows]
+starts = torch.tensor([row.n_prompt for row in task.rows])
 data = Dataset.from_list([{'row': i, 'prompt': record['prompt']}
                           for i, record in enumerate(task.records)])
 grpo.devices.set_seed(0)
@@ -96,7 +96,7 @@ def reward_of(name):
         text, place = ((columns >= starts[row, None]) & (texts != tok.pad)).nonzero(as_tuple=True)
         k = trainer.num_generations if trainer.model.training else 4
         first = row[::k]
-        shown = grpo.Prompts(task, task.tokens[first], task.blank[first], torch.tensor(first))
+        shown = task.prompts_of(torch.tensor(first))
         r = grpo.Rollout(shown, k, texts, texts, text, place, texts[text, place], text)
         return grpo.score(r, None, [name], 0, 'train')[name].flatten().tolist()
     reward.__name__ = name

@@ -10,10 +10,20 @@ from model import unique_rows
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
+CHOICES['compile'] = (False,)       # each column has another size, so torch would compile all steps
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T places
 MEASURED += ('max_new_tokens',)     # an evaluation depends on it
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
+
+
+class Task(Task):
+    """A Task with room for completions."""
+    kind = 'causal'
+
+    def __init__(self, *words):
+        super().__init__(*words)
+        self.check_length(self.longest_prompt + max_new_tokens)
 
 
 @torch.no_grad()
@@ -23,12 +33,11 @@ def complete(policy, prompts, k, greedy=False):
         1 2 + 3 = _ _ _ _       The first column that is written is the fifth. Only the second text
         1 + 2 = _ _ _ _ _       writes there: the first still has its own `=`.
     """
-    assert policy.causal, "this generator fills blanks: leave out plugins/causal.py"
     # Make room for completions after the prompts.
     task = prompts.task
     length = prompts.tokens.size(1)
     T = max(length, task.longest_prompt + max_new_tokens)
-    task.check(T)
+    task.check_length(T)
     tokens = F.pad(prompts.tokens, (0, T - length), value=policy.pad_id)        # (B, T)
     start = prompts.start[:, None]                                              # (B, 1)
     at = torch.arange(T, device=tokens.device)

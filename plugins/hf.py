@@ -107,9 +107,9 @@ class Pretrained(Network):
         name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
         self.args = {'folder': name}
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
-        kind = config.architectures[0]
-        self.causal = not kind.endswith('MaskedLM')
-        self.network, info = getattr(transformers, kind).from_pretrained(
+        name_of_class = config.architectures[0]
+        self.kind = 'fill' if name_of_class.endswith('MaskedLM') else 'causal'
+        self.network, info = getattr(transformers, name_of_class).from_pretrained(
             folder, dtype=torch.get_default_dtype(), output_loading_info=True, **DATA)
         assert not info['missing_keys'], f"{name} lacks weights: {info['missing_keys']}"
         # Older versions of transformers call the argument past_key_values.

@@ -3,11 +3,14 @@ a script, from left to right.
 
 A config file is executed in these globals. So it can set a knob, bring a reward, or put another
 function in the place of one of the script's. include('plugins/...') in a file executes another
-file. Only plugins bring knobs. A knob that nobody knows is an error."""
+file. Only plugins bring knobs. A knob that nobody knows is an error.
+
+exec() is ugly: an editor finds no definition of what a file replaces, and two files can replace the
+same function. It stays because a change is then a file of five lines, and needs no hook in the
+script."""
 import ast
 import contextlib
 import difflib
-import math
 import sys
 from pathlib import Path
 
@@ -15,16 +18,19 @@ from pathlib import Path
 CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
            'dtype': ('auto', 'float32', 'bfloat16', 'float64'), 'optimizer': ('muon', 'adamw'),
            'adv_norm': ('std', 'batch', 'none'), 'loss_norm': ('token', 'sequence', 'constant'),
-           'kind': ('fill', 'causal', 'classifier'), 'positions': ('learned', 'rotary')}
+           'kind': ('fill', 'causal'), 'positions': ('learned', 'rotary')}
 LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 'temperature': 1e-3,
           'epochs': 1, 'mini_batches': 1, 'log_interval': 1, 'eval_interval': 1, 'eval_prompts': 2,
-          'n_layer': 1, 'n_head': 1, 'n_embd': 1}
+          'top_p': 1e-6, 'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'jobs': 1}
+SHARES = ('blank_low', 'blank_high', 'top_p')           # at most 1
+KINDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a text',
+         dict: 'a dict'}
 
 
 def knobs_of(script):
     """Return {name: value} of the knobs of a script: lower-case names of numbers, texts, dicts."""
-    return {name: value for name, value in script.items() if name[0].islower()
-            and type(value) in (bool, int, float, str, dict) and name != 'state'}
+    return {name: value for name, value in script.items()
+            if name[0].islower() and type(value) in KINDS and name != 'state'}
 
 
 def near(name, known):
@@ -35,46 +41,61 @@ def near(name, known):
 
 def must_exist(path, what='file'):
     """Return the path of a file or folder, if it is there."""
-    others = Path(path).parent.glob('[!._]*')
+    others = [*Path(path).parent.glob('[!._]*'), *Path('config').rglob('*.py')]
     assert Path(path).exists(), f"there is no {what} {path}{near(path, others)}"
     return path
+
+
+def whose(name):
+    """Return '; FILE has it' if a plugin, or another script, has a knob of this name, or ''."""
+    for file in [*Path('plugins').glob('*.py'), *Path().glob('*.py')]:
+        if f'\n{name} = ' in file.read_text('utf-8'):
+            return f'; {file} has it'
+    return ''
 
 
 def configure(script, words):
     """Apply words of a command line to the globals of a script. Return its knobs, {name: value}.
     Exit with one line on an unknown knob, a wrong value, or a missing file."""
-    if {'-h', '--help'} & {*words}:                       # up to the first function or class
-        print(Path(script['__file__']).read_text().split('\n\n\n')[0])
-        sys.exit()
+    if not __debug__:
+        sys.exit("python -O leaves out all that refuses mistakes: run without -O")
+    if {'-h', '--help'} & {*words}:             # the docstring, and the knobs
+        source = Path(script['__file__']).read_text('utf-8')
+        sys.exit(print(script['__doc__'], source[source.find('\n# ---- '):].split('\n\n\n')[0]))
     # A second call begins with the original globals. Files may change the values of a dict.
     original = script.setdefault('_original', dict(script))
     script.clear()
     script.update({name: value.copy() if type(value) is dict else value
                    for name, value in original.items()}, _original=original)
-    known = knobs_of(script)
-    seen = dict(script)                         # at the last check
-    files, word = [], ''                        # that were executed; that is executed
-
-    def check():
-        check_knobs(script, known, known | knobs_of(script), word)
-        say_what_is_new(script, seen, word)
-        seen.update(script)
+    known = knobs_of(script)                    # with their types; soon those of plugins, too
+    files = []                                  # that were executed
+    said = {}                                   # {name: value} that files have changed
+    set_by = {}                                 # {knob: word}
 
     def include(path):
-        nonlocal word
-        check()                                 # what the outer file has changed so far
         file = Path(must_exist(path)).resolve()
         if file in files:                       # several files may name a plugin
             return
         files.append(file)
-        outer, word = word, path
+        before = dict(script)
         exec(compile(file.read_bytes(), path, 'exec', dont_inherit=True), script)
+        # Without what a file changed that this one includes.
+        changed = {name: x for name, x in script.items()
+                   if x is not before.get(name, before) and x is not said.get(name, before)}
+        said.update(changed)
+        gone = [*before.keys() - script.keys()]
+        assert not gone, f"{path}: {gone[0]} is gone: expected a value in its place"
+        assert 'texts' not in script, f"{path} is a dataset: expected --dataset={path}"
+        knobs = knobs_of(changed)
         if file.parent.name == 'plugins':
-            known.update(knobs_of(script) | known)
-            seen.update(script)
-        check()
-        word = outer
-        assert 'texts' not in script, f"{path} is a task: expected --dataset={path}"
+            known.update(knobs | known)
+        else:
+            say_what_is_new(script, before, changed, path)
+        for name in knobs | {x: None for x in known.keys() & changed.keys()}:
+            check_knob(script, known, name, path)
+            if set_by.get(name, word) != word and script[name] != before[name]:
+                print(f'{word} sets {name} = {script[name]!r}; {set_by[name]}: {before[name]!r}')
+            set_by[name] = word
 
     script['include'] = include
     for word in words:
@@ -87,41 +108,45 @@ def configure(script, words):
             with contextlib.suppress(ValueError, SyntaxError):      # else it is a text
                 value = ast.literal_eval(value)
         script[name] = value
-        check_knobs(script, known, [name], word)
+        check_knob(script, known, name, word)
     script['_files'] = [str(file) for file in files]
     return knobs_of(script)
 
 
-def say_what_is_new(script, before, path):
+def say_what_is_new(script, before, changed, path):
     """Print which functions a file has replaced or defined: a misspelt one replaces nothing."""
-    new = [name for name, x in script.items()
-           if callable(x) and x is not before.get(name) and name[0] != '_']
-    replaced = [name for name in new if name in before]
-    brought = [name for name in new if name not in before
-               and getattr(script[name], '__module__', '') == script['__name__']]
-    for what, names in {'replaces': replaced, 'brings': brought}.items():
+    new = {'replaces': [], 'brings': []}
+    for name, x in changed.items():
+        if callable(x) and name in before:
+            new['replaces'].append(f'{name}()')
+        elif getattr(x, '__module__', '') == script['__name__'] and name[0] != '_':
+            new['brings'].append(f'{name}()')   # and does not import
+    for what, names in new.items():
         if names:
-            print(path, what, ', '.join(f'{name}()' for name in names))
+            print(path, what, ', '.join(names))
 
 
-def check_knobs(script, known, names, word):
-    """Check the knobs with these names after a word of the command line."""
-    for name in names:
-        own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
-        assert name in known, f"{word}: there is no knob {name}{near(name, known)}{own}"
-        value, example = script.get(name), known[name]
-        if type(value) is int and type(example) is float:
-            value = script[name] = float(value)
-        both = (True, False) if type(example) is bool else [value]
-        choices = script.get('CHOICES', {}).get(name, both)
+def check_knob(script, known, name, word):
+    """Check the knob of this name after a word of the command line."""
+    own = '; names of your own begin with _ or a capital' if word.endswith('.py') else ''
+    assert name in known, f"{word}: there is no knob {name}{whose(name) or near(name, known)}{own}"
+    value, example = script[name], known[name]
+    kind = type(example)
+    if kind is float and type(value) is int:
+        value = script[name] = float(str(value))        # str: too many digits are inf
+    choices = script.get('CHOICES', {}).get(name)
+    is_right = type(value) is kind
+    if choices:
+        is_right = is_right and value in choices
+        expected = f'one of {choices}'
+    elif kind in (int, float):
         lowest = script.get('LOWEST', {}).get(name, 0)
-        is_number = type(example) in (int, float)
-        expected = f'one of {choices}' if value not in choices else f'a value such as {example!r}'
-        if is_number:
-            expected += f', finite and not below {lowest}'
-        assert type(value) is type(example) and value in choices and (
-            not is_number or lowest <= value < math.inf), (
-            f"{word}: {name} = {value!r:.40}: expected {expected}")
+        highest = 1 if name in SHARES else 1e18         # a larger one fits into no tensor
+        is_right = is_right and lowest <= value <= highest
+        expected = f'{KINDS[kind]} from {lowest} to {highest:g}, such as {example}'
+    else:
+        expected = f'{KINDS[kind]}, such as {example!r}'
+    assert is_right, f"{word}: {name} = {value!r:.40}: expected {expected}"
 
 
 def show_error(kind, error, trace):
@@ -131,8 +156,10 @@ def show_error(kind, error, trace):
     is_ours = issubclass(kind, (AssertionError, OSError, KeyboardInterrupt))
     if is_ours and message and not hasattr(error, 'of_user'):
         print('error:', message, file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
+    else:                                       # a mistake of syntax has its line, and no traceback
+        sys.__excepthook__(kind, error, None if kind is SyntaxError else trace)
 
 
-sys.excepthook = show_error
+sys.excepthook = show_error         # for all scripts that read words: most mistakes are typed
+if hasattr(sys.stdout, 'reconfigure'):
+    sys.stdout.reconfigure(errors='backslashreplace')   # a console may not know each character

@@ -1,15 +1,17 @@
-"""Checkpoints of networks, and the recipes from which they are made."""
+"""Checkpoints of networks, and the recipes from which pretrain.py makes them."""
+import hashlib
 import os
+import re
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import torch
 
 from model import GPT
 from plumbing.configurator import must_exist
-from plumbing.datasets import path_of
 from plumbing.devices import RANK, wait_for_ranks
 from tasks import Tokenizer
 
@@ -17,8 +19,11 @@ from tasks import Tokenizer
 def save_network(path, network, **more):
     """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
-    torch.save({'args': network.args, 'model': network.state_dict(),
-                'vocabulary': network.tok.vocabulary, **more}, temporary)
+    try:
+        torch.save({'args': network.args, 'model': network.state_dict(),
+                    'vocabulary': network.tok.vocabulary, **more}, temporary)
+    except RuntimeError as e:                   # the disk is full, in torch's words
+        raise OSError(f"{path} could not be written: {e!s:.100}") from None
     os.replace(temporary, path)
 
 
@@ -46,55 +51,86 @@ def load_network(path, device):
     return network, saved
 
 
-def open_networks(paths, dataset, device, load_network, compile=False, as_they_are=False):
-    """Open the networks of paths {name: path}. A path is a checkpoint, the folder of a run, a
-    recipe, or '' for None. A recipe is a config file of pretrain.py, which makes a network that is
-    missing, or stale and not to be taken as it is."""
+def paths_of(script):
+    """Return the paths of the networks of a script, {role: path or ''}."""
+    paths = {'policy': script['generator'], 'judge': '', 'reference': script['reference']}
     assert paths['policy'], "generator = '': expected a network"
-    files = {name: file_of(must_exist(path, 'network'), dataset)
-             for name, path in paths.items() if path}
-    recipes = {files[name]: path for name, path in paths.items() if path.endswith('.py')}
-    n_threads = max(1, torch.get_num_threads() // len({*files.values()}))   # of each network
-    environment = os.environ | {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': str(n_threads)}
-    processes = []
-    for out, recipe in recipes.items():
-        is_there = os.path.exists(out) and (as_they_are or not is_stale(out, recipe))
-        if RANK == 0 and not is_there:
-            words = [f'--dataset={dataset}', f'--device={device.type}', recipe, f'--out={out}']
-            print('$ python pretrain.py', *words, flush=True)
-            processes.append(subprocess.Popen([sys.executable, 'pretrain.py', *words],
-                                              env=environment))
-    if any([process.wait() for process in processes]):
-        sys.exit(1)                             # pretrain.py has said why
-    wait_for_ranks()                            # for the first rank, which has made networks
-    networks = {name: load_network(path, device)[0] for name, path in files.items()}
-    for name, network in networks.items():
-        assert network.tok.vocabulary == networks['policy'].tok.vocabulary, (
-            f"{files[name]}: expected the vocabulary of {files['policy']}")
-        if name != 'judge':
-            assert network.causal == networks['policy'].causal and (
-                network.args.get('kind') != 'classifier'), (
-                f"{files[name]}: expected a generator, of the kind of {files['policy']}")
-        if name != 'policy':                    # it learns what load_network() has not frozen
+    if 'judge' in script['rewards']:
+        paths['judge'] = script['judge']
+        assert paths['judge'], "rewards has 'judge': expected a network as judge"
+    if script['reference'] == 'generator' or script['kl_beta'] > 0 and not script['reference']:
+        paths['reference'] = script['generator']
+    return paths
+
+
+def open_networks(paths, dataset, device, load_network, compile=False, as_they_are=False):
+    """Open the networks of paths {role: path}. A path is a checkpoint, the folder of a run, a
+    recipe, or '' for None. Return them, and `missing`, {file: recipe}: what make_networks() has to
+    make first, because it is not there, or stale and not to be taken as it is."""
+    files = {role: file_of(must_exist(path, 'network'), dataset)
+             for role, path in paths.items() if path}
+    missing = {files[role]: path for role, path in paths.items() if path.endswith('.py')
+               and must_be_made(files[role], as_they_are)}
+    wait_for_ranks()                            # all have looked, before the first one makes some
+    networks = {role: load_network(file, device)[0]
+                for role, file in files.items() if file not in missing}
+    for role, network in networks.items():
+        first, *_ = networks
+        assert network.tok.vocabulary == networks[first].tok.vocabulary, (
+            f"{files[role]}: expected the vocabulary of {files[first]}")
+        if role == 'judge':
+            assert network.kind != 'fill', (
+                f"the judge {files[role]} fills blanks, so it sees what it scores: expected a "
+                "causal one, or a classifier")
+        else:
+            assert network.kind == networks[first].kind != 'classifier' or first == 'judge', (
+                f"{files[role]}: expected a generator, of the kind of {files[first]}")
+        if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         if compile:
             network.trunk = torch.compile(network.trunk)
-    return SimpleNamespace(**dict.fromkeys(paths) | networks)
+    return SimpleNamespace(**dict.fromkeys(paths) | networks, missing=missing)
+
+
+def make_networks(missing, dataset, device):
+    """Make networks {file: recipe} by pretrain.py, at the same time. Exit if one fails."""
+    n_threads = max(1, torch.get_num_threads() // len(missing))             # of each network
+    environment = os.environ | {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': str(n_threads)}
+    processes = []
+    for file, recipe in missing.items() if RANK == 0 else ():
+        words = [f'--dataset={dataset}', f'--device={device.type}', recipe, f'--out={file}']
+        print('$ python pretrain.py', *words, flush=True)
+        processes.append(subprocess.Popen([sys.executable, 'pretrain.py', *words],
+                                          env=environment))
+    if any([process.wait() for process in processes]):
+        sys.exit(1)                             # pretrain.py has said why
+    wait_for_ranks()
 
 
 def file_of(path, dataset):
-    """Return the file or folder that has the weights of a network. What a recipe makes is
-    out/RECIPE-DATASET.pt."""
+    """Return the file or folder that has the weights of a network. The file that a recipe makes has
+    a readable name, and a number of its whole name."""
     if path.endswith('.py'):
         name = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
-        return f"out/{quote(name, safe='')}.pt"             # '/' is quoted
+        readable = re.sub('[^a-zA-Z0-9_.-]+', '-', name)[-60:]
+        return f'out/{readable}-{zlib.crc32(name.encode()):08x}.pt'
     return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
 
 
-def is_stale(path, recipe):
-    """Return whether a network is older than its recipe, a file that this includes, or its
-    dataset."""
-    saved = load_checkpoint(path)
-    sources = [recipe, path_of(saved['dataset']), *saved['files']]
-    changed = [os.path.getmtime(file) for file in sources if os.path.exists(file)]
-    return os.path.getmtime(path) <= max(changed)
+def hashes_of(files):
+    """Return {path from the current folder: hash of the contents} of those files that exist."""
+    return {os.path.relpath(file): hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            for file in files if Path(file).is_file()}
+
+
+def must_be_made(file, as_it_is):
+    """Return whether the network of a recipe is not there, or, unless it is taken as it is, stale:
+    the recipe, a file that this includes, or the dataset was another one. Times do not count:
+    copies and clones have new ones."""
+    if not os.path.exists(file):
+        return True
+    sources = load_checkpoint(file).get('sources', {})
+    changed = [name for name, now in hashes_of(sources).items() if now != sources[name]]
+    if changed and not as_it_is and RANK == 0:
+        print(f"{file} is made anew: {', '.join(changed)} has changed", flush=True)
+    return bool(changed) and not as_it_is

@@ -1,12 +1,12 @@
 """What a run says: the numbers of a step and of an evaluation, what they mean, and completions to
 read: for the console, for sample.py, and for the page of a run."""
 import collections
-import itertools
 import math
 
 import torch
+from tqdm import tqdm
 
-from plumbing.devices import N_RANKS, sum_over_ranks
+from plumbing.devices import N_RANKS, RANK, sum_over_ranks
 
 # What the console shows of the log, besides each of several rewards.
 CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard error', 'kl',
@@ -16,7 +16,25 @@ TURNS = '.123456789abcdefghijklmnopqrstuvwxyz'
 # sizes: P prompts | k completions of each prompt | N texts of T tokens | M sampled tokens
 
 
+def say(text):
+    """Print text, above the bar if a terminal shows one. The first rank speaks for all."""
+    if RANK == 0:
+        with tqdm.external_write_mode():
+            print(text, flush=True)
+
+
+def bar(items, what):
+    """Return items to loop over. A loop that takes long shows a bar, and the time that is left, on
+    a terminal, and nothing in a file."""
+    return tqdm(items, what, delay=1, leave=False, disable=RANK > 0 or None)
+
+
 # ---- numbers -------------------------------------------------------------------------------------
+def join(parts):
+    """Return scores {name: (P, k)} of those {name: (B, k)} of parts."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 def numbers_of(parts):
     """Return the numbers of an update for the log, over ranks: {'loss': sum} | {name: mean over the
     tokens that learn}. parts: of each micro-step its loss and {name: (M,)}."""
@@ -39,10 +57,22 @@ def shown_of(numbers, parts=()):
     shown = ''
     for name, x in numbers.items():
         if name in CONSOLE or name.removeprefix('mean_').removeprefix('eval/') in parts:
-            shown += f' | {name} {x:.3f}'
+            shown += f' | {name} {digits(x)}'
     return shown
 
 
+def digits(x):
+    """Return a number as text, with three digits after the point; a tiny one in powers of ten."""
+    return f'{x:.3f}' if abs(x) >= 5e-4 or x == 0 else f'{x:.1e}'
+
+
+def means_of_step(scores, rewards):
+    """Return the means of the scores of a step, and the share of groups that teach nothing."""
+    means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
+    return means_of(means | {'dead_groups': (scores['advantage'] == 0).all(1).double()})
+
+
+# ---- the claim of a run --------------------------------------------------------------------------
 def against_line(scores, greedy, line, rewards):
     """Compare the scores of an evaluation, {name: (P, 4)}, with the line to beat (P,), or begin a
     line. Return the line, and numbers. The goal is 'verify'; or 'reward', if a config file has
@@ -59,12 +89,6 @@ def against_line(scores, greedy, line, rewards):
     if 'verify' in scores:
         numbers['eval/pass@4'] = (scores['verify'] == 1).any(1).double()
     return line, means_of(numbers) | means_of(scores, 'eval/') | means_of(greedy, 'greedy/')
-
-
-def means_of_step(scores, rewards):
-    """Return the means of the scores of a step, and the share of groups that teach nothing."""
-    means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
-    return means_of(means | {'dead_groups': (scores['advantage'] == 0).all(1).double()})
 
 
 def verdict_of(result, n):
@@ -84,35 +108,32 @@ def samples_of(r, columns, scores, logp=None):
     'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; if it was
     sampled, its turn (0: from left to right); and, if logp (M, 2) is there, its log-probabilities
     before and after the step. They are nan for a token that no network has looked at."""
-    turns = itertools.repeat(0) if r.turn is None else r.turn.tolist()
-    numbers = itertools.repeat([]) if logp is None else logp.tolist()
+    turns = torch.zeros_like(r.place) if r.turn is None else r.turn
+    logp = r.place.new_empty(len(r.place), 0) if logp is None else logp
     drawn = {}
-    for text, place, turn, more in zip(r.text_of.tolist(), r.place.tolist(), turns, numbers):
-        drawn[text, place] = [turn, *filter(math.isfinite, more)]
+    for text, place, turn, numbers in zip(*[x.tolist() for x in (r.text_of, r.place, turns, logp)]):
+        drawn[text, place] = [turn, *filter(math.isfinite, numbers)]
     tok = r.prompts.task.tok
     samples = []
     for n in r.text_of.unique().tolist():
-        start = 0
-        if r.turn is None:                      # from left to right: without the prompt
-            start = int(r.prompts.start[n // r.k])
-        pieces = [[tok.show([id]), *drawn.get((n, place), [])]
-                  for place, id in enumerate(r.texts[n].tolist())
-                  if place >= start and id != tok.pad]
+        # From left to right: without the prompt.
+        start = int(r.prompts.start[n // r.k]) if r.turn is None else 0
+        ids = enumerate(r.texts[n].tolist())
         samples.append({
             'prompt': columns['prompt'][n],
             'completion': columns['completion'][n],
             'scores': {name: x.flatten()[n].item() for name, x in scores.items()},
-            'pieces': pieces,
+            'pieces': [[tok.show([id]), *drawn.get((n, place), [])]
+                       for place, id in ids if place >= start and id != tok.pad],
         })
     return samples
 
 
 def group_to_show(r):
     """Return a Rollout of the first group that has an advantage, or of the first group."""
-    group = r.text_of // r.k
     learns = r.has_advantage()
-    chosen = group[learns] if learns.any() else group
-    return r.select(group == chosen.sort().values[:1])      # no rows stay none
+    chosen = r.group[learns] if learns.any() else r.group
+    return r.select(r.group == chosen.sort().values[:1])    # no rows stay none
 
 
 def print_group(samples, names, label=''):
@@ -122,19 +143,27 @@ def print_group(samples, names, label=''):
     wrote, if a world wrote the rest."""
     count = collections.Counter()
     for sample in samples:
-        turns = ''
-        for text, *numbers in sample['pieces']:
-            turn = TURNS[min(numbers[0], 35)] if numbers else ' '
-            turns += turn * (len(repr(text)) - 2)       # on the screen \n is two characters
         scores = tuple(sample['scores'][name] for name in names)
-        count[scores, sample['completion'], turns.rstrip()] += 1
+        count[scores, sample['completion'], turns_below(sample['pieces'])] += 1
     header = ''.join(f'{name:>11.10}' for name in names)
-    print(f"{label:12}{header}   {samples[0]['prompt']!r}")
+    lines = [f"{label:12}{header}   {samples[0]['prompt']!r}"]
     rows = sorted(count, reverse=True)
     for row in rows[:3] + rows[3:][-3:]:
         scores, text, turns = row
-        numbers = ''.join(f'{x:11.3f}' for x in scores)
-        line = f'{count[row]:10} x{numbers}   '
-        print(f'{line}{text!r}')
-        if turns.strip('1 ') and set(turns) != {'.'}:
-            print(f"{'':{len(line)}} {turns}")
+        numbers = ''.join(f'{digits(x):>11}' for x in scores)
+        begin = f'{count[row]:10} x{numbers}   '
+        lines.append(f'{begin}{text!r}')
+        if turns:
+            lines.append(' ' * (1 + len(begin)) + turns)
+    say('\n'.join(lines))
+
+
+def turns_below(pieces):
+    """Return the turns of the pieces of a sample, to stand below its text, or '' if all is one turn
+    of the policy."""
+    turns = ''
+    for text, *numbers in pieces:
+        turn = TURNS[min(numbers[0], 35)] if numbers else ' '
+        turns += turn * (len(repr(text)) - 2)   # on the screen \n is two characters
+    is_plain = set(turns) <= {'1', ' '} or set(turns) == {'.'}
+    return '' if is_plain else turns.rstrip()

@@ -24,7 +24,7 @@ def call(name, function, columns):
     except SystemExit as e:                     # perhaps of code that the policy wrote
         raise RuntimeError(f"{name}() called exit()") from e
     except Exception as e:
-        e.of_user = True
+        e.of_user = True                        # so show_error() shows its traceback
         raise
 
 
@@ -52,16 +52,29 @@ def world_answers(reply, cases):
     return answers
 
 
-def as_numbers(name, values, n):
+def as_numbers(name, values, n, completions=()):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
+    numbers = as_tensor(values)
+    if numbers.shape == (n,) and math.isfinite(numbers.sum()):
+        return numbers
+    wrong = f'{values!r:.80}'
+    if type(values) in (list, tuple, torch.Tensor):
+        wrong = f'{len(values)}: {wrong}'
+        if len(values) == n:
+            tensors = [as_tensor(x) for x in values]
+            i = [x.shape == () and math.isfinite(x) for x in tensors].index(False)
+            wrong = f'{values[i]!r:.80} for completion {i}'
+            if completions:
+                wrong += f', {completions[i]!r:.200}'
+    raise AssertionError(f"reward {name}: expected {n} finite numbers, one for each completion, "
+                         f"not {wrong}")
+
+
+def as_tensor(values):
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float32, device='cpu').detach().double()
+        return torch.as_tensor(values, dtype=torch.float32, device='cpu').detach().double()
     except Exception:                           # many kinds: of None, a text, lists of lists
-        numbers = torch.empty(0)
-    assert numbers.shape == (n,) and math.isfinite(numbers.sum()), (
-        f"reward {name}: expected {n} finite numbers, one for each completion, not "
-        f"{values!r:.80} (as shape {[*numbers.shape]})")
-    return numbers
+        return torch.tensor([torch.nan])
 
 
 def open_data(script):

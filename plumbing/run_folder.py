@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from plumbing.devices import N_RANKS, RANK, wait_for_ranks
 from plumbing.networks import load_checkpoint, save_network
-from plumbing.report import print_group, shown_of
+from plumbing.report import print_group, say, shown_of
 
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins. Plugins
 # add their knobs.
@@ -31,8 +31,9 @@ def is_plain(x):
 
 
 class RunFolder:
-    """The folder of a run. A new run moves an older one that has a checkpoint out of its way. A
-    resumed run takes the steps after its checkpoint again, and cuts them from its logs."""
+    """The folder of a run. A new run moves an older one out of its way. A resumed run takes the
+    steps after its checkpoint again, and cuts them from its logs. Nothing is moved or written
+    before claim()."""
 
     def __init__(self, path, config):
         self.path = Path(path).resolve()        # a reward may change the folder of the process
@@ -41,29 +42,53 @@ class RunFolder:
         self.parts = config['rewards'] if len(config['rewards']) > 1 else {}
         self.saved = {}                         # the checkpoint of a resumed run
         self.wandb = None
+        self.is_claimed = RANK > 0
         if RANK == 0:
-            is_run = (self.path / 'config.json').exists()       # the first file of a run
-            assert is_run or not any(self.path.glob('*')), f"{self.path} is no folder of a run"
-            for name in ('generator', 'judge', 'reference'):
-                assert self.path not in Path(config[name]).resolve().parents and (
-                    self.path != Path(config[name]).resolve()), (
-                    f"{name} = {config[name]} is in out_dir: choose another out_dir")
-            self.lock = filelock.FileLock(f'{self.path}.lock', timeout=0)   # ends with the process
-            try:
-                self.lock.acquire()
-            except filelock.Timeout:
-                sys.exit(f"another run is writing to {path}: choose another --out_dir")
+            self.refuse_what_is_no_run(path)
         if config['resume']:
             if (self.path / 'ckpt.pt').exists():
                 self.saved = load_checkpoint(self.path / 'ckpt.pt')
             else:
-                self.say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
+                say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         states = self.saved.get('state', [{}])
         self.state = states[RANK % len(states)]
 
-    def say(self, text):
-        if RANK == 0 and text:
-            print(text, flush=True)
+    def refuse_what_is_no_run(self, path):
+        """Refuse a folder that this run would spoil, and one to which another run is writing."""
+        is_run = (self.path / 'config.json').exists()           # the first file of a run
+        assert is_run or not any(self.path.glob('*')), f"{self.path} is no folder of a run"
+        for name in ('generator', 'judge', 'reference'):
+            network = Path(self.config[name]).resolve()
+            assert self.path not in (network, *network.parents), (
+                f"{name} = {self.config[name]} is in out_dir: choose another out_dir")
+        if self.config['wandb_project']:
+            refuse_wandb_without_key()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        open(f'{self.path}.lock', 'a').close()  # if this cannot be, the system says why
+        self.lock = filelock.FileLock(f'{self.path}.lock', timeout=0)       # ends with the process
+        try:
+            self.lock.acquire()
+        except filelock.Timeout:
+            sys.exit(f"another run is writing to {path}: choose another --out_dir")
+
+    def claim(self):
+        """Move an older run out of the way, and write the knobs, at the first call. From here on
+        --resume=True goes on with this run."""
+        if self.is_claimed:
+            return
+        self.is_claimed = True
+        path = self.path
+        has_run = any((path / name).exists() for name in ('ckpt.pt', 'log.jsonl'))
+        if has_run and not self.saved:
+            number = 1
+            while Path(f'{path}-{number}').exists():
+                number += 1
+            older = path.rename(f'{path}-{number}')
+            say(f'{path.name} held another run, which is now in {older.name}')
+        path.mkdir(parents=True, exist_ok=True)
+        words = self.config | {'words': sys.argv[1:]}
+        (path / 'config.tmp').write_text(json.dumps(words, indent=1))
+        os.replace(path / 'config.tmp', path / 'config.json')   # whole, or the old one
 
     def begin(self, policy, optimizers, measured):
         """Load the weights and moments of a resumed run, and begin the logs. Return its step, and
@@ -77,7 +102,7 @@ class RunFolder:
             try:
                 step, line = self.saved['step'], self.saved['line']
                 assert self.saved['vocabulary'] == policy.tok.vocabulary
-                assert self.saved['args'].get('kind') == policy.args.get('kind')
+                assert self.saved['args'].get('kind', policy.kind) == policy.kind
                 policy.load_state_dict(self.saved['model'])
                 for optimizer, moments in zip(optimizers, self.saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
@@ -86,37 +111,29 @@ class RunFolder:
                          f"{'; '.join(changed.values()) or 'none'}")
             assert step <= new['max_iters'], f"{step} steps are taken: expected a larger max_iters"
             for sentence in changed.values():
-                self.say(f'resumed with another {sentence}')
+                say(f'resumed with another {sentence}')
             if changed.keys() & {*measured} or changed.keys() - new.keys():     # of a lost plugin
-                self.say('so a new line to beat begins at the next evaluation')
+                say('so a new line to beat begins at the next evaluation')
                 line = None
-        if RANK == 0:                           # last: a run that is refused changes no log
+        self.claim()                            # last: a run that is refused changes no file
+        if RANK == 0:
             self.begin_logs(step)
         return step, line
 
     def begin_logs(self, step):
-        """Move an older run out of the way. Write the knobs. Cut the logs of a resumed run."""
-        path, config = self.path, self.config
-        if (path / 'ckpt.pt').exists() and not self.saved:
-            number = 1
-            while Path(f'{path}-{number}').exists():
-                number += 1
-            older = path.rename(f'{path}-{number}')
-            print(f'{path.name} held another run, which is now in {older.name}')
-        path.mkdir(parents=True, exist_ok=True)
-        (path / 'config.tmp').write_text(json.dumps(config | {'words': sys.argv[1:]}, indent=1))
-        os.replace(path / 'config.tmp', path / 'config.json')
-        for temporary in path.glob('ckpt.pt.*.tmp'):        # of a run that was killed
+        """Cut the logs of a resumed run, and begin wandb."""
+        for temporary in self.path.glob('ckpt.pt.*.tmp'):       # of a run that was killed
             temporary.unlink()
         for name in ('samples.jsonl', 'log.jsonl'):
-            with open(path / name, 'ab+') as file:
+            with open(self.path / name, 'ab+') as file:
                 file.seek(0)                    # the last line may be half a line
                 kept = [x for x in file if x.endswith(b'\n') and json.loads(x)['step'] < step]
                 file.truncate(len(b''.join(kept)))
-        if config['wandb_project']:
+        project = self.config['wandb_project']
+        if project:
             import wandb
-            self.wandb = wandb.init(project=config['wandb_project'], name=path.name,
-                                    id=self.saved.get('wandb'), resume='allow', config=config)
+            self.wandb = wandb.init(project=project, name=self.path.name, config=self.config,
+                                    id=self.saved.get('wandb'), resume='allow')
             self.wandb.define_metric('*', step_metric='step')
 
     def save(self, policy, optimizers, step, line, state):
@@ -134,37 +151,49 @@ class RunFolder:
         wait_for_ranks()                        # none goes on before the checkpoint is there
 
     def append(self, name, step, records):
-        with open(self.path / name, 'a') as file:
-            for record in records:
-                print(json.dumps({'step': step} | record), file=file)
+        if RANK == 0:
+            with open(self.path / name, 'a') as file:
+                for record in records:
+                    print(json.dumps({'step': step} | record), file=file)
 
     def log(self, step, numbers, to_console=True):
         """Write the numbers of a step or of an evaluation."""
         assert all(map(math.isfinite, numbers.values())), f"step {step}: not finite: {numbers}"
-        if RANK == 0:
-            self.append('log.jsonl', step, [numbers])
+        self.append('log.jsonl', step, [numbers])
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
         if to_console:
-            self.say(f'step {step:5}{shown_of(numbers, self.parts)}')
+            say(f'step {step:5}{shown_of(numbers, self.parts)}')
 
     def show(self, step, samples, to_console=False):
         """Write samples, and print them as one group."""
-        if RANK == 0:
-            self.append('samples.jsonl', step, samples)
-            if to_console and samples:
-                print_group(samples, ['reward', *self.parts, 'advantage'])
+        self.append('samples.jsonl', step, samples)
+        if to_console and samples:
+            print_group(samples, ['reward', *self.parts, 'advantage'])
+
+
+def refuse_wandb_without_key():
+    """wandb would ask for its key when it begins, after networks were made."""
+    try:
+        import wandb
+    except ImportError:
+        sys.exit("wandb_project needs wandb: pip install wandb")
+    is_offline = os.environ.get('WANDB_MODE') in ('offline', 'disabled')
+    assert is_offline or wandb.login(prompt=False), (
+        "wandb has no key: run `wandb login`, or set WANDB_MODE=offline")
 
 
 class Stop:
-    """is_asked says whether Ctrl-C or SIGTERM has come. The first one lets the step end, and then
-    the run saves itself. The second one ends the run."""
+    """is_asked says whether Ctrl-C, SIGTERM, or SIGHUP of a closed terminal has come. The first one
+    lets the step end, and then the run saves itself. The second one ends the run."""
     is_asked = False
 
     def __init__(self):
         self.pid = os.getpid()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self)
+        for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
+            number = getattr(signal, name, None)        # Windows has no SIGHUP; nohup ignores it
+            if number and signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self)
 
     def __call__(self, number, frame):
         if os.getpid() != self.pid:             # a process that a reward has forked, and ends

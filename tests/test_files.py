@@ -1,5 +1,4 @@
 """Words of the command line, config files, plugins, and functions of a user."""
-import contextlib
 import importlib.util
 import os
 import re
@@ -12,7 +11,8 @@ import torch
 from plumbing.configurator import configure
 from conftest import ROOT, run
 from plumbing.datasets import load
-from plumbing.networks import file_of, load_checkpoint, load_network, open_networks
+from plumbing.networks import (file_of, hashes_of, load_checkpoint, load_network, make_networks,
+                               open_networks)
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 RECIPES = ['--generator=config/networks/generator_smoke.py',
@@ -23,20 +23,27 @@ STARTS = {'REWARD': "rewards = {'mine': 1.0}\ndef mine(texts):\n    n = len(text
 # Words of a command line, or a config file, and a part of the line with which the run ends.
 WORDS = """
 --group_sise=2 -> there is no knob group_sise; similar: group_size
---n_fill_steps=3 -> there is no knob n_fill_steps
+--n_fill_steps=3 -> there is no knob n_fill_steps; plugins/passes.py has it
+--max_new_tokens=3 -> there is no knob max_new_tokens; plugins/causal.py has it
+config/networks/judge_prose.py -> there is no knob kind; pretrain.py has it
+grpo_smoke.py -> there is no file grpo_smoke.py; similar: config/grpo_smoke.py
 group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_size
 --Group_size=2 -> there is no knob Group_size; similar: group_size
 --group_size 2 -> --group_size: expected FILE.py or --name=value
---group_size=1 -> group_size = 1: expected a value such as 16, finite and not below 2
---log_interval=0 -> log_interval = 0: expected a value such as 50, finite and not below 1
---epochs=True -> epochs = True: expected a value such as 1
---group_size=2.5 -> group_size = 2.5: expected a value such as 16
---resume=true -> resume = 'true': expected one of (True, False)
---resume=1 -> resume = 1: expected a value such as False
---kl_beta=-0.1 -> kl_beta = -0.1: expected a value such as 0.1, finite and not below 0
---temperature=0 -> temperature = 0.0: expected a value such as 1.0, finite and not below 0.001
---learning_rate=1e999 -> learning_rate = inf: expected a value such as
---rewards=verify -> rewards = 'verify': expected a value such as {
+--group_size=1 -> group_size = 1: expected a whole number from 2 to 1e+18, such as 16
+--log_interval=0 -> log_interval = 0: expected a whole number from 1 to 1e+18, such as 50
+--epochs=True -> epochs = True: expected a whole number from 1 to
+--group_size=2.5 -> group_size = 2.5: expected a whole number from 2
+--max_iters=1e3 -> max_iters = 1000.0: expected a whole number
+--resume=true -> resume = 'true': expected True or False
+--resume=1 -> resume = 1: expected True or False
+--kl_beta=-0.1 -> kl_beta = -0.1: expected a number from 0 to 1e+18, such as 0.1
+--kl_beta=1000e997 -> kl_beta = inf: expected a number
+--temperature=0 -> temperature = 0.0: expected a number from 0.001 to
+--learning_rate=1e999 -> learning_rate = inf: expected a number from 0
+--seed=10000000000000000000000000 -> expected a whole number from 0 to 1e+18
+--rewards=verify -> rewards = 'verify': expected a dict, such as {
+--rewards={} -> rewards = {}: expected a reward
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
 config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grpo_smoke.py
@@ -46,18 +53,19 @@ config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grp
 --rewards={"learn":1.0} -> there is no learn(), or its name is one of ours
 --rewards={"reward":1.0} -> there is no reward(), or its name is one of ours
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
---gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of
+--gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of mini_batches * ranks = 2
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --generator= -> expected a network
 --dataset=arithmetc -> no dataset data/arithmetc.py; similar: data/arithmetic.py
 plugins/causal.py --max_new_tokens=9 --generator={0}/judge.pt --judge={0}/judge.pt -> texts have \
 up to 15 tokens: the network can read 10
---eval_prompts=1 -> eval_prompts = 1: expected a value such as 512, finite and not below 2
---blank_low=0.7 --blank_high=0.3 -> blank_low, blank_high, top_p: expected shares
---blank_low=20 --blank_high=60 -> blank_low, blank_high, top_p: expected shares
+--eval_prompts=1 -> eval_prompts = 1: expected a whole number from 2 to 1e+18, such as 512
+--blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7 is above blank_high = 0.3
+--blank_high=60 -> blank_high = 60.0: expected a number from 0 to 1, such as 0.6
+--top_p=0 -> top_p = 0.0: expected a number from 1e-06 to 1
 --generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint of
---generator={0}/judge.pt --judge={0}/judge.pt -> add plugins/causal.py
+--generator={0}/judge.pt --judge={0}/judge.pt -> expected plugins/causal.py
 --generator={0}/generator.pt --judge={0}/judge.pt plugins/causal.py -> leave out plugins/causal.py
 --generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py"""
 TEXTS = """
@@ -66,9 +74,10 @@ include('config/kl/k1.py'); foo = 1; include('config/kl/k2.py') -> there is no k
 include('plugins/causl.py') -> there is no file plugins/causl.py; similar: plugins/causal.py
 generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
 lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
-kl_beta = None -> mine.py: kl_beta = None: expected
-del batch_size -> mine.py: batch_size = None: expected
-def texts(): return [], [] -> mine.py is a task: expected --dataset=
+kl_beta = None -> mine.py: kl_beta = None: expected a number
+del batch_size -> mine.py: batch_size is gone: expected
+del objective -> mine.py: objective is gone: expected
+def texts(): return [], [] -> mine.py is a dataset: expected --dataset=
 rewards = {'verify': 1.0}; verify = None -> error: rewards: there is no verify()
 rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
 '["1=", ""]\\n{"prompt": "1=", "held_out": true}\\n' * 2) -> error: rewards: there is no verify()
@@ -87,12 +96,12 @@ REWARD return None -> error: reward mine: expected 16 finite numbers
 REWARD return [1.0] -> error: reward mine: expected 16 finite numbers
 REWARD return 1.0 -> error: reward mine: expected 16 finite numbers
 REWARD return "text" -> error: reward mine: expected 16 finite numbers
-REWARD return [None] * n -> error: reward mine: expected 16 finite numbers
-REWARD return [[1.0]] * n -> error: reward mine: expected 16 finite numbers
+REWARD return [None] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not None for completion 0, 
+REWARD return [[1.0]] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not [1.0] for completion 0, 
 REWARD return texts -> error: reward mine: expected 16 finite numbers
 REWARD return [1e99] * n -> error: reward mine: expected 16 finite numbers
 REWARD return [1j] * n -> error: reward mine: expected 16 finite numbers
-REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 16 finite numbers
+REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 16 finite numbers, one for each completion, not nan for completion 15, 
 REWARD return [float("inf")] * n -> error: reward mine: expected 16 finite numbers"""
 # What functions of a file do.
 FAILS = """
@@ -241,8 +250,18 @@ log_probs = functools.cache(log_probs)
 """)
     configure(vars(grpo), [path, 'plugins/passes.py', '--adv_norm=none'])
     assert capsys.readouterr().out.splitlines() == [
-        f'{path} replaces advantages()', 'config/kl/k3.py replaces kl_penalty()',
-        f'{path} replaces Rollout(), log_probs(), complete()', f'{path} brings objectve()']
+        'config/kl/k3.py replaces kl_penalty()',
+        f'{path} replaces Rollout(), complete(), log_probs(), advantages()',
+        f'{path} brings objectve()']
+
+
+def test_a_file_that_changes_a_knob_of_an_earlier_file_says_so_and_no_other(grpo, file, capsys):
+    inner = file('inner.py', "include('plugins/causal.py'); blank_kind = 'answer'; seed = 7")
+    first = file('first.py', f"include({inner!r}); seed, kl_beta, min_lr = 8, 0.5, 0.0")
+    second = file('second.py', "kl_beta, min_lr, seed, epochs = 0.25, 0.0, 9, 3")
+    configure(vars(grpo), [first, '--seed=8', second])
+    assert capsys.readouterr().out == (
+        f'{second} sets kl_beta = 0.25; {first}: 0.5\n{second} sets seed = 9; {first}: 8\n')
 
 
 def test_words_act_from_left_to_right_a_file_once_and_a_second_configure_begins_anew(grpo, file):
@@ -343,19 +362,15 @@ def test_every_config_file_of_ours_is_understood(grpo):
 # ---- networks that are missing -------------------------------------------------------------------
 
 
-def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
-        folder, tmp_path, file, monkeypatch):
-    """Each recipe and dataset has one of its own. A resumed run takes a stale one as it is."""
+def test_a_network_is_made_if_it_is_missing_or_made_of_other_contents(
+        folder, tmp_path, file, monkeypatch, capsys):
+    """Each recipe and dataset has one of its own. Times do not count. A resumed run takes a stale
+    one as it is. What is there is opened before another one is made."""
     popen = Mock(return_value=Mock(wait=lambda: 1))         # as if it had failed
 
-    def is_made(*times, resume=False):
-        popen.reset_mock()
-        for path, time in zip((recipe, named, network, base), times):
-            os.utime(path, (time, time))
-        with contextlib.suppress(SystemExit):
-            open_networks({'policy': recipe}, data, torch.device('cpu'), load_network,
-                          as_they_are=resume)
-        return popen.called
+    def missing(resume=False, **more):
+        return open_networks({'policy': recipe} | more, data, torch.device('cpu'), load_network,
+                             as_they_are=resume).missing
 
     monkeypatch.setattr('subprocess.Popen', popen)
     monkeypatch.chdir(tmp_path)
@@ -364,16 +379,28 @@ def test_a_network_is_made_if_it_is_missing_or_older_than_its_recipe_or_dataset(
     recipe, data, other, named, base = [file(name, '') for name in (
         'r.py', 'a/b.jsonl', 'a_b.jsonl', 'labels.jsonl', 'base.py')]
     network = file_of(recipe, data)
-    assert network != file_of(recipe, other)
-    assert is_made(resume=True)                 # it is missing
+    assert network != file_of(recipe, other) and len(file_of(recipe, 99 * 'é/')) < 80
+    assert missing() == missing(resume=True) == {network: recipe}
+    with pytest.raises(SystemExit):
+        make_networks(missing(), data, torch.device('cpu'))
     words = popen.call_args.args[0][1:]
     assert words == ['pretrain.py', f'--dataset={data}', '--device=cpu', recipe,
                      f'--out={network}']
+    with pytest.raises(SystemExit, match='is no checkpoint'):
+        missing(judge=named)
     # A recipe can name a dataset that is not that of the run.
     saved = load_checkpoint(folder / 'generator.pt')
-    assert str(ROOT / 'config/networks/generator_smoke.py') in saved['files']
-    torch.save(saved | {'dataset': named, 'files': [base]}, network)
-    assert is_made(3, 1, 2, 1) and is_made(1, 3, 2, 1) and is_made(1, 1, 2, 3)
-    assert not is_made(1, 1, 2, 1) and not is_made(3, 1, 2, 1, resume=True)
+    assert os.path.relpath(ROOT / 'config/networks/generator_smoke.py', ROOT) in saved['sources']
+    torch.save(saved | {'sources': hashes_of([recipe, named, base])}, network)
+    assert not missing()
+    for path in (recipe, named, base):
+        os.utime(path, (4e9, 4e9))
+        capsys.readouterr()
+        assert not missing() and not capsys.readouterr().out
+        text = Path(path).read_text()
+        Path(path).write_text(text + '# more')
+        assert missing() == {network: recipe} and not missing(resume=True)
+        assert f'made anew: {os.path.relpath(path)} has changed' in capsys.readouterr().out
+        Path(path).write_text(text)
     os.remove(named)
-    assert not is_made(1)
+    assert not missing()

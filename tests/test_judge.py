@@ -42,10 +42,12 @@ def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(ki
 
 def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     dataset = file('labels.py', LABELS)
-    code, _, error = run('pretrain.py', 'config/networks/judge_smoke.py', '--kind=classifier', *CPU,
-                         f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
+    code, _, error = run('pretrain.py', 'config/networks/judge_smoke.py', *CPU,
+                         'config/networks/classifier.py', f'--dataset={dataset}',
+                         f'--out={tmp_path}/judge.pt')
     assert code == 0, error
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    scores = judge_scores(judge, Task(load(dataset), judge.tok, 'random').tokens)
+    task = Task(load(dataset), judge.tok, 'random')
+    scores = judge_scores(judge, task.prompts_of(torch.arange(len(task.records))).tokens)
     is_right = (scores > 0.5) == (torch.arange(1002) % 1000 >= 500)
     assert is_right.float().mean() > 0.9

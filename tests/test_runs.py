@@ -53,7 +53,7 @@ def make_optimizers(network, name, inner=make_optimizers):
 SIGNAL = """
 import os, signal
 def collect(networks, task, step, draw=0, inner=collect):
-    if step == 2 and draw == 0 and not resume and RANK == N_RANKS - 1:
+    if step == 2 and draw == 0 and not resume and devices.RANK == devices.N_RANKS - 1:
         os.kill(os.getpid(), {number})
     return inner(networks, task, step, draw)
 """
@@ -153,6 +153,8 @@ def collect(networks, task, step, inner=collect):
 """}
 WANDB = """
 import json, sys
+def login(prompt):
+    return True
 id = 'theirs'
 def init(id, resume, config, **more):
     log([id, resume, config['group_size']])
@@ -241,12 +243,14 @@ def slow(texts):
 
 
 def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, file, tmp_path):
-    """A run that gets no network moves none."""
+    """A run that is refused moves none, also if networks are missing. One that was stopped while
+    they were made is not the older one."""
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
-    recipe = file('recipe.py', 'n_head = 3')
-    assert 'n_embd = 64' in run(*toy, f'--out_dir={out}', f'--generator={recipe}')[2]
+    recipe = f"--judge={file('recipe.py', 'n_head = 3')}"
+    assert 'expected plugins/causal.py' in run(
+        *toy, recipe, f'--out_dir={out}', *[x.replace('--judge', '--generator') for x in toy[-1:]])[2]
     process = Process(*toy, f'--out_dir={tmp_path}/other/')
     process.wait_for('advantage')               # it has a checkpoint
     os.kill(process.ranks[0].pid, signal.SIGSTOP)

@@ -57,7 +57,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     assert task.prompts('train', 50).record.unique().tolist() == [0, 1, 2]
     prompts = task.prompts('val', 9)            # none comes twice
     assert sorted(prompts.record.tolist()) == [3, 4, 5, 6, 7, 8]
-    prompts = Prompts(task, task.tokens[:3], task.blank[:3], torch.arange(3))
+    prompts = task.prompts_of(torch.arange(3))
     texts = prompts.tokens.repeat_interleave(2, 0)
     # After the longest prompt there is room for the longest answer and an end.
     assert texts.size(1) == task.length == 4 + 2
@@ -84,11 +84,15 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
 def test_blanks_that_a_network_cannot_fill_are_named(file):
     """A causal one fills none. To imitate, a blank needs an answer."""
     texts = "def texts():\n    return 9 * [('a_b', '{0}')], 2 * [('a_b', 'aab')]"
-    with pytest.raises(AssertionError, match="'a_b'.*: the generator writes from left to right"):
-        Task(load(file('mine.py', texts.format('aab'))), TOK, 'answer', network=tiny('causal'))
+    mine = load(file('mine.py', texts.format('aab')))
+    with pytest.raises(AssertionError, match='expected plugins/causal.py'):
+        Task(mine, TOK, 'answer', network=tiny('causal'))
+    CausalTask = type('CausalTask', (Task,), {'kind': 'causal'})
+    with pytest.raises(AssertionError, match="'a_b'.*the generator, which writes from left to right"):
+        CausalTask(mine, TOK, 'answer', network=tiny('causal'))
     task = Task(load(file('fine.py', texts.format('aab'))), TOK, 'answer', network=tiny())
     with pytest.raises(AssertionError, match="'ab' has no blank"):
-        task.typed('ab')
+        task.prompt_of_user('ab')
     with pytest.raises(AssertionError, match='feed.py: a line feed in a text'):
         make_tokenizer('char', file('feed.py', texts.format('a\\nb')))
     for kind in ('fill', 'causal'):
@@ -108,7 +112,7 @@ def test_a_record_that_is_no_text_of_the_network_is_named(record, file):
     """It has another length, characters that nobody knows, or more than fit."""
     with pytest.raises((AssertionError, SystemExit), match=RECORDS[record]):
         task_of(f"[('a', 'b'), {record}]", file,
-                network=SimpleNamespace(block_size=9, device='cpu', causal=False))
+                network=SimpleNamespace(block_size=9, device='cpu', kind='fill', causal=False))
 
 
 def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(file):
@@ -185,8 +189,8 @@ def texts():
 """)
     _, data = grpo.read_words([*toy[1:], path, f'--dataset={data}', '--max_new_tokens=3'])
     networks, task = grpo.open_task(data)
-    for prompts, secrets in ((task.typed('12+'), {'default'}),
-                             (task.typed('12+300='), {'default'}),   # longer than those of the data
+    for prompts, secrets in ((task.prompt_of_user('12+'), {'default'}),
+                             (task.prompt_of_user('12+300='), {'default'}),   # longer than those of the data
                              (task.prompts('val', 2), {'a', None})):
         grpo.state.clear()
         r = grpo.complete(networks.policy, prompts, 2)
@@ -197,9 +201,9 @@ def texts():
             assert shown == sample['completion'].rstrip('\n')
 
 
-def test_the_last_lines_are_those_of_the_console_also_if_rewards_look_at_step_and_state(
+def test_a_sample_shows_each_prompt_before_and_after_with_scores_at_its_step_and_state(
         toy, file, tmp_path):
-    text = train(toy, tmp_path / 'run', file('mine.py', '''
+    train(toy, tmp_path / 'run', file('mine.py', '''
 rewards = {'mine': 1.0}
 def mine(texts, step):
     return [step + state.get('steps', 0) + text.count('0') for text in texts]
@@ -207,9 +211,12 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     state['steps'] = state.get('steps', 0) + 10
     return inner(networks, optimizers, rollouts, lr)
 '''))
-    _, shown, _ = run('sample.py', f'{tmp_path}/run')
-    evals = re.findall(r'(?m)^step .*(\| reward .* error .*)', text)
-    assert re.findall(r'(?m)^(?:before|after) .*(\| reward .*)', shown) == [evals[0], evals[-1]]
+    _, shown, _ = run('sample.py', f'{tmp_path}/run', '--num_samples=2')
+    rows = re.findall(r"(?m)^(before|after) .* '.*_.*'$|^ +\d x +\S+ +(\S+) +'(.*)'$", shown)
+    assert [label for label, *_ in rows if label] == 2 * ['before', 'after']
+    for label, score, text in rows:
+        now = label or now
+        assert not text or float(score) == text.count('0') + {'before': 60, 'after': 66}[now]
 
 
 def test_of_a_group_the_best_and_the_worst_are_shown_with_their_passes(capsys):

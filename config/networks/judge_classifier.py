@@ -6,19 +6,21 @@
 
 import functools
 
-from plumbing.networks import open_networks
+include('config/networks/classifier.py')
 
 FILLER = 'config/networks/generator_arithmetic.py'
-
-kind = 'classifier'
 
 batch_size = 128            # real texts, and as many filled ones
 max_iters = 400             # stopped early: a better classifier is harder to fool
 
 
 @functools.cache
-def _filler(device):
-    return open_networks({'policy': FILLER}, dataset, device, grpo.load_network).policy
+def _filler(device):                            # the names grpo and dataset are those of pretrain.py
+    networks = grpo.open_networks({'policy': FILLER}, dataset, device, grpo.load_network)
+    if networks.missing:
+        grpo.make_networks(networks.missing, dataset, device)
+        return _filler(device)
+    return networks.policy
 
 
 def labelled(prompts):

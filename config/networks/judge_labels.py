@@ -1,8 +1,9 @@
 # a classifier of docstrings: 1 unless the text speaks of failure
 
+include('config/networks/classifier.py')
+
 dataset = 'failure_labels'
 tokenizer = 'completions'   # the characters of the generator
-kind = 'classifier'
 positions = 'rotary'
 
 n_embd = 96

@@ -26,10 +26,10 @@ def collect(networks, task, step, draw=0, inner=collect):
         fits = differs | (draw == 2)
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
-        draws.append([r.select(chosen.to(r.text_of.device)[r.text_of // r.k])
+        draws.append([r.select(chosen.to(r.text_of.device)[r.group])
                       for r, chosen in zip(rollouts, fits)])
         parts.append(scores)
         if devices.sum_over_ranks(room.sum()) == 0:
             break
     # Micro-step by micro-step, so that mini_batches get equal parts.
-    return [r for micro_step in zip(*draws) for r in micro_step], join(parts)
+    return [r for micro_step in zip(*draws) for r in micro_step], report.join(parts)

@@ -14,7 +14,7 @@ def advantages(reward, scores, inner=advantages):
 
 
 @torch.no_grad()
-def score(r, networks, names, step=0, split='val', inner=score):
+def score(r, networks, names, step, split, inner=score):
     """Subtract kl_beta * log(policy / reference) of a text from its reward, in training alone."""
     scores = inner(r, networks, names, step, split)
     if split == 'train':

@@ -1,0 +1,20 @@
+# the loss of a classifier: of the column `label` of the records, 0 or 1. A recipe includes this
+
+from judge import label_logits
+
+CHOICES['kind'] += ('classifier',)
+kind = 'classifier'
+
+
+def labelled(prompts):
+    """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
+    records = prompts.task.records
+    wrong = [record for record in records if record.get('label') not in (0, 1)]
+    assert not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[0]!r:.200}"
+    labels = torch.tensor([float(record['label']) for record in records])
+    return prompts.tokens, labels.to(prompts.record.device)[prompts.record]
+
+
+def loss_of(network, prompts):
+    texts, labels = labelled(prompts)
+    return F.binary_cross_entropy_with_logits(label_logits(network, texts), labels)
