@@ -20,8 +20,8 @@ num_samples = 10            # held-out prompts to show
 
 
 def open_run(path, more=()):
-    """Return the task of a run, its networks, whose policy is the one before GRPO, the policy
-    after GRPO, and the dict of its checkpoint."""
+    """Return the task of a run; its networks, whose policy is that before GRPO; the policy after
+    GRPO; and the dict of the run's checkpoint."""
     config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
     # The run may have had another machine. Its networks are taken as they are.
     words = [*config['words'], '--device=auto', '--compile=False', '--resume=True', *more]
@@ -32,26 +32,39 @@ def open_run(path, more=()):
     return task, networks, after, saved
 
 
-def show(prompts, task, networks, policy, step, label):
-    """Print the completions of a prompt by a policy, and their scores: none of your own prompt, of
-    which nothing is known."""
-    names = {} if prompt else {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards
+def show(prompts, networks, policy, step, label):
+    """Print the completions of one prompt by a policy, with their scores. A prompt of yours has
+    none: nobody knows what is right."""
+    names = {}
+    if not prompt:
+        names = {'verify': 0.0} | grpo.rewards if prompts.task.verify else grpo.rewards
     devices.set_seed(grpo.seed)                 # before and after GRPO draw the same numbers
     r = grpo.complete(policy, prompts, grpo.group_size)
     scores = grpo.score(r, networks, names, step, 'val')
     report.print_group(report.samples_of(r, grpo.columns_of(r), scores), names, label)
 
 
-if __name__ == '__main__':
-    words = sys.argv[1:]
-    ours = [x for x in words if x.startswith(('--prompt', '--num', '-h', '--help'))]
+def main():
+    path, ours, others = 'out-grpo', [], []
+    for word in sys.argv[1:]:
+        if word.startswith(('--prompt', '--num', '-h', '--help')):
+            ours.append(word)
+        elif word.startswith('--') or word.endswith('.py'):
+            others.append(word)
+        else:
+            path = word
     configure(globals(), ours)
-    paths = [x for x in words if not x.startswith('--') and not x.endswith('.py')]
-    path = paths[0] if paths else 'out-grpo'
-    task, networks, after, saved = open_run(path, [x for x in words if x not in [path, *ours]])
+    task, networks, after, saved = open_run(path, others)
     grpo.state.update(saved['state'][0])        # rewards may look at it
     devices.set_seed(0)                         # the prompts of an evaluation
-    prompts = task.prompts('val', num_samples, grpo.blank_low, grpo.blank_high)
-    for one in (task.prompt_of_user(prompt) if prompt else prompts).split(1):
-        show(one, task, networks, networks.policy, 0, 'before')
-        show(one, task, networks, after, saved['step'], 'after')
+    if prompt:
+        prompts = task.prompt_of_user(prompt)
+    else:
+        prompts = task.prompts('val', num_samples, grpo.blank_low, grpo.blank_high)
+    for one in prompts.split(1):
+        show(one, networks, networks.policy, 0, 'before')
+        show(one, networks, after, saved['step'], 'after')
+
+
+if __name__ == '__main__':
+    main()

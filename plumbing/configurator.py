@@ -86,15 +86,15 @@ def configure(script, words):
         gone = [*before.keys() - script.keys()]
         assert not gone, f"{path}: {gone[0]} is gone: expected a value in its place"
         assert 'texts' not in script, f"{path} is a dataset: expected --dataset={path}"
-        knobs = knobs_of(changed)
         if file.parent.name == 'plugins':
-            known.update(knobs | known)
+            known.update(knobs_of(changed) | known)
         else:
             say_what_is_new(script, before, changed, path)
-        for name in knobs | {x: None for x in known.keys() & changed.keys()}:
+        for name in known | knobs_of(changed):  # all, because a plugin may leave other CHOICES
             check_knob(script, known, name, path)
+        for name in [name for name in changed if name in known]:
             if set_by.get(name, word) != word and script[name] != before[name]:
-                print(f'{word} sets {name} = {script[name]!r}; {set_by[name]}: {before[name]!r}')
+                print(f'{word} sets {name} = {script[name]!r}, not {before[name]!r} as before')
             set_by[name] = word
 
     script['include'] = include
@@ -115,13 +115,10 @@ def configure(script, words):
 
 def say_what_is_new(script, before, changed, path):
     """Print which functions a file has replaced or defined: a misspelt one replaces nothing."""
-    new = {'replaces': [], 'brings': []}
-    for name, x in changed.items():
-        if callable(x) and name in before:
-            new['replaces'].append(f'{name}()')
-        elif getattr(x, '__module__', '') == script['__name__'] and name[0] != '_':
-            new['brings'].append(f'{name}()')   # and does not import
-    for what, names in new.items():
+    replaced = [f'{name}()' for name, x in changed.items() if callable(x) and name in before]
+    brought = [f'{name}()' for name, x in changed.items() if name not in before and name[0] != '_'
+               and getattr(x, '__module__', '') == script['__name__']]      # else it is imported
+    for what, names in {'replaces': replaced, 'brings': brought}.items():
         if names:
             print(path, what, ', '.join(names))
 
@@ -156,8 +153,10 @@ def show_error(kind, error, trace):
     is_ours = issubclass(kind, (AssertionError, OSError, KeyboardInterrupt))
     if is_ours and message and not hasattr(error, 'of_user'):
         print('error:', message, file=sys.stderr)
-    else:                                       # a mistake of syntax has its line, and no traceback
-        sys.__excepthook__(kind, error, None if kind is SyntaxError else trace)
+    else:
+        if kind is SyntaxError:                 # it has a line of its own, and needs no others
+            error.__traceback__ = trace = None
+        sys.__excepthook__(kind, error, trace)
 
 
 sys.excepthook = show_error         # for all scripts that read words: most mistakes are typed

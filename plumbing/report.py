@@ -56,7 +56,8 @@ def shown_of(numbers, parts=()):
     """Return what the console shows of numbers. parts: names of rewards to show as well."""
     shown = ''
     for name, x in numbers.items():
-        if name in CONSOLE or name.removeprefix('mean_').removeprefix('eval/') in parts:
+        part = name.removeprefix('mean_').removeprefix('eval/')
+        if name in CONSOLE or part in parts:
             shown += f' | {name} {digits(x)}'
     return shown
 
@@ -77,8 +78,11 @@ def against_line(scores, greedy, line, rewards):
     """Compare the scores of an evaluation, {name: (P, 4)}, with the line to beat (P,), or begin a
     line. Return the line, and numbers. The goal is 'verify'; or 'reward', if a config file has
     brought a reward, or if there is no verify()."""
-    goal = 'verify' if 'verify' in scores and rewards.keys() <= {'judge', 'verify'} else 'reward'
-    now, likeliest = scores[goal].mean(1), greedy[goal].mean(1)                 # (P,)
+    goal = 'reward'
+    if 'verify' in scores and rewards.keys() <= {'judge', 'verify'}:
+        goal = 'verify'
+    now = scores[goal].mean(1)                                                  # (P,)
+    likeliest = greedy[goal].mean(1)
     if line is None:
         # A policy that only samples its favourites more often ends at its greedy score. On the
         # way it can pass both by a few points, so a small gain above the line proves little.
@@ -94,7 +98,8 @@ def against_line(scores, greedy, line, rewards):
 def verdict_of(result, n):
     """Return where an evaluation of n prompts stands."""
     goal, score = next(iter(result.items()))    # the first of against_line()
-    above, error = result['above it'], result['standard error']
+    above = result['above it']
+    error = result['standard error']
     if n < 4 or error == 0:
         return f"{goal} {score:.3f}: nothing can be told from {n} prompts, or from equal ones"
     margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %
@@ -108,23 +113,28 @@ def samples_of(r, columns, scores, logp=None):
     'completion', 'scores' {name: number}, and 'pieces', a list for each token: its text; if it was
     sampled, its turn (0: from left to right); and, if logp (M, 2) is there, its log-probabilities
     before and after the step. They are nan for a token that no network has looked at."""
+    if logp is None:
+        logp = r.place.new_empty(len(r.place), 0)
     turns = torch.zeros_like(r.place) if r.turn is None else r.turn
-    logp = r.place.new_empty(len(r.place), 0) if logp is None else logp
-    drawn = {}
-    for text, place, turn, numbers in zip(*[x.tolist() for x in (r.text_of, r.place, turns, logp)]):
+    drawn = {}                                  # {(text, place): numbers}
+    table = [x.tolist() for x in (r.text_of, r.place, turns, logp)]
+    for text, place, turn, numbers in zip(*table):
         drawn[text, place] = [turn, *filter(math.isfinite, numbers)]
     tok = r.prompts.task.tok
     samples = []
     for n in r.text_of.unique().tolist():
-        # From left to right: without the prompt.
-        start = int(r.prompts.start[n // r.k]) if r.turn is None else 0
-        ids = enumerate(r.texts[n].tolist())
+        start = 0
+        if r.turn is None:                      # from left to right: without the prompt
+            start = int(r.prompts.start[n // r.k])
+        pieces = []
+        for place, id in enumerate(r.texts[n].tolist()):
+            if place >= start and id != tok.pad:
+                pieces.append([tok.show([id]), *drawn.get((n, place), [])])
         samples.append({
             'prompt': columns['prompt'][n],
             'completion': columns['completion'][n],
             'scores': {name: x.flatten()[n].item() for name, x in scores.items()},
-            'pieces': [[tok.show([id]), *drawn.get((n, place), [])]
-                       for place, id in ids if place >= start and id != tok.pad],
+            'pieces': pieces,
         })
     return samples
 
@@ -138,7 +148,7 @@ def group_to_show(r):
 
 def print_group(samples, names, label=''):
     """Print the different completions of a prompt and those scores that have these names, the best
-    first; of more than six the three best and the three worst. Below a text stand the turns in
+    first, and of equal scores the most frequent; of more than six the first and last three. Below a text stand the turns in
     which its blanks were filled (a: 10), if there were several, or dots below what the policy
     wrote, if a world wrote the rest."""
     count = collections.Counter()
@@ -147,14 +157,13 @@ def print_group(samples, names, label=''):
         count[scores, sample['completion'], turns_below(sample['pieces'])] += 1
     header = ''.join(f'{name:>11.10}' for name in names)
     lines = [f"{label:12}{header}   {samples[0]['prompt']!r}"]
-    rows = sorted(count, reverse=True)
-    for row in rows[:3] + rows[3:][-3:]:
-        scores, text, turns = row
+    rows = sorted(count.items(), key=lambda row: (row[0][0], row[1]), reverse=True)
+    for (scores, text, turns), n in rows[:3] + rows[3:][-3:]:
         numbers = ''.join(f'{digits(x):>11}' for x in scores)
-        begin = f'{count[row]:10} x{numbers}   '
+        begin = f'{n:10} x{numbers}   '
         lines.append(f'{begin}{text!r}')
         if turns:
-            lines.append(' ' * (1 + len(begin)) + turns)
+            lines.append(' ' * len(begin) + ' ' + turns)
     say('\n'.join(lines))
 
 
@@ -165,5 +174,6 @@ def turns_below(pieces):
     for text, *numbers in pieces:
         turn = TURNS[min(numbers[0], 35)] if numbers else ' '
         turns += turn * (len(repr(text)) - 2)   # on the screen \n is two characters
-    is_plain = set(turns) <= {'1', ' '} or set(turns) == {'.'}
-    return '' if is_plain else turns.rstrip()
+    if set(turns) <= {'1', ' '} or set(turns) == {'.'}:
+        return ''
+    return turns.rstrip()

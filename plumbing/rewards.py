@@ -54,20 +54,14 @@ def world_answers(reply, cases):
 
 def as_numbers(name, values, n, completions=()):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
-    numbers = as_tensor(values)
-    if numbers.shape == (n,) and math.isfinite(numbers.sum()):
-        return numbers
-    wrong = f'{values!r:.80}'
-    if type(values) in (list, tuple, torch.Tensor):
-        wrong = f'{len(values)}: {wrong}'
-        if len(values) == n:
-            tensors = [as_tensor(x) for x in values]
-            i = [x.shape == () and math.isfinite(x) for x in tensors].index(False)
-            wrong = f'{values[i]!r:.80} for completion {i}'
-            if completions:
-                wrong += f', {completions[i]!r:.200}'
-    raise AssertionError(f"reward {name}: expected {n} finite numbers, one for each completion, "
-                         f"not {wrong}")
+    numbers, wrong = as_tensor(values), f'{values!r:.80}'
+    is_right = numbers.shape == (n,) and math.isfinite(numbers.sum())
+    if not is_right and isinstance(values, (list, tuple)) and len(values) == n:
+        i = [as_tensor(x).isfinite().tolist() is True for x in values].index(False)
+        wrong = f'{values[i]!r:.80} for completion {i}: {completions and completions[i]!r:.200}'
+    assert is_right, (
+        f"reward {name}: expected {n} finite numbers, one for each completion, not {wrong}")
+    return numbers
 
 
 def as_tensor(values):

@@ -96,12 +96,12 @@ REWARD return None -> error: reward mine: expected 16 finite numbers
 REWARD return [1.0] -> error: reward mine: expected 16 finite numbers
 REWARD return 1.0 -> error: reward mine: expected 16 finite numbers
 REWARD return "text" -> error: reward mine: expected 16 finite numbers
-REWARD return [None] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not None for completion 0, 
-REWARD return [[1.0]] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not [1.0] for completion 0, 
+REWARD return [None] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not None for completion 0: 
+REWARD return [[1.0]] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not [1.0] for completion 0: 
 REWARD return texts -> error: reward mine: expected 16 finite numbers
 REWARD return [1e99] * n -> error: reward mine: expected 16 finite numbers
 REWARD return [1j] * n -> error: reward mine: expected 16 finite numbers
-REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 16 finite numbers, one for each completion, not nan for completion 15, 
+REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 16 finite numbers, one for each completion, not nan for completion 15: 
 REWARD return [float("inf")] * n -> error: reward mine: expected 16 finite numbers"""
 # What functions of a file do.
 FAILS = """
@@ -261,7 +261,8 @@ def test_a_file_that_changes_a_knob_of_an_earlier_file_says_so_and_no_other(grpo
     second = file('second.py', "kl_beta, min_lr, seed, epochs = 0.25, 0.0, 9, 3")
     configure(vars(grpo), [first, '--seed=8', second])
     assert capsys.readouterr().out == (
-        f'{second} sets kl_beta = 0.25; {first}: 0.5\n{second} sets seed = 9; {first}: 8\n')
+        f'{second} sets kl_beta = 0.25, not 0.5 as before\n'
+        f'{second} sets seed = 9, not 8 as before\n')
 
 
 def test_words_act_from_left_to_right_a_file_once_and_a_second_configure_begins_anew(grpo, file):
