@@ -14,8 +14,10 @@ def judge_scores(judge, texts):
     texts = texts[rows]                                                         # (S, T)
     if judge.kind == 'classifier':
         return label_logits(judge, texts).sigmoid()[inverse]
+    # The mean and not the sum, or a long text would be worse than a short one. The price: long
+    # texts of easy tokens please the judge.
     is_token = texts != judge.pad_id
-    logits = judge.logits(judge.features(texts)[is_token])                       # (tokens, V)
+    logits = judge.logits(judge.features(texts)[is_token])                      # (tokens, V)
     logp = logits.new_zeros(texts.shape)
     logp[is_token] = logits.log_softmax(-1).gather(1, texts[is_token][:, None])[:, 0]
     return (logp.sum(1) / is_token.sum(1))[inverse]

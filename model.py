@@ -59,7 +59,9 @@ class Block(nn.Module):
             # cos and sin are float32, so under autocast q and k have become float32, too.
             qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
         q, k, v = qkv                                                       # (N, H, L, D) each
-        if cache is not None:       # {block: keys and values (2, N, H, tokens before, D)}: append
+        # {block: keys and values (2, N, H, tokens before, D)}. torch.cat copies them all for each
+        # token: slow for long texts, and short to say.
+        if cache is not None:
             kv = torch.cat((cache[self], qkv[1:]), -2) if self in cache else qkv[1:]
             cache[self] = kv
             k, v = kv

@@ -6,8 +6,8 @@ writes. The knob `dataset` names the file; data/ has some.
 
 A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other columns.
 
-A Task is a dataset in the ids of one Tokenizer. It has two rows of ids for each record: `whole` with
-the answer, and `shown` with blanks where the policy writes. There are three kinds of records. Here
+A Task is a dataset in the ids of one Tokenizer. A record has two rows of ids there: `whole`, with
+the answer, and `shown`, with blanks where the policy writes. There are three kinds of records. Here
 B is a blank, and E is eos, the id that ends a text. (Sums have three digits.)
 
     ('12+35=', '047')           whole 12+35=047E   shown 12+35=BBBB   the answer follows the prompt
@@ -39,7 +39,8 @@ class Tokenizer:
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
-            self.encode = bpe.encode_ordinary   # hides the method below, which is for characters
+            # Ugly, but shorter than two classes: this hides the method below, for characters.
+            self.encode = bpe.encode_ordinary
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         else:
             self.eos = 0
@@ -126,7 +127,8 @@ class Task:
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
-        # After each prompt there is room for the longest answer.
+        # All batches have one width T, though most texts are shorter. So networks compute padding
+        # in vain, and all shapes stay the same. Each prompt has room for the longest answer.
         self.longest_prompt = max(row.n_prompt for row in self.rows)
         self.length = self.longest_prompt + max(                                # T
             len(row.whole) - row.n_prompt for row in self.rows)
@@ -149,6 +151,7 @@ class Task:
             f"{record}: {BLANK} is the sign of a blank, and the generator, which writes from left "
             "to right, fills no blanks")
         whole = answer or shown
+        # Somebody who writes an underscore as a character of his language ends here, too.
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
         assert len(whole) == len(shown) and all(fits), (
             f"{record}: {BLANK} is the sign of a blank; expected as the answer the prompt with its "
@@ -171,7 +174,8 @@ class Task:
 
     def prompts_of(self, record, low=0.2, high=0.6):
         """Return Prompts of the records with these numbers (B,)."""
-        # Rows are padded here, and not once for all: one long text would make each row long.
+        # Lists become tensors here, in each step, and not once for all. This is slow Python, half a
+        # millisecond, but one long text among thousands does not make all of them long.
         rows = [self.rows[i] for i in record.tolist()]
         tokens = self.pad([row.whole for row in rows])                          # (B, T)
         if self.blank_kind == 'random':
@@ -198,7 +202,8 @@ def random_blanks(is_text, low, high):
     """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
     one."""
     # argsort twice gives each place its rank among random numbers: .5 .9 .1 stand in order 2 0 1,
-    # so their ranks are 1 2 0. Places without text get 2, which is above all random numbers.
+    # so their ranks are 1 2 0. (Sorting twice is wasteful, and short.) Places without text get 2,
+    # which is above all random numbers, so they come last.
     rank = torch.where(is_text, torch.rand(is_text.shape), 2).argsort(1).argsort(1)
     share = low + (high - low) * torch.rand(len(is_text), 1)
     return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)

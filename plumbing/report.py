@@ -148,9 +148,9 @@ def group_to_show(r):
 
 def print_group(samples, names, label=''):
     """Print the different completions of a prompt and those scores that have these names, the best
-    first, and of equal scores the most frequent; of more than six the first and last three. Below a text stand the turns in
-    which its blanks were filled (a: 10), if there were several, or dots below what the policy
-    wrote, if a world wrote the rest."""
+    first, and of equal scores the most frequent; of more than six the first and last three. Below a
+    text stand the turns in which its blanks were filled (a: 10), if there were several, or dots
+    below what the policy wrote, if a world wrote the rest."""
     count = collections.Counter()
     for sample in samples:
         scores = tuple(sample['scores'][name] for name in names)
