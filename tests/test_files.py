@@ -2,6 +2,8 @@
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -331,6 +333,15 @@ def test_what_a_file_may_do_runs(text, toy, file, tmp_path):
     path = file('mine.py', text.replace('FIRST', str(first)))
     _, _, error = run(*toy, path, '--max_iters=2', f'--out_dir={tmp_path}/run')
     assert not error
+
+
+def test_without_asserts_nothing_runs_and_a_console_that_lacks_a_character_ends_no_run():
+    for words, said in (('-O', 'run without -O'), ('-X utf8=0', "\\xe9 ascii")):
+        code = ("import sys; from plumbing.configurator import configure; "
+                "configure({'__file__': ''}, []); print('\xe9', sys.stdout.encoding)")
+        done = subprocess.run([sys.executable, *words.split(), '-c', code], cwd=ROOT, text=True,
+                              capture_output=True, env=os.environ | {'PYTHONIOENCODING': 'ascii'})
+        assert said in done.stdout + done.stderr
 
 
 def test_state_under_another_name_is_kept(toy, file, tmp_path):

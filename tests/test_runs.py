@@ -14,6 +14,7 @@ import torch
 from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
 from plumbing.optim import make_optimizers
 from plumbing.networks import load_checkpoint
+from plumbing.run_folder import RunFolder
 from plumbing.report import verdict_of
 
 KINDS = {
@@ -60,8 +61,16 @@ def collect(networks, task, step, draw=0, inner=collect):
 SLOW = """
 import os, signal
 rewards['slow'] = 0.0
-_numbers = [signal.SIGINT] * {}
+_numbers = [signal.{}] * {}
 def slow(completions, step, split):
+    if split == 'train' and step == 0:
+        import multiprocessing, time
+        child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
+        child.start()
+        time.sleep(0.2)                         # Python forgets signals that come with the fork
+        child.terminate()
+        child.join(5)
+        assert child.exitcode == 1
     while split == 'train' and step == 2 and _numbers and not resume:
         os.kill(os.getpid(), _numbers.pop())
     return [float(step)] * len(completions)
@@ -118,14 +127,14 @@ with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
         ('', OTHER % "_args['n_layer'], network.blocks = 1, network.blocks[:1]"),
         ('', OTHER % "rewards, _chars['chars'] = {'verify': 1.0}, _chars['chars'][::-1]")]}
 FAULTS = {
-    'error: the disk is full': """
+    'ckpt.pt could not be written: enforce fail': """
 import os, torch
 write = torch.save
 def half(saved, path):
     write(saved, path)
     if saved['step'] == 4:
         os.truncate(path, 1000)
-        raise OSError('the disk is full')
+        raise RuntimeError('enforce fail')      # as torch says it
 torch.save = half
 """,
     'gradient is not finite': """
@@ -196,8 +205,11 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
 
 
-def test_ctrl_c_lets_the_step_end_and_save_and_the_second_one_is_one_line(toy, tmp_path, file):
-    once, twice = [run(*toy, file('slow.py', SLOW.format(n)), f'--out_dir={tmp_path}/run')
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGHUP'])
+def test_a_signal_lets_the_step_end_and_save_and_the_second_one_is_one_line(
+        name, toy, tmp_path, file):
+    """Of Ctrl-C, or of a terminal that closes. A process that a reward has forked just ends."""
+    once, twice = [run(*toy, file('slow.py', SLOW.format(name, n)), f'--out_dir={tmp_path}/run')
                    for n in (1, 2)]
     assert once[0] == 0 and 'once more to stop at once' in once[2]
     assert checkpoint_of(tmp_path / 'run-1')['step'] == 3
@@ -257,8 +269,21 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     error = run(*toy, f'--out_dir={tmp_path}/other')[2]
     process.ranks[0].kill()
     assert f'another run is writing to {tmp_path}/other:' in error
+    seeds = [1, 2, 3]
     configs = [tmp_path / name / 'config.json' for name in ('run-1', 'run-2', 'run')]
-    assert [json.loads(path.read_text())['seed'] for path in configs] == [1, 2, 3]
+    assert [json.loads(path.read_text())['seed'] for path in configs] == seeds
+    # A new run that was stopped while its networks were made is not the older one, and a log that
+    # has lost its checkpoint is not cut.
+    config = json.loads(configs[-1].read_text())
+    for name in ('run-3', 'run-4'):
+        RunFolder(out, config | {'seed': 4}).claim()
+        assert json.loads((tmp_path / 'run-3/config.json').read_text())['seed'] == 3
+        assert RunFolder(out, config | {'resume': True}).saved == {}
+        assert not (tmp_path / 'run-4').exists()
+    train(toy, out, '--max_iters=0')
+    os.remove(out / 'ckpt.pt')
+    train(toy, out, '--max_iters=0', '--resume=True')
+    assert log_of(tmp_path / 'run-4') == log_of(out)
 
 
 @pytest.mark.parametrize('fault', FAULTS)

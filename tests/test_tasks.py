@@ -1,6 +1,7 @@
 """Texts and ids, records, blanks, the shipped tasks and worlds, and sample.py."""
 import re
 import shutil
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -127,6 +128,19 @@ def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(fil
 
 
 # ---- the shipped tasks ---------------------------------------------------------------------------
+
+
+def test_one_long_text_makes_a_dataset_no_larger_than_its_characters(file):
+    def size(*records):
+        tracemalloc.start()
+        task = task_of([('ab', 'c')] * 2000 + [*records], file, blank_kind='answer')
+        before, _ = tracemalloc.get_traced_memory()
+        assert task.prompts('train', 9).tokens.size(1) == task.length
+        tracemalloc.stop()
+        return before
+
+    size()                                      # what is there from now on does not count
+    assert size(('a' * 3000, 'b')) < size() + 1e6           # a table of 2001 * 3002 ids has 48e6
 
 
 @pytest.mark.parametrize('name', ['arithmetic', 'cups'])
