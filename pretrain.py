@@ -24,8 +24,8 @@ from tasks import BLANK, Task, Tokenizer
 out = 'out/network.pt'      # the checkpoint to write
 dataset = 'arithmetic'      # a module of data/ | FILE.py | FILE.jsonl
 tokenizer = 'char'          # 'char' | 'gpt2' | another dataset, whose characters are taken
-kind = 'fill'               # 'fill' blanks | 'causal': from left to right | 'classifier', in recipes
-                            # that include config/networks/classifier.py
+kind = 'fill'               # 'fill' blanks | 'causal': from left to right | 'classifier', if a file
+                            # includes config/networks/classifier.py
 blank_kind = 'random'       # 'random': a share of a text | 'answer': what its record leaves open.
                             # causal: 'random' learns all tokens, 'answer' those of answers
 block_size = 0              # T, tokens that it can read; 0: those of the longest text

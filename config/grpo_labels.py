@@ -10,7 +10,7 @@ include('plugins/causal.py')
 
 dataset = 'failures'        # prompts that invite a completion about failure
 max_new_tokens = 32
-rewards = {'judge': 1.0, 'kl': -0.02, 'failure': 0.0}       # with weight 0: only watched
+rewards = {'judge': 1.0, 'log_ratio': -0.02, 'failure': 0.0}        # weight 0: only watched
 
 generator = 'config/networks/generator_completion.py'
 judge = 'config/networks/judge_labels.py'
@@ -35,7 +35,7 @@ eval_prompts = 128
 
 
 @torch.no_grad()
-def kl(r, networks):
+def log_ratio(r, networks):
     """log policy - log reference of each completion, in nats. Its mean is the KL. As a loss it
     would be useless (config/kl/k1.py), but the mean of reward * gradient of log policy is that of
     the KL."""

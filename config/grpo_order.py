@@ -22,7 +22,7 @@ adv_norm = 'batch'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
-learning_rate = 7e-4        # the order learns 16 times as fast, see load_network()
+learning_rate = 7e-4        # the order learns 16 times as fast: ORDER_SPEED of plugins/passes.py
 warmup_iters = 2
 max_iters = 80
 

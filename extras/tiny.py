@@ -2,8 +2,8 @@
 
     python -m extras.tiny                           # torch, one core, 8 seconds
 
-train_grpo.py adds: a learned judge, ways to divide advantages, several passes, writing
-from left to right, micro-steps and ranks, logs, checkpoints."""
+train_grpo.py adds: a learned judge, advantages that are divided by a std, several passes,
+writing from left to right, micro-steps and ranks, logs, checkpoints."""
 import copy
 import torch
 from torch import nn
@@ -13,8 +13,8 @@ torch.manual_seed(1)
 torch.set_num_threads(1)
 
 # The task: sequences a+b+c+d=ef. Two of a, b, c, d are blank. Many completions are true,
-# and a function can tell. A tenth of the prompts is held out: those whose six ids (a blank
-# is 10) sum to a multiple of ten.
+# and a function can tell. A tenth of the prompts is held out: those whose visible digits sum
+# to a multiple of ten. (A blank is 10, so it does not change the last digit of the sum.)
 BLANK = 10
 def make_prompts(n, held_out=False):     # about 0.9 n of them, or 0.1 n held out
     digits = torch.randint(10, (n, 4))
@@ -25,7 +25,7 @@ def make_prompts(n, held_out=False):     # about 0.9 n of them, or 0.1 n held ou
     is_held_out = prompts.sum(1) % 10 == 0
     return prompts[is_held_out == held_out], sequences[is_held_out == held_out]
 
-def verify(prompts, actions):
+def verify(prompts, actions):           # an action has six ids, but only those at blanks count
     sequences = torch.where(prompts == BLANK, actions, prompts)
     a, b, c, d, e, f = sequences.unbind(-1)
     return a + b + c + d == 10 * e + f
@@ -39,7 +39,8 @@ policy = nn.Sequential(
 
 # Pretraining on true sequences teaches which digits are possible in each blank. But two
 # possible digits seldom make the sequence true, and even the two likeliest seldom do. How
-# often they do is the line to beat.
+# often they do is the line to beat. (train_grpo.py takes the larger one of this and the share of
+# sampled sequences.)
 optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
 for step in range(1000):
     prompts, sequences = make_prompts(256)
@@ -55,7 +56,8 @@ line_to_beat = verify(held_out, reference(held_out).argmax(-1)).float().mean()
 # GRPO: k completions of each of P prompts. (P is about 115: of 128, a tenth is held out.)
 k = 16
 def distributions(network, prompts):
-    return Categorical(logits=network(prompts)[:, None])            # (P, 1, 6), ten digits each
+    # (P, 1, 6), ten digits each; the 1 is where the k completions of a prompt will be.
+    return Categorical(logits=network(prompts)[:, None])
 
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
 for step in range(241):                     # 241, so that step 240 is printed
@@ -67,11 +69,13 @@ for step in range(241):                     # 241, so that step 240 is printed
     prompts, _ = make_prompts(128)
     with torch.no_grad():
         old = distributions(policy, prompts)
+    # k draws from the same distributions: expand() of a distribution copies nothing.
     actions = old.expand((len(prompts), k, 6)).sample()             # (P, k, 6)
     logp_old = old.log_prob(actions)
     # Score, and compare each completion with the mean of its group (not divided by the std).
     reward = verify(prompts[:, None], actions).float()              # (P, k)
-    advantages = (reward - reward.mean(1, keepdim=True))[:, :, None]    # (P, k, 1)
+    advantages = reward - reward.mean(1, keepdim=True)
+    advantages = advantages[:, :, None]                             # (P, k, 1), for six ids each
     # Learn, four times from the same completions. The ratio: how much likelier is a token now?
     # The min stops the gradient of good tokens above ratio 1.2, and of bad tokens below 0.8. The
     # KL, of all ten digits (.logits are log-probabilities), keeps the policy near the reference.

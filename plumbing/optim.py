@@ -19,7 +19,7 @@ class Muon(torch.optim.Optimizer):
         for p in group['params']:
             if p.grad is not None:
                 moment = self.state[p].setdefault('moment', torch.zeros_like(p))
-                moment.lerp_(p.grad, 0.05)
+                moment.lerp_(p.grad, 0.05)      # moment = 0.95 moment + 0.05 grad
                 updates[p.shape][p] = p.grad.lerp(moment, 0.95)             # Nesterov
         for shape, update_of in updates.items():            # matrices of one shape at once
             orthogonal = orthogonalize(torch.stack([*update_of.values()]))

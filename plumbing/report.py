@@ -52,7 +52,7 @@ def means_of(values, prefix=''):
     return {prefix + name: float(sum_over_ranks(x.mean())) / N_RANKS for name, x in values.items()}
 
 
-def shown_of(numbers, parts=()):
+def console_text(numbers, parts=()):
     """Return what the console shows of numbers. parts: names of rewards to show as well."""
     shown = ''
     for name, x in numbers.items():
@@ -139,7 +139,7 @@ def samples_of(r, columns, scores, logp=None):
     return samples
 
 
-def group_to_show(r):
+def first_group_that_learns(r):
     """Return a Rollout of the first group that has an advantage, or of the first group."""
     learns = r.has_advantage()
     chosen = r.group[learns] if learns.any() else r.group

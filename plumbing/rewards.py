@@ -5,8 +5,8 @@ import math
 
 import torch
 
+from plumbing import datasets
 from plumbing.configurator import near
-from plumbing.datasets import load
 
 
 def call(name, function, columns):
@@ -72,8 +72,9 @@ def as_tensor(values):
 
 
 def open_data(script):
-    """Return the Dataset of a script, with the verify() and reply() of config files."""
-    data = load(script['dataset'])
+    """Return the Dataset of a script, with the verify() and reply() of config files. Refuse
+    rewards that are no functions, or whose weights are no numbers."""
+    data = datasets.load(script['dataset'])
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
     # The last four are columns of scores, or no function of a file.

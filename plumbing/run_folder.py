@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from plumbing.devices import N_RANKS, RANK, wait_for_ranks
 from plumbing.networks import load_checkpoint, save_network
-from plumbing.report import print_group, say, shown_of
+from plumbing.report import console_text, print_group, say
 
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins. Plugins
 # add their knobs.
@@ -51,7 +51,7 @@ class RunFolder:
             else:
                 say(f'there is no {path}/ckpt.pt, so the run begins at its first step')
         states = self.saved.get('state', [{}])
-        self.state = states[RANK % len(states)]
+        self.state = states[RANK % len(states)]         # there may be more ranks than before
 
     def refuse_what_is_no_run(self, path):
         """Refuse a folder that this run would spoil, and one to which another run is writing."""
@@ -163,9 +163,9 @@ class RunFolder:
         if self.wandb:
             self.wandb.log({'step': step} | numbers)
         if to_console:
-            say(f'step {step:5}{shown_of(numbers, self.parts)}')
+            say(f'step {step:5}{console_text(numbers, self.parts)}')
 
-    def show(self, step, samples, to_console=False):
+    def log_samples(self, step, samples, to_console=False):
         """Write samples, and print them as one group."""
         self.append('samples.jsonl', step, samples)
         if to_console and samples:
