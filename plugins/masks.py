@@ -1,19 +1,36 @@
-"""Estimate log-probabilities of tokens from new views. Many papers on masked diffusion models keep
-no view from which a token was sampled. They blank other parts of the finished text, and ask for the
-tokens there. include() this file in a config that defines
+"""Estimate log-probabilities, to compare with papers. We know them exactly, because a Rollout keeps
+the views in which tokens were sampled. Many papers on masked diffusion models keep no views. They
+blank some places of the finished text, ask the network for the tokens there, do so with several
+masks, and add up.
 
-    masks(sampled, given)       sampled, given: bool (N, T), what the policy wrote, and the rest of
-                                the text. Return a list of (is_blank, weight), (N, T) each. An entry
-                                makes a view: the text, blank where is_blank. The estimate of a
-                                token is the sum over the views of weight * log-probability. A token
-                                whose weights are all 0 is not learned.
+Example: the policy wrote token 0, the 4, and token 1, the 9. Three masks, x is blank:
 
-The order of filling (plugins/passes.py) must be one of the rules, not learned.
+    texts    mask   is_blank   view     weight[0]  weight[1]
+    7 4 9     0      . x x     7 _ _       1/2        1/2
+              1      . x .     7 _ 9       1/2         0
+              2      . . x     7 4 _        0         1/2
+
+    estimate of the 4:  1/2 log p(4 | 7 _ _) + 1/2 log p(4 | 7 _ 9)
+
+include() this file in a config that defines
+
+    masks(sampled, given)   of what the policy wrote, and the rest of the texts, bool (N, T) each.
+                            Return a list of masks, (is_blank, weight), (N, T) each: a token in
+                            texts[n] at place t has weight[n, t]. Without any weight it does not
+                            learn.
+
+An order of filling (plugins/passes.py) must be a rule: a learned one is refused.
 
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
 from model import unique_rows
 
+# Rollout, Stats, devices and the knobs seed and mini_batches are of train_grpo.py.
 # sizes: N texts of T places | M tokens | L masks of each text
 
 
@@ -22,33 +39,36 @@ class Masked(Rollout):
     """A Rollout with masks."""
     is_blank: Tensor | None = None      # (L, N, T) bool
     weight: Tensor | None = None        # (M, L) of each token in each mask
+    # select() takes rows of COLUMNS. A row of is_blank is a mask and no token, so it is not there.
     COLUMNS = (*Rollout.COLUMNS, 'weight')
 
 
 def updates_of(rollouts, inner=updates_of):
-    """Draw masks anew in each epoch. logp_old is then computed in the masks of each update."""
+    """Draw masks anew in each epoch. learn() computes logp_old in the masks of each update."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
-        masked = []
-        for r in update:
-            # A logp_old that a collect() of a file has set is of the masks of epoch 0: use them.
-            r = with_masks(r, epoch=i // mini_batches if r.logp_old is None else 0)
-            masked.append(r.select(r.weight.sum(1) > 0))
-        updates.append(masked)
+        # Both sides of a ratio need the same masks. If collect() has set logp_old already, as that
+        # of config/papers/replay.py does, its masks were those of epoch 0.
+        masked = [with_masks(r, i // mini_batches if r.logp_old is None else 0) for r in update]
+        updates.append([r.select(r.weight.sum(1) > 0) for r in masked])
     return updates
 
 
 def with_masks(r, epoch=0):
-    """Return r with the masks that it has, or those of an epoch. They depend on seed, epoch and
-    texts alone: other ranks, a resumed run, or a replay of the texts, draw the same masks."""
+    """Return r with masks: those that it has, or else those of an epoch."""
     if isinstance(r, Masked):
         return r
+    assert not hasattr(r, 'seen'), (
+        "fill_order = 'learned': plugins/masks.py estimates no decisions; expected another order")
+    # The seed is a hash of the texts, as Python prints them. Then other ranks, a resumed run, and
+    # texts that come back in a later step have the same masks. (1 ms for 1,024 texts.)
     devices.set_seed(seed, epoch, r.texts.tolist())
-    sampled = torch.zeros(r.texts.shape, dtype=bool)            # on the CPU, where masks() draws
-    sampled[r.text_of.cpu(), r.place.cpu()] = True
-    given = (r.texts != r.prompts.task.tok.pad).cpu() & ~sampled
-    # of all masks, (L, N, T) each
-    is_blank, weight = [torch.stack(x).to(r.texts.device) for x in zip(*masks(sampled, given))]
+    sampled = torch.zeros_like(r.texts, dtype=bool)
+    sampled[r.text_of, r.place] = True
+    given = (r.texts != r.prompts.task.tok.pad) & ~sampled
+    # masks() gets and returns tensors on the CPU, so that it need not name a device.
+    is_blank, weight = [torch.stack(x).to(r.texts.device)                       # (L, N, T) each
+                        for x in zip(*masks(sampled.cpu(), given.cpu()))]
     return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text_of, r.place].T)
 
 
