@@ -1,9 +1,9 @@
-"""Estimate log-probabilities, to compare with papers. We know them exactly, because a Rollout keeps
-the views in which tokens were sampled. Many papers on masked diffusion models keep no views. They
-blank some places of the finished text, ask the network for the tokens there, do so with several
-masks, and add up.
+"""Estimate log-probabilities of tokens, to compare with papers. Ours are exact, because a Rollout
+keeps the views in which its tokens were sampled. Many papers on masked diffusion models keep no
+views. They blank places of the finished text, ask the network for the tokens there, and take a
+weighted sum over several such masks (docs/masked-diffusion.md says what that costs).
 
-Example: the policy wrote token 0, the 4, and token 1, the 9. Three masks, x is blank:
+Example: behind a 7 the policy wrote a 4, token 0, and a 9, token 1. x is blank:
 
     texts    mask   is_blank   view     weight[0]  weight[1]
     7 4 9     0      . x x     7 _ _       1/2        1/2
@@ -14,12 +14,11 @@ Example: the policy wrote token 0, the 4, and token 1, the 9. Three masks, x is 
 
 include() this file in a config that defines
 
-    masks(sampled, given)   of what the policy wrote, and the rest of the texts, bool (N, T) each.
-                            Return a list of masks, (is_blank, weight), (N, T) each: a token in
-                            texts[n] at place t has weight[n, t]. Without any weight it does not
-                            learn.
+    masks(sampled, given)   places that the policy wrote, and the rest of the texts, (N, T) bool.
+                            Return a list of (is_blank, weight), (N, T) each: a token in texts[n] at
+                            place t has weight[n, t]. If all its weights are 0, it does not learn.
 
-An order of filling (plugins/passes.py) must be a rule: a learned one is refused.
+The order of filling (plugins/passes.py) must be a rule: a learned one is refused.
 
 This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
 log_probs_of() take the place of the functions there. `inner` is the old function."""
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from model import unique_rows
 
-# Rollout, Stats, devices and the knobs seed and mini_batches are of train_grpo.py.
+# Also from train_grpo.py: Rollout, Stats, devices, and the knobs seed and mini_batches
 # sizes: N texts of T places | M tokens | L masks of each text
 
 
@@ -39,7 +38,7 @@ class Masked(Rollout):
     """A Rollout with masks."""
     is_blank: Tensor | None = None      # (L, N, T) bool
     weight: Tensor | None = None        # (M, L) of each token in each mask
-    # select() takes rows of COLUMNS. A row of is_blank is a mask and no token, so it is not there.
+    # select() takes rows, tokens, of COLUMNS. So is_blank, whose rows are masks, is not in it.
     COLUMNS = (*Rollout.COLUMNS, 'weight')
 
 
@@ -50,7 +49,7 @@ def updates_of(rollouts, inner=updates_of):
         # Both sides of a ratio need the same masks. If collect() has set logp_old already, as that
         # of config/papers/replay.py does, its masks were those of epoch 0.
         masked = [with_masks(r, i // mini_batches if r.logp_old is None else 0) for r in update]
-        updates.append([r.select(r.weight.sum(1) > 0) for r in masked])
+        updates.append([r.select(r.weight.any(1)) for r in masked])
     return updates
 
 
@@ -66,9 +65,8 @@ def with_masks(r, epoch=0):
     sampled = torch.zeros_like(r.texts, dtype=bool)
     sampled[r.text_of, r.place] = True
     given = (r.texts != r.prompts.task.tok.pad) & ~sampled
-    # masks() gets and returns tensors on the CPU, so that it need not name a device.
-    is_blank, weight = [torch.stack(x).to(r.texts.device)                       # (L, N, T) each
-                        for x in zip(*masks(sampled.cpu(), given.cpu()))]
+    drawn = masks(sampled.cpu(), given.cpu())   # on the CPU, so masks() need not name a device
+    is_blank, weight = [torch.stack(x).to(r.texts.device) for x in zip(*drawn)]     # (L, N, T) each
     return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text_of, r.place].T)
 
 
@@ -87,4 +85,4 @@ def token_stats(policy, r, reference=None, inner=token_stats):
 def log_probs_of(policy, r, inner=log_probs_of):
     """Return the estimates (M,); nan for a token that no mask looks at."""
     r = with_masks(r)
-    return inner(policy, r).masked_fill(r.weight.sum(1) == 0, torch.nan)
+    return inner(policy, r).masked_fill(~r.weight.any(1), torch.nan)

@@ -2,7 +2,7 @@
 three rules, or learned: then the policy decides in each pass which blanks it fills now.
 
 Example: two completions of the prompt 7 _ _ _, three passes, and a learned order. (A rule would
-fill one blank in each pass.) x marks the places that are filled now:
+fill one blank in each pass.) Texts before each pass, and x where it fills a blank:
 
     turn    texts[0]  now         texts[1]  now         going
      1      7 _ _ _   . . x .     7 _ _ _   . x . x     0 1
@@ -10,21 +10,24 @@ fill one blank in each pass.) x marks the places that are filled now:
      3      7 _ 4 _   . x . x     7 5 3 1               0       the last pass fills what is left
     end     7 8 4 2               7 5 3 1
 
-A column of the table is a sampled token. Texts that are equal are one view, of any number:
+Texts that are equal are one view. In the table each of the six tokens has a column:
 
-    views          view_in           text_of  0 1 1 1 0 0     seen  0 0 0 0 0 0
-    0  7 _ _ _     0 0  turn 1       place    2 1 3 2 1 3           0 0 0 2 1 1
-    1  7 _ 4 _     1 2       2       token    4 5 1 3 8 2           0 0 0 2 1 1
-    2  7 5 _ 1     1 3       3       turn     1 1 1 2 3 3
-    3  7 5 3 1                       view_of  0 0 0 2 1 1
+    views          view_in             text_of  0 1 1 1 0 0
+    0  7 _ _ _     0 0  turn 1         place    2 1 3 2 1 3
+    1  7 _ 4 _     1 2       2         token    4 5 1 3 8 2
+    2  7 5 _ 1     1 3       3         turn     1 1 1 2 3 3
+    3  7 5 3 1                         view_of  0 0 0 2 1 1
+                                       seen     0 0 0 0 0 0  pass 1
+                                                0 0 0 2 1 1       2
+                                                0 0 0 2 1 1       3
 
-view_in[turn - 1, n] is the view of text n in a pass, and view_of[m] that of the pass which filled
-token m. A learned order has seen[m], too: what the policy saw of its text in the passes 1, 2, ...
-when it decided to wait, or to fill the place. After this decision view_of[m] is repeated.
+view_in[turn - 1, j] is the view of texts[j] in a pass. So view_of[m], the view in which token m was
+sampled, is view_in[turn[m] - 1, text_of[m]]. `seen` is there in a learned order only: the views in
+which the policy decided to wait, or to fill the place of token m; then view_of[m] is repeated.
 
-include() this file in a config, before files that wrap complete(). It is executed in the globals of
-train_grpo.py, and its load_network(), complete() and stats_of() take the place of the functions
-there. `inner` is the old function."""
+include() this file in a config, behind plugins/hf.py and before files that wrap complete(). It is
+executed in the globals of train_grpo.py, and its load_network(), complete() and stats_of() take the
+place of the functions there. `inner` is the old function."""
 import inspect
 import math
 from dataclasses import dataclass, replace
@@ -35,22 +38,20 @@ from torch import Tensor, nn
 
 from model import unique_rows
 
-# CHOICES, LOWEST, MEASURED, Rollout, Stats, Task, sample() and divergence() are of train_grpo.py.
+# Also from train_grpo.py: CHOICES, LOWEST, MEASURED, Rollout, Stats, Task, sample(), divergence()
 assert 'inner' not in inspect.signature(complete).parameters, (
-    "plugins/passes.py replaces complete(), which a file before it wraps, as config/papers/tis.py "
-    "does: expected plugins/passes.py first")
+    "include plugins/passes.py before files that wrap complete(), such as config/papers/tis.py")
 
 n_fill_steps = 5            # passes at most
-# 'random'
-# 'left': from left to right
-# 'confident': first the blank whose likeliest token is likeliest
-# 'learned'
-fill_order = 'random'
+fill_order = 'random'       # 'random'
+                            # 'left': from left to right
+                            # 'confident': first the blank whose likeliest token is likeliest
+                            # 'learned': the policy decides for each blank whether it waits
 CHOICES['fill_order'] = ('random', 'left', 'confident', 'learned')
 LOWEST['n_fill_steps'] = 1
 MEASURED += ('n_fill_steps', 'fill_order')      # an evaluation depends on them
 
-# sizes: N texts, G of them have blanks | T places of a text | S views | C channels | M tokens
+# sizes: N texts, G of them have blanks | T places of a text | C channels | M tokens, n in a pass
 
 
 class Task(Task):
@@ -64,33 +65,35 @@ def complete(policy, prompts, k, greedy=False):
     is_open = prompts.blank.repeat_interleave(k, 0)         # (N, T) places that are still blank
     texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
-    key = torch.rand(is_open.shape, device=is_open.device)      # (N, T) low ones are filled first
+    key = torch.rand(is_open.shape, device=is_open.device)      # (N, T) a rule fills low ones first
     if fill_order == 'left':
         key = torch.ones_like(key).cumsum(1)                    # 1 2 3 ...
     history = []                # texts before each pass
-    table = []                  # what each pass filled
+    table = []                  # what each pass fills
     filters = []                # which ids were allowed there
     for turn in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) numbers of the texts that have blanks
         if len(going) == 0:
             break
         history.append(texts.clone())
-        # A pass reads whole texts again. That is slow, but keys and values of earlier passes are of
-        # no use: each place sees all others, also those that were filled since. At least the
-        # network reads equal texts once: before[rows][inverse] equals before.
+        # Each pass reads whole texts. That is slow, but no keys and values can be kept: each place
+        # sees all others, also those that were filled since. At least equal texts are read once:
+        # before[rows][inverse] equals before. In a random or a learned order few stay equal:
+        # collect() of config/grpo_order.py takes 0.2 s with 'left', 1.0 with 'random', and 1.8 with
+        # 'learned'.
         before = texts[going]                                                   # (G, T)
         rows, inverse = unique_rows(before)
         x = policy.features(before[rows])[inverse]                              # (G, T, C)
-        now = is_open[going]                    # (G, T) places that are filled now
-        if fill_order == 'confident':           # (is_open and now still are the same places)
+        now = is_open[going]                    # (G, T) places that this pass fills
+        if fill_order == 'confident':           # `now` and is_open still have the same blanks
             key[is_open] = -policy.logits(x[now]).log_softmax(-1).amax(-1)
         if fill_order != 'learned':
             now &= is_due(key, is_open, n_blanks, turn)[going]
         elif turn < n_fill_steps:               # the last pass fills what is left
             now = decide(order_scores(policy, x).masked_fill(~now, -torch.inf), greedy)
-        i, place = now.nonzero(as_tuple=True)
+        i, place = now.nonzero(as_tuple=True)   # (n,) each; i is a row of `going`
         text_of = going[i]
-        ids, allowed = sample(policy.logits(x[now]), 1, greedy)
+        ids, allowed = sample(policy.logits(x[now]), 1, greedy)                 # (n, 1), (n, V)
         token = ids[:, 0]
         texts[text_of, place] = token
         is_open[text_of, place] = False
@@ -98,33 +101,34 @@ def complete(policy, prompts, k, greedy=False):
         filters.append(allowed)
     text_of, place, token, turn = map(torch.cat, zip(*table))                   # (M,) each
     allowed = None if filters[0] is None else torch.cat(filters)
-    history = torch.cat(history)                # (turns * N, T)
+    history = torch.cat(history)                                                # (passes * N, T)
     rows, inverse = unique_rows(history)
-    view_in = inverse.view(-1, len(texts))                                      # (turns, N)
+    view_in = inverse.view(-1, len(texts))                                      # (passes, N)
     view_of = view_in[turn - 1, text_of]
     r = Rollout(prompts, k, texts, history[rows], text_of, place, token, view_of, turn, allowed)
     if fill_order != 'learned':
         return r
-    # Of a token of pass 2 in 4 passes: the views of the passes 1 2 2 2.
+    # The passes that a token of turn 2 has seen are 1 2 2 2 ...
     passes = torch.arange(1, n_fill_steps + 1, device=turn.device).minimum(turn[:, None])
     return Ordered(**vars(r), seen=view_in[passes - 1, text_of[:, None]])
 
 
 def is_due(key, is_open, n_blanks, turn):
     """Return which open places (N, T) pass `turn` fills, those with low keys first. n_blanks (N, 1)
-    is the number at the start: 3 passes fill 5 blanks as 2, 2, 1."""
+    counts the blanks before pass 1: 3 passes fill 5 blanks as 2, 2, 1."""
     n_passes = n_blanks.clamp(1, n_fill_steps)
-    n_wait = n_blanks * (n_passes - turn) // n_passes       # of 5 blanks in 3 passes: 3, 1, 0
+    # Later passes fill their share of the blanks, rounded down: of 5 blanks in 3 passes 3, 1, 0.
+    n_wait = n_blanks * (n_passes - turn) // n_passes
     # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
-    # are 1 2 0. Places that are not open come first, so the last n_wait ranks are those that wait.
+    # are 1 2 0. Places that are not open come first, so that the highest ranks wait.
     rank = key.masked_fill(~is_open, -torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
     return is_open & (rank < rank.size(1) - n_wait)
 
 
 # ---- a learned order -----------------------------------------------------------------------------
-# Scores move so many times as fast as other outputs. A step of AdamW has one size for all weights:
-# with a low rate no order was learned in time, and a high rate spoilt the tokens. A rate of its own
-# would be cleaner, but then each optimizer would have to know of this plugin.
+# The scores of an order move so many times as fast as other outputs. A step of AdamW has one size
+# for all weights: at a low rate no order was learned in time, and a high rate spoilt the tokens. A
+# second rate would be cleaner, but each optimizer would have to know of this plugin.
 ORDER_SPEED = 16
 
 
@@ -135,9 +139,9 @@ def load_network(path, device, inner=load_network):
     if fill_order == 'learned':
         network.order = nn.Linear(network.head.in_features, 1, device=device)
         nn.init.zeros_(network.order.weight)
-        wait = 0.03 ** (1 / max(1, n_fill_steps - 1))       # probability to wait, in each pass
+        wait = 0.03 ** (1 / max(1, n_fill_steps - 1))       # wait ** (n_fill_steps - 1) == 0.03
         nn.init.constant_(network.order.bias, math.log((1 - wait) / wait) / ORDER_SPEED)
-        # Once more, because inner() had no place for an order, if the checkpoint has one.
+        # All weights once more: a checkpoint may have an order, and inner() had no place for it.
         network.load_state_dict(saved['model'], strict=False)
     return network, saved
 
@@ -152,6 +156,7 @@ def decide(scores, greedy):
     """Return which places the policy fills now, of scores (G, T), -inf if a place is not open."""
     if greedy:                                  # what is likely, and at least the likeliest
         return (scores > 0) | (scores == scores.amax(1, keepdim=True))
+    # At random, although that is slow (see complete()): an order that is not tried is not learned.
     return torch.rand_like(scores) < scores.sigmoid()
 
 
@@ -163,13 +168,13 @@ class Ordered(Rollout):
 
     def drop_unused_views(self):
         used, seen = self.seen.unique(return_inverse=True)
-        # The last view that is seen is the one in which the token was sampled.
+        # The last view of a token in `seen` is always its view_of.
         return replace(self, views=self.views[used], view_of=seen[:, -1], seen=seen)
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     """Add to the Stats of each token those of its decisions: to wait at its place, and then to fill
-    it. In the last pass nothing is decided."""
+    it. The last pass decides nothing."""
     stats = inner(policy, x, r, reference, x_ref)
     if fill_order != 'learned':
         return stats
@@ -184,7 +189,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     passes = torch.arange(1, n_fill_steps, device=x.device)
     is_decided = passes <= r.turn[:, None]                      # (M, n_fill_steps - 1)
     is_filled = passes == r.turn[:, None]
-    logp, logp_ref = [torch.where(is_filled, *z.unbind(-1)) for z in (ours, theirs)]
+    logp, logp_ref = [torch.where(is_filled, z[..., 0], z[..., 1]) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)
     more = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
     return Stats(*[values + (is_decided * extra).sum(1) for values, extra in zip(stats, more)])

@@ -76,6 +76,26 @@ def test_an_estimate_is_compared_with_itself_or_with_what_an_older_network_said_
         assert all(stats.equal(old) for stats, old in pairs) and not pairs[0].equal(pairs[1])
 
 
+@pytest.mark.parametrize('fill_order', ['confident', 'learned'])
+def test_masks_refuse_an_order_that_is_learned_and_no_other(fill_order, knobs):
+    knobs('config/papers/d1.py', n_fill_steps=2, fill_order=fill_order)
+    policy = tiny()
+    r = grpo.complete(policy, prompts_of('b___'), 2)
+    if fill_order == 'learned':
+        with pytest.raises(AssertionError, match='expected another order'):
+            grpo.log_probs_of(policy, r)
+    else:
+        assert grpo.log_probs_of(policy, r).isfinite().all()
+
+
+def test_passes_come_before_a_file_that_wraps_complete_and_not_behind_it(knobs):
+    """Also if they are included once more there."""
+    knobs(PASSES, 'config/papers/tis.py', PASSES)
+    assert grpo.complete(tiny(), prompts_of('b___'), 1).logp_old is not None
+    with pytest.raises(AssertionError, match='before files that wrap complete'):
+        knobs('config/papers/tis.py', PASSES)
+
+
 def test_samples_have_turns_and_log_probabilities_of_tokens_that_a_network_has_looked_at(knobs):
     knobs(PASSES, n_fill_steps=3, fill_order='left')
     r = grpo.complete(tiny(), prompts_of('b___'), 1)
