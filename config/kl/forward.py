@@ -5,3 +5,7 @@
 def divergence(logp, logp_ref):
     # The sum of p - p_ref is 0. With it, the gradient of equal distributions is exactly 0.
     return (logp_ref.exp() * (logp_ref - logp - 1) + logp.exp()).sum(-1)
+
+
+def kl_penalty(stats, r):           # also behind an estimate
+    return stats.kl

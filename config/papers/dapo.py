@@ -3,7 +3,7 @@
 # It takes 16 updates of a step: --batch_size=4 --gradient_accumulation_steps=16 --mini_batches=16
 # and a learning_rate that is so many times smaller
 # Left out: the penalty of completions that are too long (3.4). It draws until a step is full; here
-# the third draw fills it up with whatever comes. loss_norm = 'constant' would count all draws
+# the third draw fills it up with whatever comes
 
 adv_norm = 'std'
 clip_low = 0.2
@@ -20,16 +20,20 @@ def collect(networks, task, step, draw=0, inner=collect):
     room = batch_size                           # (micro-steps, 1) soon
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
-        n_scores = len(scores['reward'])
-        assert n_scores == len(rollouts) * batch_size, 'expected dapo.py before replay.py'
         differs = scores['advantage'].any(1).view(len(rollouts), -1)    # (micro-steps, batch_size)
         fits = differs | (draw == 2)
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
-        draws.append([r.select(chosen.to(r.text_of.device)[r.group])
-                      for r, chosen in zip(rollouts, fits)])
+        draws.append([_chosen(r, groups.to(r.text_of.device)) for r, groups in zip(rollouts, fits)])
         parts.append(scores)
         if devices.sum_over_ranks(room.sum()) == 0:
             break
     # Micro-step by micro-step, so that mini_batches get equal parts.
     return [r for micro_step in zip(*draws) for r in micro_step], report.join(parts)
+
+
+def _chosen(r, groups):
+    """Return a Rollout of some groups, bool (B,). loss_norm = 'constant' counts blanks of prompts,
+    so the others have none."""
+    r.prompts = replace(r.prompts, blank=r.prompts.blank & groups[:, None])
+    return r.select(groups[r.group])

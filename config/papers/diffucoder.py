@@ -23,6 +23,11 @@ epochs = 2
 kl_beta = 0.01
 entropy_coef = 0.0
 
+assert 'masks' not in globals(), "diffucoder.py: another file has masks(): leave one of the two out"
+assert globals().setdefault('_others', 'diffucoder.py') == 'diffucoder.py', (
+    f"{_others} and diffucoder.py: both have the mean of the others as the baseline, so leave one "
+    "out")
+
 
 def advantages(reward, scores, inner=advantages):
     k = reward.size(1)

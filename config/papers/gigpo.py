@@ -26,6 +26,12 @@ def collect(networks, task, step, draw=0, inner=collect):
     mean of the group cancels."""
     rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
+        A = r.advantage.cpu().double()          # (M,) the mean of equal ones is exact
+        text_of = r.text_of.cpu()
+        of_text = A.new_zeros(len(r.texts)).index_copy(0, text_of, A)           # (N,)
+        assert of_text[text_of].equal(A), (
+            "gigpo.py: tokens of a text have different advantages: expected it before the files "
+            "that weigh tokens, such as tis.py")
         seen = r.views[r.view_of]                                                  # (M, T)
         if networks.policy.causal:              # a view is a whole text: seen is what is before
             is_sampled = torch.zeros_like(r.texts, dtype=bool)
@@ -37,9 +43,9 @@ def collect(networks, task, step, draw=0, inner=collect):
         group = r.text_of[:, None] // r.k
         rows, kind = unique_rows(torch.cat((group, seen), 1))                   # of states, (M,)
         # A step counts once in the mean, however many tokens it has.
-        _, step_of = unique_rows(torch.stack((kind, r.text_of), 1))
-        share = 1 / step_of.bincount()[step_of]
-        sums = torch.zeros(2, len(rows), device=share.device).index_add(
-            1, kind, torch.stack((share * r.advantage, share)))
-        r.advantage = r.advantage + r.advantage - (sums[0] / sums[1])[kind]
+        steps, _ = unique_rows(torch.stack((kind, r.text_of), 1))       # a token of each step
+        kind, steps = kind.cpu(), steps.cpu()
+        sums = A.new_zeros(len(rows)).index_add(0, kind[steps], A[steps])
+        mean = sums / kind[steps].bincount()
+        r.advantage = (A + (A - mean[kind])).to(r.advantage)
     return rollouts, scores

@@ -7,6 +7,9 @@ clip_low = 3e-4
 clip_high = 4e-4
 loss_norm = 'sequence'
 
+assert not objective.__code__.co_filename.endswith(('dppo.py', 'gmpo.py')), (
+    "gspo.py: the objectives of dppo.py and gmpo.py need the ratio of each token: leave one out")
+
 
 def objective(stats, r, inner=objective):
     length = r.per_text(torch.ones_like(r.advantage))[r.text_of]                              # (M,)

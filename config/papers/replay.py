@@ -6,8 +6,6 @@
 # Left out: RePO looks up old completions of this step's prompts. Prompts seldom recur here, so old
 # groups bring their own. The two terms are one mean over all texts
 
-from dataclasses import replace
-
 adv_norm = 'std'
 clip_low = 0.2
 clip_high = 0.2
@@ -16,18 +14,22 @@ kl_beta = 0.0
 entropy_coef = 0.0
 
 
-def collect(networks, task, step, draw=0, inner=collect):
-    rollouts, scores = inner(networks, task, step, draw)
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    """Add the Rollouts of the step before. Here, and not in collect(), so that no other file scores
+    or weighs them twice. Each mini-batch gets its part of both."""
     for r in rollouts:
-        r.logp_old = log_probs_of(networks.policy, r)
-    new = [(_tensors(vars(r)), _tensors(vars(r.prompts))) for r in rollouts]
-    empty, device = dict.fromkeys(rollouts[0].COLUMNS), rollouts[0].text_of.device
-    old = [replace(rollouts[0], **empty | _tensors(record, device),
-                   prompts=replace(rollouts[0].prompts, **_tensors(prompts, device)))
+        if r.logp_old is None:
+            r.logp_old = log_probs_of(networks.policy, r)
+    first, device = rollouts[0], rollouts[0].text_of.device
+    old = [replace(first, **_kept(record, device),
+                   prompts=replace(first.prompts, **_kept(prompts, device)))
            for record, prompts in state.get('old', [])]
-    state['old'] = new
-    return rollouts + old, scores
+    state['old'] = [(_kept(vars(r)), _kept(vars(r.prompts))) for r in rollouts]
+    parts = [x[len(x) * i // mini_batches:len(x) * (i + 1) // mini_batches]
+             for i in range(mini_batches) for x in (rollouts, old)]
+    return inner(networks, optimizers, sum(parts, []), lr)
 
 
-def _tensors(record, device=None):          # a checkpoint holds tensors, and loads them to the CPU
-    return {name: x.to(device) for name, x in record.items() if torch.is_tensor(x)}
+def _kept(record, device=None):             # a checkpoint holds no task, and loads to the CPU
+    return {name: x.to(device) if torch.is_tensor(x) else x
+            for name, x in record.items() if name not in ('prompts', 'task')}

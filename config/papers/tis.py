@@ -6,20 +6,22 @@
 # Not for a learned order
 # IcePop (arXiv:2510.18855, eq. 1 and 2) gives a weight outside of [0.5, 5] no token: 0, and not 2
 
-_sampled = []               # log-probabilities of the tokens that were sampled since complete()
+_sampled = []               # of each complete() that runs: log-probabilities of its tokens, a list
 
 
 def sample(logits, k=1, greedy=False, inner=sample):
     ids, allowed = inner(logits, k, greedy)
-    _sampled.append(log_probs(logits, allowed).gather(1, ids).flatten())
+    assert _sampled, "tis.py: expected it behind the plugin that replaces complete()"
+    _sampled[-1].append(log_probs(logits, allowed).gather(1, ids).flatten())
     return ids, allowed
 
 
 def complete(policy, prompts, k, greedy=False, inner=complete):
     """Write into logp_old what the sampler said. The tokens of a Rollout are in its order."""
-    _sampled.clear()
+    _sampled.append([])
     r = inner(policy, prompts, k, greedy)
-    r.logp_old = torch.cat(_sampled)
+    assert type(r) is Rollout, "tis.py: expected fill_order to be a rule, not 'learned'"
+    r.logp_old = torch.cat(_sampled.pop())
     return r
 
 
@@ -28,6 +30,8 @@ def collect(networks, task, step, draw=0, inner=collect):
     numbers."""
     rollouts, scores = inner(networks, task, step, draw)
     for r in rollouts:
+        assert 'masks' not in globals() or with_masks(r).weight.sum(1).max() <= 1, (
+            "tis.py: expected masks whose weights sum to 1, not those of diffucoder.py")
         logp = log_probs_of(networks.policy, r)
         r.advantage = r.advantage * (logp - r.logp_old).exp().clamp(max=2.0)
         r.logp_old = logp

@@ -1,0 +1,29 @@
+"""Keep the best checkpoint of a run as out_dir/best.pt: that of the evaluation with the highest
+goal, the first number of its line. It is a checkpoint as any other one:
+
+    python train_grpo.py config/grpo_config.py plugins/best.py
+    python sample.py out-grpo --generator=out-grpo/best.pt      # before: the best; after: the last
+
+The best of several evaluations had luck, too: on other prompts it is a little worse than its score.
+
+This file is executed in the globals of train_grpo.py, and its RunFolder takes the place of the one
+there."""
+
+
+class RunFolder(RunFolder):
+    """A folder with best.pt."""
+
+    def log(self, step, numbers, to_console=True):
+        super().log(step, numbers, to_console)
+        if 'line to beat' not in numbers:       # of a step, not of an evaluation
+            return
+        # Scores with another line to beat are of other prompts or rewards. A resumed run has the
+        # best before this evaluation, whose checkpoint was saved first, and evaluates it again.
+        score, line = next(iter(numbers.values())), numbers['line to beat']
+        if score > state.get('best', {}).get(line, -torch.inf):
+            state['best'] = {line: score}
+            if devices.RANK == 0:
+                best = self.path / 'best.pt'
+                best.unlink(missing_ok=True)
+                # A link needs no space. The next ckpt.pt is a new file, so this one stays.
+                best.hardlink_to(self.path / 'ckpt.pt')
