@@ -1,8 +1,9 @@
 # adaptive KL (arXiv:1909.08593, eq. 3): the weight of the KL grows while the KL is above a target
 # and shrinks while it is below. As in the code of that paper, a step of 10,000 completions changes
 # the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion.
-# It stands behind the files that have a KL of their own
-# Left out: the KL is in the loss here, per token; there it is in the reward, per completion
+# It stands behind all files that have a KL
+# Left out: the KL is in the loss here, per token; there it is in the reward, per completion, where
+# rloo.py before this file has it
 # python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
 #     --judge=config/networks/judge_classifier.py
 # verify, of an earlier recipe: start 43.8 %, line 44.1 %, policy 57.4, 59.8, 57.4 %; seeds 1, 2, 3
@@ -19,8 +20,8 @@ def kl_penalty(stats, r, inner=kl_penalty):
 
 def learn(networks, optimizers, rollouts, lr, inner=learn):
     numbers = inner(networks, optimizers, rollouts, lr)
-    assert _used, ("adaptive_kl.py: nothing uses its weight: expected kl_beta > 0, and no file behind "
-                   "it that replaces kl_penalty()")
+    assert _used, ("adaptive_kl.py: nothing uses its weight: expected kl_beta > 0, and no file "
+                   "behind it that replaces kl_penalty()")
     factor = state.get('kl_factor', 1.0)        # of kl_beta; checkpoints keep it
     error = max(-0.2, min(0.2, numbers.get('kl', TARGET_KL) / TARGET_KL - 1))
     n_completions = group_size * batch_size * gradient_accumulation_steps

@@ -2,6 +2,7 @@
 # every token learns; no KL
 # It takes 16 updates of a step: --batch_size=4 --gradient_accumulation_steps=16 --mini_batches=16
 # and a learning_rate that is so many times smaller
+# It stands before forks.py, and before gspo.py, whose ratio of a text it then weighs
 # Left out: dynamic sampling, which dapo.py before it adds, and the penalty of length
 
 clip_high = 0.28            # its number is not in the paper; this is DAPO's

@@ -3,6 +3,8 @@
 # and allows 0.99 -> 0.8
 # It takes eight updates of a step: --batch_size=8 --gradient_accumulation_steps=8 --mini_batches=8
 # and a learning_rate that is so many times smaller
+# It stands before forks.py. exp(logp) must be the probability of a token: no learned order, and no
+# estimate of the likelihood
 # Left out: the divergence of the likeliest ids, instead of that of the sampled one
 
 adv_norm = 'none'

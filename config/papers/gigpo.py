@@ -1,7 +1,8 @@
 # GiGPO, arXiv:2505.10978: A = A^E + w A^S, w = 1. A step gets the advantage of its episode, A^E,
 # plus that among all steps of its group that begin in the same state, A^S. F_norm = 1, so no std
-# Behind an experiment whose completions have several steps: of a world (config/grpo_guess.py) they
-# are its turns; of blanks that are filled in passes (config/grpo_order.py), the passes
+# It stands behind an experiment whose completions have several steps: of a world
+# (config/grpo_guess.py) they are its turns; of blanks that are filled in passes
+# (config/grpo_order.py), the passes. And it stands before tis.py
 # python train_grpo.py config/grpo_guess.py config/papers/gigpo.py
 # verify: start and line to beat 57.9 %, policy 99.2, 96.7, 98.3 %; seeds 1, 2, 3
 # (the experiment as it is: 99.2, 99.2, 99.2 %)

@@ -2,6 +2,7 @@
 # ratios of its tokens, each of which is clipped, in a wide range; no KL
 # It takes eight updates of a step: --batch_size=8 --gradient_accumulation_steps=8 --mini_batches=8
 # and a learning_rate that is so many times smaller
+# It stands before forks.py
 
 clip_low = 0.4              # of the log ratio
 clip_high = 0.4

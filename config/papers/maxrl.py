@@ -1,6 +1,6 @@
 # MaxRL, arXiv:2602.02710, algorithm 1: divided by the mean reward of the group, so a prompt that
 # seldom succeeds counts more. One update a step, no KL. For rewards that are not negative, such as
-# --rewards='{"verify": 1.0}'
+# --rewards='{"verify": 1.0}'. It stands before other files that change advantages()
 
 adv_norm = 'none'
 loss_norm = 'constant'

@@ -1,6 +1,7 @@
 # Truncated importance sampling (F. Yao et al., "Your Efficient RL Framework Secretly Brings You
 # Off-Policy RL Training", 2025): where the numbers of the sampler are not those of the learner, a
 # token weighs as much as it was likelier for the learner, at most 2 (of verl and TRL)
+# It stands behind gigpo.py, and behind the plugin that completes: passes.py or causal.py
 # Here they differ by rounding, as one token after the other in bfloat16 does; or by an estimate of
 # the likelihood: behind d1.py or unigrpo.py, and not diffucoder.py, whose weights do not sum to 1.
 # Not for a learned order
