@@ -70,14 +70,14 @@ def random_loops(r):
 
 if __name__ == '__main__':
     for folder in sys.argv[1:] or ['out-antibodies']:
-        task, both, _ = open_run(folder, ["--rewards={}", '--device=cpu'])
-        k = grpo.group_size
+        task, networks, after, _ = open_run(folder, ['--device=cpu'])
+        before, k = networks.policy, grpo.group_size
         torch.manual_seed(0)
         prompts = task.prompts('val', 10 ** 6)              # all of them
-        rollouts = {label: grpo.complete(networks.policy, prompts, k)
-                    for label, networks in both.items()}
-        rollouts = {'random': random_loops(rollouts['before'])} | rollouts
+        start = grpo.complete(before, prompts, k)
+        rollouts = {'random': random_loops(start), 'before': start,
+                    'after': grpo.complete(after, prompts, k)}
         for label, r in rollouts.items():
-            numbers, loops = measure(r, both['before'].policy, k)
+            numbers, loops = measure(r, before, k)
             print(f'{folder}, {label}', *[f'| {name} {x:.3f}' for name, x in numbers.items()])
             print(' ' * 9, *loops[:8 * k:k])
