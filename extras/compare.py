@@ -6,8 +6,11 @@
 
 Each word but the knobs below is a command, in quotes if it has several words. {seed} in it becomes
 the seed: --generator=out/student{seed}.pt. Finished runs are kept, so a comparison that was
-interrupted goes on, and can get more commands and seeds. A run begins anew if a file that its
-words name has been edited since; after an edit of a script take another --out_dir."""
+interrupted goes on, and can get more commands and seeds. A run is made anew if the contents of its
+config files, of its dataset or of its networks have changed since. The scripts do not count: after
+an edit of one take another --out_dir."""
+import functools
+import json
 import os
 import re
 import statistics
@@ -15,11 +18,12 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from json import loads
 from pathlib import Path
 
 import train_grpo as grpo
-from plumbing.configurator import configure, knobs_of, near
+from plumbing.configurator import LOWEST, configure, knobs_of, near     # LOWEST has jobs
+from plumbing.datasets import path_of
+from plumbing.networks import file_of, hashes_of, paths_of
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 words = ''                  # of all commands, before their own
@@ -32,28 +36,43 @@ jobs = 1                    # runs at a time
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
 
-def meaning_of(command):
-    """Return what must be equal, or the goal is another number: the held-out prompts, and the
-    rewards that it is about. (This also finds mistakes, and makes networks that are missing.)"""
-    words = command.replace('{seed}', seeds.split(',')[0]).split()
-    for word in words:
+# ---- before the runs -----------------------------------------------------------------------------
+@functools.cache
+def open_experiment(command):
+    """Find the mistakes of a command, and make networks that are missing. Return what must be
+    equal, or the goal is another number: the held-out prompts, and the rewards that it is about;
+    and the files on which the runs depend."""
+    for word in command.split():
         assert word.endswith('.py') or '=' in word, (
             f"{word}: expected commands; to see runs side by side: python -m extras.page {word}")
         assert not word.startswith(('--seed=', '--out_dir=')), (
             f"{command}: each run gets its seed and its folder: expected neither")
-    config, data = grpo.read_words([*words, '--device=cpu'])
+    config, data = grpo.read_words([*command.split(), '--device=cpu'])
     grpo.open_task(data)
-    meaning = {name: config[name] for name in ('dataset', 'blank_kind', 'eval_prompts')}
-    name = goal.split('/')[-1].removeprefix('mean_')
-    for reward, weight in ({'verify': 0.0} | config['rewards']).items():
-        if name == reward or name == 'reward' and weight:
-            function = data.verify if reward == 'verify' else vars(grpo)[reward]
-            meaning[reward] = weight * (name == 'reward'), getattr(function, '__code__', function)
+    name = goal.split('/')[-1].removeprefix('mean_').replace('pass@4', 'verify')
+    weights = {'verify': 0.0} | config['rewards']
+    # Other numbers, such as kl, are known when a run has ended.
+    if goal.startswith(('eval/', 'greedy/', 'mean_')):
+        assert name in weights or name in ('reward', 'tokens'), (
+            f"--goal={goal}: there is no {name}{near(name, weights)}")
+    meaning = {knob: config[knob] for knob in ('dataset', 'blank_kind', 'eval_prompts')}
+    functions = vars(grpo) | {'verify': data.verify}
+    for reward, weight in weights.items():
+        code = getattr(functions[reward], '__code__', functions[reward])
+        if name == reward:
+            meaning[reward] = code
+        if name == 'reward' and weight:
+            meaning[reward] = weight, code
     if name == 'reward':
         meaning['score()'] = grpo.score.__code__
-    return meaning
+    files = grpo._files + [path_of(grpo.dataset)]
+    for path in filter(None, paths_of(vars(grpo)).values()):
+        file = Path(file_of(path, grpo.dataset))
+        files += [file, *file.glob('*')]        # of transformers: a folder
+    return meaning, files
 
 
+# ---- the runs ------------------------------------------------------------------------------------
 def folder_of(command, seed):
     """Return the folder of a run: its own words, a number of all words, and the seed."""
     own = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
@@ -61,42 +80,59 @@ def folder_of(command, seed):
 
 
 def is_finished(folder, command):
-    """Return whether a run of these words has come to its end, and none of their files is newer."""
+    """Return whether a run of these words has come to its end."""
     try:
-        config = loads(Path(folder, 'config.json').read_text())
+        config = json.loads(Path(folder, 'config.json').read_text())
         log = Path(folder, 'log.jsonl').read_text()
     except FileNotFoundError:
         return False
-    files = [word.partition('=')[2] or word for word in command]
-    edited = max([os.path.getmtime(file) for file in files if os.path.isfile(file)], default=0)
-    return (config['words'] == command and f'{{"step": {config["max_iters"]}, ' in log
-            and edited < os.path.getmtime(f'{folder}/config.json'))
+    return config['words'] == command and f'{{"step": {config["max_iters"]}, ' in log
+
+
+def is_of_today(folder, hashes):
+    """Return whether the files of a finished run have the contents that they had then."""
+    path = Path(f'{folder}.json')
+    then = json.loads(path.read_text()) if path.exists() else {}
+    changed = [name for name in hashes | then if hashes.get(name) != then.get(name)]
+    if changed:
+        print(f"{folder} is made anew: {', '.join(changed)} changed")
+    return not changed
 
 
 def train(run):
+    """Make a run, if it is not there."""
     command, seed = run
     folder = folder_of(command, seed)
-    command = command.replace('{seed}', seed).split() + [f'--seed={seed}', f'--out_dir={folder}']
-    if not is_finished(folder, command):
+    command = command.replace('{seed}', seed)
+    hashes = hashes_of(open_experiment(command)[1])
+    command = command.split() + [f'--seed={seed}', f'--out_dir={folder}']
+    if not is_finished(folder, command) or not is_of_today(folder, hashes):
         with open(f'{folder}.txt', 'w') as file:
             subprocess.run([sys.executable, 'train_grpo.py', *command], stdout=file, stderr=file)
         assert is_finished(folder, command), f"a run did not come to its end: see {folder}.txt"
+        # last, so that a run that was killed does not pass for one of these contents
+        Path(f'{folder}.json').write_text(json.dumps(hashes, indent=1))
+    curve = curve_of(folder)
+    print(f'{folder}: {goal} {[*curve.values()][-1]:.4f}', flush=True)
+    return curve
 
 
 def curve_of(folder):
     """Return {step: the goal} of a run."""
-    lines = [loads(line) for line in open(f'{folder}/log.jsonl')]
+    lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
     curve = {line['step']: line[goal] for line in lines if goal in line}
     assert curve, f"there is no {goal} in the log{near(goal, set().union(*lines[:2]))}"
     return curve
 
 
+# ---- the table -----------------------------------------------------------------------------------
 def show(label, columns, more='', noise=None):
     """Print means and standard errors of columns of numbers, a number of each seed. A difference
     gets a star if it is more than so many standard errors."""
     cells = []
     for column in columns:
-        mean, error = statistics.mean(column), statistics.stdev(column) / len(column) ** 0.5
+        mean = statistics.mean(column)
+        error = statistics.stdev(column) / len(column) ** 0.5
         star = '*' if noise and abs(mean) > noise * error else ' '
         cells.append(f'{mean:9.4f} +- {error:.4f}{star}')
     print(f'{label:18}', *cells, more)
@@ -104,8 +140,10 @@ def show(label, columns, more='', noise=None):
 
 def report(curves):
     """Print tables of curves {command: {step: goal} of each seed}."""
-    steps = sorted(set.intersection(*[set(curve) for runs in curves.values() for curve in runs]))
-    steps = sorted({steps[i * (len(steps) - 1) // 4] for i in range(5)})
+    all_curves = sum(curves.values(), [])
+    steps = sorted(set.intersection(*map(set, all_curves)))
+    last = len(steps) - 1
+    steps = sorted({steps[i * last // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
     print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps], f' at {steps[-1]}: {seeds}')
     first = None
@@ -116,7 +154,8 @@ def report(curves):
         if first:
             gaps = [[x - y for x, y in zip(*pair)] for pair in zip(columns, first)]
             show('  minus the first', gaps, noise=noise)
-        first = first or columns
+        else:
+            first = columns
     print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
           "which chance alone makes in 1 of 20 cases. A difference without a star shows nothing.")
 
@@ -126,19 +165,22 @@ if __name__ == '__main__':
     ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
     configure(globals(), ours)
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
-    folders = {folder_of(command, '') for command in commands}
-    assert len(folders) == len(commands) > 0, "expected commands, no two of them equal"
+    assert len({*commands}) == len(commands) > 0, "expected commands, no two of them equal"
     all_seeds = seeds.split(',')
     assert len({*all_seeds}) == len(all_seeds) > 1, (
         f"--seeds={seeds}: expected two or more seeds, no two equal")
-    first, *others = [meaning_of(command) for command in commands]
-    for other, command in zip(others, commands[1:]):
-        wrong = [name for name in first | other if first.get(name) != other.get(name)]
+    runs = [(command, seed) for seed in all_seeds for command in commands]
+    first = None
+    for command, seed in runs:
+        meaning, _ = open_experiment(command.replace('{seed}', seed))
+        first = first or meaning
+        wrong = [name for name in first | meaning if first.get(name) != meaning.get(name)]
         assert not wrong, f"{command}: {goal} is another number than of the first, by {wrong}"
     os.makedirs(out_dir, exist_ok=True)
-    runs = [(command, seed) for seed in all_seeds for command in commands]
+    curves = {command: [] for command in commands}
     with ThreadPoolExecutor(jobs) as pool:
-        for n, _ in enumerate(pool.map(train, runs), 1):
-            print(f'{n} of {len(runs)} runs', flush=True)
-    report({command: [curve_of(folder_of(command, seed)) for seed in all_seeds]
-            for command in commands})
+        # Python's map() makes a run when the loop asks for it, so it ends with the first mistake.
+        made = map(train, runs) if jobs == 1 else pool.map(train, runs)
+        for (command, _), curve in zip(runs, made):
+            curves[command].append(curve)
+    report(curves)

@@ -1,11 +1,13 @@
 """extras: what advice says, what a page shows, what compare makes and refuses, what check finds."""
 import json
+import os
 import re
 import runpy
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from conftest import log_of, run
 from extras import check
@@ -15,7 +17,8 @@ from extras.page import page_of
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
 DIFFERENT = ['|', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
-             '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py']
+             '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py',
+             '--goal=eval/pass@4||mine.py', '--goal=eval/verity|', '--jobs=0|']
 WORDS = ('the policy writes', 'says the same twice', 'for secret', 'verify:', 'mine of 6',
          'mine of 4', '`state`', 'good completions', 'logp_old', 'own group')
 FILES = {'game': """
@@ -190,25 +193,59 @@ def compare(toy, tmp_path, monkeypatch, capsys, grpo):
     return call
 
 
-def test_a_comparison_makes_only_what_is_missing_or_unfinished_or_edited(compare, file):
-    mine = file('mine.py', 'learning_rate = 1e-3\n')
-    made, text = compare('', mine)
-    first, edited, second, other = made         # of the two seeds
+def test_a_comparison_makes_only_what_is_missing_or_unfinished(compare):
+    made, text = compare('', '--kl_beta=0')
+    first, _, second, _ = made                  # of the two seeds
     ends = [f'{log_of(folder)[-1]["eval/verify"]:.4f}' for folder in (first, second)]
     assert ' '.join(ends) in text
     log = second / 'log.jsonl'
     log.write_text(log.read_text().rpartition('{')[0])          # it was killed
-    assert compare('', mine)[0] == [second]
-    file('mine.py', 'learning_rate = 2e-3\n')
-    assert compare('', mine)[0] == [edited, other]
+    assert compare('', '--kl_beta=0')[0] == [second]
+
+
+EDITED = ('mine.py', 'included.py', 'lines.jsonl', 'mine.pt')
+
+
+@pytest.mark.parametrize('name', EDITED)
+def test_a_comparison_makes_those_runs_anew_whose_files_have_other_contents(
+        name, compare, file, folder, tmp_path):
+    """Whatever the times of the files say."""
+    lines = [json.dumps({'prompt': f'{i}+1={i + 1:03}'}) for i in range(10, 90)]
+    file('included.py', 'learning_rate = 1e-3\n')
+    file('lines.jsonl', '\n'.join(lines))
+    shutil.copy(folder / 'generator.pt', tmp_path / 'mine.pt')
+    mine = file('mine.py', f'include("{tmp_path}/included.py")\n')
+    words = [f'{mine} --dataset={tmp_path}/lines.jsonl --generator={tmp_path}/mine.pt',
+             f'--kl_beta=0 --dataset={tmp_path}/lines.jsonl']
+    made, _ = compare('--goal=eval/reward', *words)
+    edited = made[0::2] if name != 'lines.jsonl' else made
+    contents = (tmp_path / name).read_bytes()
+    for time in (0, 10 ** 10):                  # long ago, and in the year 2286
+        os.utime(tmp_path / name, (time, time))
+        assert compare('--goal=eval/reward', *words)[0] == []
+    changed = torch.load(folder / 'generator.pt') if name == 'mine.pt' else contents + b'\n\n'
+    if name == 'mine.pt':
+        torch.save(changed | {'more': 1}, tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(changed)
+    os.utime(tmp_path / name, (0, 0))
+    made, text = compare('--goal=eval/reward', *words)
+    assert made == edited and text.count(f'{name} changed') == len(edited)
 
 
 @pytest.mark.parametrize('words', DIFFERENT)
-def test_runs_that_cannot_be_compared_are_refused(words, compare, file):
+def test_runs_that_cannot_be_compared_are_refused(words, compare, file, tmp_path):
     """mine.py has another checker."""
     mine = file('mine.py', 'def verify(text):\n    return 1.0\n')
     with pytest.raises((AssertionError, SystemExit)):
         compare(*words.replace('mine.py', mine).split('|'))
+    assert not (tmp_path / 'study').exists()    # before the first run
+
+
+def test_a_goal_that_no_log_has_ends_the_first_run(compare, tmp_path):
+    with pytest.raises(AssertionError, match='there is no kll in the log; similar: kl'):
+        compare('--goal=kll', '')
+    assert len([*tmp_path.glob('study/*.txt')]) == 1
 
 
 ENDS = {'a': (0.1, 0.5, 0.9), 'b': (0.2, 0.8, 1.1), 'c': (0.21, 0.61, 1.01)}       # of three seeds
