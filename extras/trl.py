@@ -21,8 +21,7 @@ from plumbing.datasets import load
 SCALE = {'std': 'group', 'batch': 'batch', 'none': 'none'}
 LOSS = {'token': 'dapo', 'sequence': 'grpo', 'constant': 'dr_grpo'}
 ROOT = Path(__file__).resolve().parent.parent
-CORE = {str(path.relative_to(ROOT)) for part in ('*.py', 'plumbing/*.py')
-        for path in ROOT.glob(part)}
+CORE = {str(path.relative_to(ROOT)) for path in [*ROOT.glob('*.py'), *ROOT.glob('plumbing/*.py')]}
 # files that put functions in the place of ours, and the arguments of TRL that do the same
 FILES = {'plugins/causal.py': '', 'plugins/hf.py': '', 'plugins/lora.py': '',
          'config/kl/k3.py': '',
@@ -160,10 +159,14 @@ def files_of(x):
     """Return the files of a function, or of the methods of a class, and those of what it replaces,
     its `inner`. Files of the core are left out."""
     x = inspect.unwrap(x)
-    functions = [*filter(inspect.isfunction, vars(x).values() if isinstance(x, type) else [x])]
-    paths = [os.path.relpath(f.__code__.co_filename, ROOT) for f in functions] or [repr(x)]
-    inner = [x for f in functions for x in f.__defaults__ or () if inspect.isfunction(x)]
-    return ({*paths} - CORE).union(*map(files_of, inner))
+    parts = vars(x).values() if isinstance(x, type) else [x]
+    functions = [*filter(inspect.isfunction, parts)]
+    files = set() if functions else {repr(x)}
+    for f in functions:
+        files.add(os.path.relpath(f.__code__.co_filename, ROOT))
+        for inner in filter(inspect.isfunction, f.__defaults__ or ()):
+            files |= files_of(inner)
+    return files - CORE
 
 
 def script_of(words):
@@ -175,9 +178,9 @@ def script_of(words):
     files = set().union(*map(files_of, replaced))
     unknown = files - FILES.keys()
     assert not unknown, f"TRL has no equal of the functions of {', '.join(unknown)}"
-    functions = vars(grpo).keys() & grpo.rewards.keys() - {'judge'}
-    asked = {name for reward in functions
-             for name in inspect.signature(vars(grpo)[reward]).parameters}
+    asked = set()
+    for reward in vars(grpo).keys() & grpo.rewards.keys() - {'judge'}:
+        asked |= inspect.signature(vars(grpo)[reward]).parameters.keys()
     facts = vars(grpo) | {'Path': Path, 'load': load, 'asked': asked,
                           'files': {Path(file).stem for file in files}}
     for condition in REFUSED.strip().splitlines():
@@ -189,7 +192,9 @@ def script_of(words):
         adapters = """from peft import LoraConfig
 adapters = LoraConfig(r=$lora_rank, lora_alpha=$lora_alpha, target_modules='all-linear')"""
     script = SCRIPT.replace('$settings', '\n'.join(settings)).replace('$adapters', adapters)
-    k |= {'words': words, 'adv_norm': SCALE[k['adv_norm']], 'loss_norm': LOSS[k['loss_norm']]}
+    k['words'] = words
+    k['adv_norm'] = SCALE[k['adv_norm']]
+    k['loss_norm'] = LOSS[k['loss_norm']]
     k = {name: repr(value) for name, value in k.items()}
     return string.Template(script).substitute(k, command=shlex.join(words))
 

@@ -42,7 +42,9 @@ def make_prompts(v_genes, j_genes):
 
 
 if __name__ == '__main__':
-    folder = (sys.argv[1:] or ['out/antiberty'])[0]
+    folder, *more = sys.argv[1:] or ['out/antiberty']
+    if more or folder.startswith('-'):
+        sys.exit(__doc__)
     if os.path.exists(folder):
         sys.exit(f"{folder} is there already: choose a new name")
     try:
