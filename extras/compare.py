@@ -79,39 +79,38 @@ def folder_of(command, seed):
     return f'{out_dir}/{own}-{zlib.crc32(command.encode())}-{seed}'
 
 
-def is_finished(folder, command):
-    """Return whether a run of these words has come to its end."""
+def is_finished(folder, command, hashes):
+    """Return whether a run of these words has come to its end, with files of these contents."""
     try:
         config = json.loads(Path(folder, 'config.json').read_text())
         log = Path(folder, 'log.jsonl').read_text()
+        then = json.loads(Path(f'{folder}.json').read_text())
     except FileNotFoundError:
         return False
-    return config['words'] == command and f'{{"step": {config["max_iters"]}, ' in log
-
-
-def is_of_today(folder, hashes):
-    """Return whether the files of a finished run have the contents that they had then."""
-    path = Path(f'{folder}.json')
-    then = json.loads(path.read_text()) if path.exists() else {}
+    if config['words'] != command or f'{{"step": {config["max_iters"]}, ' not in log:
+        return False
     changed = [name for name in hashes | then if hashes.get(name) != then.get(name)]
     if changed:
-        print(f"{folder} is made anew: {', '.join(changed)} changed")
+        print(f"{folder} is made anew: {', '.join(changed)} changed", flush=True)
     return not changed
 
 
 def train(run):
-    """Make a run, if it is not there."""
+    """Make a run, if it is not there. Return its curve."""
     command, seed = run
     folder = folder_of(command, seed)
     command = command.replace('{seed}', seed)
-    hashes = hashes_of(open_experiment(command)[1])
+    _, files = open_experiment(command)
+    hashes = hashes_of(files)                   # before the run, which reads them now
     command = command.split() + [f'--seed={seed}', f'--out_dir={folder}']
-    if not is_finished(folder, command) or not is_of_today(folder, hashes):
+    if not is_finished(folder, command, hashes):
         with open(f'{folder}.txt', 'w') as file:
-            subprocess.run([sys.executable, 'train_grpo.py', *command], stdout=file, stderr=file)
-        assert is_finished(folder, command), f"a run did not come to its end: see {folder}.txt"
-        # last, so that a run that was killed does not pass for one of these contents
+            words = [sys.executable, 'train_grpo.py', *command]
+            code = subprocess.call(words, stdout=file, stderr=file)
+        assert code == 0, f"a run failed: see {folder}.txt"
+        # after the run, or an older one in the folder would pass for one of these contents
         Path(f'{folder}.json').write_text(json.dumps(hashes, indent=1))
+        assert is_finished(folder, command, hashes), f"a run was stopped: see {folder}.txt"
     curve = curve_of(folder)
     print(f'{folder}: {goal} {[*curve.values()][-1]:.4f}', flush=True)
     return curve

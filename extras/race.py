@@ -6,7 +6,9 @@
 Dataset, networks and rewards must stay those of config/grpo_config.py, and so does the evaluation,
 which is here. All else can change. The time is that of the processor, on one thread, of the steps
 alone. It is counted in steps of the usual way (extras/benchmark.py), which take turns with the
-runs, so that results of different machines compare. The mean of three seeds is the result."""
+runs, so that results of different machines compare. The mean of three seeds is the result.
+It is inf if one of them ends below 95 %."""
+import math
 import statistics
 import sys
 import time
@@ -68,8 +70,8 @@ def run(words, held_out, verify):
     for step in range(grpo.max_iters + 1):
         if step % EVERY == 0:
             share = share_of_true(networks.policy, held_out, verify)
-            if share >= GOAL:
-                break
+        if share >= GOAL:
+            break
         seconds += seconds_of(one_step, networks, optimizers, task, step)
     return step, seconds, share
 
@@ -84,14 +86,11 @@ if __name__ == '__main__':
         assert knobs[name] == main_job[name], (
             f"{name} = {knobs[name]}: the race is about {name} = {main_job[name]}")
     results = []
-    shares = []
     for seed in SEEDS:
         usual = seconds_of_usual_step()
         step, seconds, share = run([*sys.argv[1:], f'--seed={seed}'], held_out, task.verify)
         usual = (usual + seconds_of_usual_step()) / 2
-        results.append(seconds / usual)
-        shares.append(share)
-        print(f'seed {seed}: {100 * share:.1f} % after {step} steps, {seconds:.1f} s, '
-              f'{results[-1]:.1f} steps of the usual way, {1000 * usual:.0f} ms each', flush=True)
-    assert min(shares) >= GOAL, f"no result: expected {100 * GOAL:.0f} % with each seed"
+        results.append(seconds / usual if share >= GOAL else math.inf)
+        print(f'seed {seed}: {100 * share:.1f} % after {step} steps, {seconds:.1f} s; '
+              f'a step of the usual way {usual:.2f} s: {results[-1]:.1f} of them', flush=True)
     print(f'result: {statistics.mean(results):.1f} steps of the usual way')

@@ -182,9 +182,9 @@ def compare(toy, tmp_path, monkeypatch, capsys, grpo):
 
         def train(command, **_):
             made.append(Path(command[-1].removeprefix('--out_dir=')))
-            run(*command[1:])
+            return run(*command[1:])[0]
 
-        monkeypatch.setattr('subprocess.run', train)
+        monkeypatch.setattr('subprocess.call', train)
         shared = ' '.join(toy[1:] + ['--max_iters=2'])
         monkeypatch.setattr('sys.argv', ['', '--seeds=1,2', f'--out_dir={tmp_path}/study',
                                          f'--words={shared}', *words])
