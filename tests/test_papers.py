@@ -344,7 +344,7 @@ REFUSED = {
         'adaptive_kl k1', 'adaptive_kl grpo', 'adaptive_kl forward', 'adaptive_kl rloo',
         'adaptive_kl dapo', 'dapo adaptive_kl'],
     'maxrl.py: expected rewards >= 0': ['maxrl gdpo', 'maxrl rloo'],
-    'tis.py: expected it behind the plugin': ['tis passes', 'tis just_grpo'],
+    'include plugins/passes.py before files that wrap complete()': ['tis passes', 'tis just_grpo'],
     "tis.py: expected fill_order to be a rule": ['learned tis'],
     'tis.py: expected masks whose weights sum to 1': ['diffucoder tis'],
     'dppo.py: Masked: exp(logp)': ['d1 dppo', 'dppo unigrpo'],
