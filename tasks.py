@@ -1,21 +1,23 @@
 """Turn texts with blanks into rows of ids, and ids into text. Three words:
 
 A dataset is a file with texts(), which returns two lists of records, to learn from and held out. It
-may have verify(), which says what is right, and reply(), a world, which answers while the policy
-writes. The knob `dataset` names the file; data/ has some.
+may have verify(), which says what is right, and reply(), a world: a game or a tool that answers
+while the policy writes. The knob `dataset` names the file; data/ has some.
 
-A record is a pair (prompt, answer), or a dict with 'prompt', 'answer' and other columns.
+A record is a dict with 'prompt', 'answer' and perhaps other columns. (A file may write the pair
+(prompt, answer); plumbing/datasets.py makes a dict of it, and gives all records the same columns.)
 
-A Task is a dataset in the ids of one Tokenizer. A record has two rows of ids there: `whole`, with
-the answer, and `shown`, with blanks where the policy writes. There are three kinds of records. Here
-B is a blank, and E is eos, the id that ends a text. (Sums have three digits.)
+A Task is a dataset in the ids of one Tokenizer. Each record is two rows of ids there: `whole`, with
+the answer, and `shown`, which has a blank, here _, where the policy writes. $ is eos, the id that
+ends a text. Sums have three digits:
 
-    ('12+35=', '047')           whole 12+35=047E   shown 12+35=BBBB   the answer follows the prompt
-    ('1_+3_=__7', '12+35=047')  whole 12+35=047E   shown 1B+3B=BB7E   the prompt has blanks, each _
-    ('1_+3_=__7', '')           whole 1B+3B=BB7E   shown 1B+3B=BB7E   and its answer is not known
+    prompt      answer       whole        shown
+    12+35=      047          12+35=047$   12+35=____     the policy also writes the end
+    1_+3_=__7   12+35=047    12+35=047$   1_+3_=__7$     the length is given
+    1_+3_=__7                1_+3_=__7$   1_+3_=__7$     the same, and nobody knows the answer
 
-With blank_kind = 'random', the default of train_grpo.py, random characters of prompt and answer are
-blank instead. Only the first kind leaves the end to the policy; otherwise the length is given."""
+This is blank_kind = 'answer'. With 'random', the default of train_grpo.py, random characters of
+prompt and answer are blank in the place of these, and the length is given."""
 import copy
 import math
 from dataclasses import dataclass
@@ -39,7 +41,8 @@ class Tokenizer:
             import tiktoken                     # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
-            # Ugly, but shorter than two classes: this hides the method below, for characters.
+            # Ugly, but shorter than two classes: this hides the method below, which is for
+            # characters.
             self.encode = bpe.encode_ordinary
             pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
         else:
@@ -71,21 +74,21 @@ class Tokenizer:
         return self.show(ids)
 
     def show(self, ids):
-        """Return the text of a list of ids, in which an eos is a line feed."""
+        """Return the text of a list of ids, each of them: an eos is a line feed."""
         return b''.join([self.pieces[i] for i in ids]).decode(errors='replace')
 
 
 class Row(NamedTuple):
     """A record as ids."""
-    whole: list         # with the answer; blanks stay where there is none
-    shown: list         # with a blank for each id that the policy writes
-    n_prompt: int       # ids before the answer; all but eos if the prompt has blanks
+    whole: list         # with the answer, if there is one
+    shown: list         # with a blank where the policy writes
+    n_prompt: int       # ids before the answer: all but eos if the prompt has blanks
 
 
 @dataclass
 class Prompts:
-    """B texts in which something is blank. Networks see only what is shown: complete() hides the
-    answers below the blanks."""
+    """B texts in which something is blank. Their ids have the answers, too. No network sees these:
+    complete() puts blank_id in their place."""
     task: 'Task'
     tokens: Tensor      # (B, T) ids of the whole texts
     blank: Tensor       # (B, T) bool
@@ -96,7 +99,7 @@ class Prompts:
 
     @property
     def start(self):
-        """The place (B,) of the first blank."""
+        """The place (B,) of the first blank; from left to right, where a completion begins."""
         return self.blank.int().argmax(1)
 
     def split(self, n):
@@ -107,20 +110,21 @@ class Prompts:
 
 class Task:
     """A dataset in the ids of a Tokenizer. blank_kind: 'random', a share of each text | 'answer',
-    what its record leaves open. network: that writes; it gives the device, and the longest text."""
-    kind = 'fill'       # of the network; plugins/causal.py has a Task of its own
+    what its record leaves open. network: the policy. pretrain.py, which makes one, has none yet."""
+    kind = 'fill'       # of the network; the Task of plugins/causal.py has 'causal'
 
     def __init__(self, data, tok, blank_kind, network=None):
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
-        self.is_causal = bool(network and network.causal)
-        if network and network.kind != self.kind:
-            assert self.is_causal, "this generator fills blanks: leave out plugins/causal.py"
-            raise AssertionError("this generator writes from left to right: expected "
-                                 "plugins/causal.py, without plugins/passes.py")
-        assert self.is_causal or not (network and data.reply), (
-            "the dataset is a world: expected plugins/causal.py, and a causal generator")
+        self.is_causal = bool(network and self.kind == 'causal')
+        if network:
+            assert network.kind == self.kind, (
+                f"the generator is of the kind {network.kind!r}, which "
+                + ("needs plugins/causal.py, without plugins/passes.py" if network.causal
+                   else "fills blanks: leave out plugins/causal.py"))
+            assert self.is_causal or not data.reply, (
+                "the dataset is a world: expected plugins/causal.py, and a causal generator")
         self.verify = data.verify
         self.reply = data.reply
         self.blank_kind = blank_kind
@@ -128,7 +132,8 @@ class Task:
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
         # All batches have one width T, though most texts are shorter. So networks compute padding
-        # in vain, and all shapes stay the same. Each prompt has room for the longest answer.
+        # in vain, and all shapes stay the same. Each prompt has room for the longest answer,
+        # because from left to right the policy may write more than the record's.
         self.longest_prompt = max(row.n_prompt for row in self.rows)
         self.length = self.longest_prompt + max(                                # T
             len(row.whole) - row.n_prompt for row in self.rows)
@@ -162,7 +167,7 @@ class Task:
         """Return lists of ids as a tensor (n, T)."""
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
-    def prompts(self, split, n, low=0.2, high=0.6):
+    def prompts(self, split, n, low=0.2, high=0.6):     # as the knobs; pretrain.py has none
         """Return Prompts of n random records: of 'train' with repeats, of 'val' without. Random
         blanks are a share in [low, high] of a text. The random numbers are those of the CPU, so
         they are the same on a GPU."""
@@ -175,12 +180,12 @@ class Task:
     def prompts_of(self, record, low=0.2, high=0.6):
         """Return Prompts of the records with these numbers (B,)."""
         # Lists become tensors here, in each step, and not once for all. This is slow Python, half a
-        # millisecond, but one long text among thousands does not make all of them long.
+        # millisecond, but saves memory: one long text would make a table of thousands of long rows.
         rows = [self.rows[i] for i in record.tolist()]
         tokens = self.pad([row.whole for row in rows])                          # (B, T)
         if self.blank_kind == 'random':
             is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
-            # Where a record has no answer, its blanks are blank, too.
+            # Where nobody knows the answer, the _ of a record are always blank.
             blank = random_blanks(is_text, low, high) | (tokens == self.tok.blank)
         else:
             blank = self.pad([row.shown for row in rows]) == self.tok.blank
@@ -192,7 +197,8 @@ class Task:
         task = copy.copy(self)                  # in which this is the only record
         task.blank_kind = 'answer'
         task.records = [{'prompt': prompt, 'answer': ''}]
-        task.rows = [row] = [task.encode(task.records[0])]
+        row = task.encode(task.records[0])
+        task.rows = [row]
         task.longest_prompt = row.n_prompt
         task.length = max(len(row.whole), self.length)
         return task.prompts_of(torch.tensor([0]))
@@ -211,10 +217,10 @@ def random_blanks(is_text, low, high):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(r):
-    """Return what rewards can ask for of a Rollout, {name: list of N}: the columns of the records,
-    'prompt', as it was shown; 'original', the whole text of the record; 'text', the finished text;
-    and 'completion', the same. (From left to right a completion is what follows the prompt:
-    plugins/causal.py puts a function around this one.)"""
+    """Return what rewards can ask for of a Rollout, {name: list of N}: the columns of the records;
+    'prompt', as it was shown, in the place of the record's; 'original', the whole text of the
+    record; 'text', the finished text; and 'completion', the same. (From left to right a completion
+    is what follows the prompt: plugins/causal.py puts a function around this one.)"""
     task = r.prompts.task
     decode = task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)

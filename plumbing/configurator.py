@@ -23,6 +23,7 @@ LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 't
           'epochs': 1, 'mini_batches': 1, 'log_interval': 1, 'eval_interval': 1, 'eval_prompts': 2,
           'top_p': 1e-6, 'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'jobs': 1}
 SHARES = ('blank_low', 'blank_high', 'top_p')           # at most 1
+MISSING = object()
 KINDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a text',
          dict: 'a dict'}
 
@@ -69,8 +70,8 @@ def configure(script, words):
                    for name, value in original.items()}, _original=original)
     known = knobs_of(script)                    # with their types; soon those of plugins, too
     files = []                                  # that were executed
-    said = {}                                   # {name: value} that files have changed
-    set_by = {}                                 # {knob: word}
+    said = {}                                   # {name: value} of what the files before have changed
+    set_by = {}                                 # {knob: word of the command that names the file}
 
     def include(path):
         file = Path(must_exist(path)).resolve()
@@ -79,9 +80,9 @@ def configure(script, words):
         files.append(file)
         before = dict(script)
         exec(compile(file.read_bytes(), path, 'exec', dont_inherit=True), script)
-        # Without what a file changed that this one includes.
+        # What this file has changed, and not one that it includes.
         changed = {name: x for name, x in script.items()
-                   if x is not before.get(name, before) and x is not said.get(name, before)}
+                   if x is not before.get(name, MISSING) and x is not said.get(name, MISSING)}
         said.update(changed)
         gone = [*before.keys() - script.keys()]
         assert not gone, f"{path}: {gone[0]} is gone: expected a value in its place"
@@ -130,7 +131,7 @@ def check_knob(script, known, name, word):
     value, example = script[name], known[name]
     kind = type(example)
     if kind is float and type(value) is int:
-        value = script[name] = float(str(value))        # str: too many digits are inf
+        value = script[name] = float(str(value))        # float(10 ** 400) would raise
     choices = script.get('CHOICES', {}).get(name)
     is_right = type(value) is kind
     if choices:

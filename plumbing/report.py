@@ -85,9 +85,9 @@ def against_line(scores, greedy, line, rewards):
     likeliest = greedy[goal].mean(1)
     if line is None:
         # A policy that only samples its favourites more often ends at its greedy score. On the
-        # way it can pass both by a few points, so a small gain above the line proves little.
+        # way it can be a few points above it, so a small gain proves little.
         line = max(now, likeliest, key=torch.mean)
-    above = now - line          # prompt by prompt: how hard they are has no part in the error
+    above = now - line          # prompt by prompt, so that hard prompts add nothing to the error
     numbers = {goal: now, 'greedy': likeliest, 'line to beat': line, 'above it': above,
                'standard error': above.std() / len(above) ** 0.5}
     if 'verify' in scores:

@@ -55,7 +55,7 @@ config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grp
 --rewards={"learn":1.0} -> there is no learn(), or its name is one of ours
 --rewards={"reward":1.0} -> there is no reward(), or its name is one of ours
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
---gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of mini_batches * ranks = 2
+--gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of mini_batches = 2, on each rank: gradient_accumulation_steps = 3
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --generator= -> expected a network
@@ -67,7 +67,7 @@ up to 15 tokens: the network can read 10
 --blank_high=60 -> blank_high = 60.0: expected a number from 0 to 1, such as 0.6
 --top_p=0 -> top_p = 0.0: expected a number from 1e-06 to 1
 --generator={0}/judge.pt --judge=README.md -> README.md is no checkpoint of
---generator={0}/judge.pt --judge={0}/judge.pt -> expected plugins/causal.py
+--generator={0}/judge.pt --judge={0}/judge.pt -> needs plugins/causal.py
 --generator={0}/generator.pt --judge={0}/judge.pt plugins/causal.py -> leave out plugins/causal.py
 --generator={0}/judge.pt --judge={0}/judge.pt plugins/passes.py -> plugins/passes.py"""
 TEXTS = """

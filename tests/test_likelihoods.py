@@ -1,4 +1,4 @@
-"""Estimates of the likelihood, credit for a token, and replay: functions of config/papers/."""
+"""Estimates of the likelihood, and credit for a token: functions of config/papers/."""
 import collections
 import math
 from dataclasses import replace
@@ -137,22 +137,3 @@ def test_only_the_fifth_of_the_tokens_with_the_highest_entropy_learns_as_with_da
         knobs(f'config/papers/{paper}.py')
         found.append(weight * torch.stack(grpo.objective(stats, r)))
     close(*found)
-
-
-# ---- replay --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('before, after', [(1.0, 0.5), (0.5, 1.0)])
-def test_replay_learns_from_the_groups_of_the_step_before_with_the_ratio_to_their_policy(
-        before, after, knobs):
-    """Ids that a new filter forbids stay possible in old groups."""
-    policy, moved, collect = toy_with('replay', 'two passes, random order', knobs, batch_size=2,
-                                      top_p=before)
-    [first], _ = collect(policy)
-    grpo.top_p = after
-    [new, old], _ = collect(moved)
-    for r, network in ((first, policy), (new, moved)):
-        close(r.logp_old, slow_stats(network, r).logp.detach())
-    for name in ('texts', 'token', 'advantage', 'logp_old'):
-        assert getattr(old, name).equal(getattr(first, name))
-    close(grpo.log_probs_of(policy, old), first.logp_old)

@@ -261,7 +261,7 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
     recipe = f"--judge={file('recipe.py', 'n_head = 3')}"
-    assert 'expected plugins/causal.py' in run(
+    assert 'needs plugins/causal.py' in run(
         *toy, recipe, f'--out_dir={out}', *[x.replace('--judge', '--generator') for x in toy[-1:]])[2]
     process = Process(*toy, f'--out_dir={tmp_path}/other/')
     process.wait_for('advantage')               # it has a checkpoint
