@@ -11,6 +11,7 @@ are characters here, so plugins/hf.py has no part in it: check the task alone.
 
 A case is what rewards see of a completion: its record, and more columns."""
 import contextlib
+import copy
 import inspect
 import random
 import sys
@@ -18,15 +19,19 @@ import tempfile
 import time
 from pathlib import Path
 
+if not __package__:
+    sys.exit("expected: python -m extras.check ...")
+
 import torch
 from torch.nn.utils import parameters_to_vector
 
 import train_grpo as grpo
+from model import GPT
+from plumbing import devices
 from plumbing.configurator import configure, must_exist
 from plumbing.datasets import is_answer, load
-from model import GPT
-from plumbing.rewards import as_numbers, call_reward, world_answers
 from plumbing.networks import save_network
+from plumbing.rewards import as_numbers, call_reward, world_answers
 from plumbing.run_folder import RunFolder
 from pretrain import make_tokenizer
 from tasks import BLANK
@@ -41,9 +46,18 @@ def so(is_so, sentence, mark='bad'):
     return ('ok', sentence) if is_so else (mark, f'not so: {sentence}')
 
 
+def words_or_help(doc):
+    """Return the words of the command line. Print doc instead if they ask for help."""
+    return sys.exit(print(doc)) if {'-h', '--help'} & {*sys.argv} else sys.argv[1:]
+
+
 def is_task(word):
-    return word[:2] != '--' and (word.endswith('.jsonl') or (
-        word.endswith('.py') and 'def texts(' in Path(must_exist(word)).read_text('utf-8')))
+    kind = '' if word.startswith(('--', 'config/', 'plugins/')) else Path(word).suffix
+    source = Path(must_exist(word)).read_text('utf-8') if kind == '.py' else ''
+    # The file of an experiment may have a verify() too, and says so in `rewards`.
+    assert 'def texts(' in source or 'def verify(' not in source or 'rewards' in source, (
+        f"{word}: there is no texts(), which returns the records")
+    return kind == '.jsonl' or 'def texts(' in source
 
 
 def words_for(words):
@@ -69,9 +83,11 @@ def make_toy(words, folder):
                  "characters: check the dataset alone")
     torch.manual_seed(0)
     tok = make_tokenizer('char', config['dataset'])
+    task = grpo.Task(load(config['dataset']), tok, 'answer')
+    length = task.length + config.get('max_new_tokens', 0)
     for name in ('generator', 'judge'):
         is_causal = name == 'judge' or 'max_new_tokens' in config
-        network = GPT(tok.vocab_size, 1024, 1, 2, 8, 'causal' if is_causal else 'fill')
+        network = GPT(tok.vocab_size, length, 1, 2, 8, 'causal' if is_causal else 'fill')
         network.tok = tok
         for p in network.parameters():          # of a new one the logits are 0
             torch.nn.init.normal_(p, std=0.5)
@@ -98,11 +114,15 @@ def play(world, case, room, write):
     return case | {'completion': completion, 'sampled': sampled, 'text': text}
 
 
-def score(task, name, cases):
-    """Return a reward (N,) of cases, called as score() of train_grpo.py does."""
+def score(task, name, cases, split='train'):
+    """Return a reward (N,) of cases, called as score() of train_grpo.py does at the first step."""
     function = task.verify if name == 'verify' else vars(grpo)[name]
     columns = {column: [case[column] for case in cases] for column in cases[0]}
-    values = call_reward(name, function, columns, {'step': 0, 'split': 'val'})
+    kept = copy.deepcopy(grpo.state)            # a reward may remember there what it has seen
+    devices.set_seed(0)
+    values = call_reward(name, function, columns, {'step': 0, 'split': split})
+    grpo.state.clear()
+    grpo.state.update(kept)
     return as_numbers(name, values, len(cases))
 
 
@@ -132,7 +152,8 @@ def groups_of(task, is_causal):
 def check_texts(task, name, groups, is_causal):
     """Score cases of texts, and of others that are not as good."""
     began = time.time()
-    scores = score(task, name, sum(groups, [])).view(-1, 3)
+    cases = sum(groups, [])
+    scores = score(task, name, cases).view(-1, 3)
     ms = 1000 * (time.time() - began) / scores.numel()
     own, part, nothing = scores.mean(0).tolist()
     mark = 'look' if own <= max(part, nothing, 0.02) else 'ok'      # or hardly a text is right
@@ -142,15 +163,24 @@ def check_texts(task, name, groups, is_causal):
     if is_causal:
         others = f"{part:.3g} for a part of each, {nothing:.3g} for the prompt alone"
     yield mark, f"{name}: {own:.3g} for the texts, {others}; {ms:.2f} ms for a completion"
+    if name == 'verify' and not 0 <= scores.min() <= scores.max() <= 1:
+        yield 'bad', "verify() is outside of 0 to 1"
+    if not scores.std(1).any():
+        yield 'look', f"{name} is equal for all completions of a prompt, so nothing is learned"
+    if not score(task, name, cases).equal(scores.flatten()):
+        yield 'look', (f"{name} is another one when it is called again: what it remembers must be "
+                       "in `state`")
+    elif name != 'verify':                      # else its order cannot be told
+        yield from check_order(task, name, groups)
 
 
 def check_order(task, name, groups):
     """Score completions of prompts in another order, six of each, and four."""
     some = {group[0]['prompt']: group for group in groups}      # no prompt comes twice
-    for k in (6, 4):
+    for k, split in ((6, 'train'), (4, 'val')):
         cases = [case for group in [*some.values()][:9] for case in (group * 2)[:k]]
-        moved = score(task, name, cases[k:] + cases[:k]).roll(k)
-        yield so(moved.allclose(score(task, name, cases)), (
+        moved = score(task, name, cases[k:] + cases[:k], split).roll(k)
+        yield so(moved.allclose(score(task, name, cases, split)), (
             f"{name} of {k} completions of each prompt does not depend on where a prompt stands"))
 
 
@@ -190,19 +220,6 @@ def check_world(task, cases):
 # ---- toy steps -----------------------------------------------------------------------------------
 
 
-def watched(name, f):
-    """Return f, whose results must be finite numbers, each one for each token."""
-    def look(*args, **more):
-        results = f(*args, **more)
-        r, = [arg for arg in args if isinstance(arg, grpo.Rollout)]
-        for x in [results] if isinstance(results, torch.Tensor) else results:
-            assert x.shape == r.text_of.shape and x.isfinite().all(), (
-                f"{name}() returns {tuple(x.shape)}: expected finite numbers, "
-                f"{tuple(r.text_of.shape)}")
-        return results
-    return look
-
-
 def begin(words, resume=False):
     """Begin a run, or go on, as main() of train_grpo.py does. Return the folder, networks, task and
     optimizers. Its rewards are drawn, because most of a random network would be equal."""
@@ -211,8 +228,6 @@ def begin(words, resume=False):
         folder = RunFolder(grpo.out_dir, config | {'resume': resume})
         networks, task = grpo.open_task(data)
     folder.lock.release()                       # for the next one
-    for name in ('objective', 'kl_penalty', 'token_stats'):
-        vars(grpo)[name] = watched(name, vars(grpo)[name])
     grpo.as_numbers = lambda *args: torch.rand_like(as_numbers(*args))
     grpo.state.update(folder.state)
     optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
@@ -222,13 +237,15 @@ def begin(words, resume=False):
 
 
 def second_step(networks, task, optimizers, shift=0):
-    """Return the weights after the second step. shift: the policy that sampled was another one."""
+    """Return the weights after the second step, and the texts of Rollouts without logp_old. shift:
+    the policy that sampled was another one."""
     rollouts, _ = grpo.collect(networks, task, 1)
+    texts = [r.texts for r in rollouts if r.logp_old is None]
     for r in rollouts if shift else ():
         logp = grpo.log_probs_of(networks.policy, r)
         r.logp_old = logp + torch.linspace(-shift, shift, len(logp))
     grpo.learn(networks, optimizers, rollouts, 1e-3)
-    return parameters_to_vector(networks.policy.parameters())
+    return parameters_to_vector(networks.policy.parameters()), texts
 
 
 def check_steps(words, folder, networks, task, optimizers):
@@ -236,6 +253,12 @@ def check_steps(words, folder, networks, task, optimizers):
     policy = networks.policy
     grpo.evaluate(networks, task, 0)
     rollouts, _ = grpo.collect(networks, task, 0)
+    for r in grpo.updates_of(rollouts)[0]:
+        losses, _ = grpo.token_losses(networks, r.select(slice(None)))      # a copy
+        if losses.shape != r.text_of.shape or not losses.isfinite().all():
+            yield 'bad', (f"the losses are {tuple(losses.shape)}: expected finite numbers, "
+                          f"{tuple(r.text_of.shape)}")
+            return
     before = [grpo.log_probs_of(policy, r) for r in rollouts]
     grpo.learn(networks, optimizers, rollouts, 1e-3)
     # Estimates of the likelihood are nan for a token that no mask looks at.
@@ -243,21 +266,22 @@ def check_steps(words, folder, networks, task, optimizers):
                for r, old in zip(rollouts, before))
     yield so(gain > 0, "a step makes good completions likelier")
     folder.save(policy, optimizers, 1, None, grpo.state)
-    last = second_step(networks, task, optimizers)
-    again = second_step(*begin(words, resume=True)[1:])
-    older = second_step(*begin(words, resume=True)[1:], shift=1)
+    last, texts = second_step(networks, task, optimizers)
+    again, _ = second_step(*begin(words, resume=True)[1:])
+    older, _ = second_step(*begin(words, resume=True)[1:], shift=1)
+    is_kept = any(x.equal(r.texts) for x in texts for r in rollouts)
+    yield so(not is_kept, "texts of an earlier step have logp_old: else their ratio would be 1")
     yield so(again.equal(last),
              "a resumed run takes the same step, because what lasts is in `state`")
     yield so(not older.equal(last),
              "a step weighs tokens of an older policy, by r.logp_old", 'look')
-    reward = torch.rand(3, 6)
-    A, other = [grpo.advantages(x, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], x))
-                for x in (reward, torch.cat((reward[:2], reward[2:] ** 2)))]
+    reward = torch.rand(3, 6, dtype=torch.float64)
+    A, other, none = [
+        grpo.advantages(x, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], x))
+        for x in (reward, torch.cat((reward[:2], reward[2:] ** 2)), torch.ones_like(reward))]
     yield so(A.shape == reward.shape and (grpo.adv_norm == 'batch' or A[:2].allclose(other[:2])),
              "advantages (P, k) depend on the rewards of their own group alone", 'look')
-    equal = torch.ones(3, 6, dtype=torch.float64)
-    A = grpo.advantages(equal, dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], equal))
-    yield so(not A.any(), "advantages of equal rewards are 0", 'look')
+    yield so(not none.any(), "advantages of equal rewards are 0", 'look')
 
 
 def checks(words):
@@ -273,20 +297,27 @@ def checks(words):
         n_held_out = len(task.records) - task.n_train
         yield '', (f"{grpo.dataset}: {task.n_train} texts, {n_held_out} held out; "
                    f"the generator {kind}")
+        if not any(grpo.rewards.values()):
+            yield 'bad', "all weights of rewards are 0"
+        n = len(task.records)
+        different = {repr(record | {'line': 0}) for record in task.records}
+        if len(different) < n / 2:
+            yield 'look', f"only {len(different)} of {n} records are different"
+        *_, most, longest = sorted(len(row.whole) for row in task.rows)
+        if longest > 3 * most:
+            yield 'look', f"one text has {longest} characters, the others at most {most}"
         groups = groups_of(task, is_causal)
         names = [name for name in grpo.rewards if name not in ('judge', 'verify')
                  and not {'r', 'networks'} & inspect.signature(vars(grpo)[name]).parameters.keys()]
         for name in (['verify'] if task.verify else []) + names:
             yield from check_texts(task, name, groups, is_causal)
-        for name in names:
-            yield from check_order(task, name, groups)
         if is_causal and task.reply and task.verify:
             yield from check_world(task, [group[0] for group in groups])
         yield from check_steps(words, *run)
 
 
 if __name__ == '__main__':
-    words = words_for(sys.argv[1:])
+    words = words_for(words_or_help(__doc__))
     marks = set()
     for mark, sentence in checks(words):
         print(f'{mark:5}{sentence}', flush=True)

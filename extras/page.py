@@ -10,9 +10,13 @@ import shlex
 import sys
 from pathlib import Path
 
+if not __package__:
+    sys.exit("expected: python -m extras.page FOLDER ...")
+
 import train_grpo as grpo
 from plumbing.configurator import knobs_of, show_error
 from extras.advice import advice_for, must_be_run, read_lines
+from extras.check import words_or_help
 
 
 def thin(items, most):
@@ -58,7 +62,7 @@ def page_of(folders):
 
 if __name__ == '__main__':
     sys.excepthook = show_error
-    folders = sys.argv[1:] or ['out-grpo']
+    folders = words_or_help(__doc__) or ['out-grpo']
     path = Path(folders[0], 'page.html')
     path.write_text(page_of(folders), 'utf-8')
     print(f'wrote {path}, {path.stat().st_size // 1000} KB')

@@ -103,45 +103,122 @@ freeze: ->"""
 
 EVAL = {'greedy': 0.5, 'line to beat': 0.5, 'standard error': 0.01, 'eval/pass@4': 0.75,
         'eval/tokens': 3.0, 'eval/a': 1.0, 'eval/b': 1.0}
-STEP = {'step': 0, 'ms': 1.0, 'entropy': 1.0, 'dead_groups': 0.1, 'mean_reward': 0.5,
-        'mean_tokens': 3.0}
+STEP = {'step': 0, 'ms': 1.0, 'entropy': 1.0, 'kl': 0.1, 'dead_groups': 0.1, 'mean_reward': 0.5,
+        'mean_tokens': 3.0, 'mean_verify': 0.5, 'mean_a': 1.0, 'mean_b': 1.0}
+KNOBS = {'rewards': {'verify': 1.0}, 'adv_norm': 'std', 'max_iters': 0, 'words': [],
+         'learning_rate': 5e-3, 'temperature': 1.0, 'group_size': 16, 'entropy_coef': 0.0,
+         'kl_beta': 0.1}
+FOUR = [('x', 0), ('y', 1), ('z', 0), ('w', 1)]             # completions and rewards
+SAME = [('x', 0), ('y', 0), ('z', 0), ('w', 0)]
+EQUAL = [('x', 0)] * 4
 
 
-def log(*scores, first={}, step={}, last={}):
-    """Return the lines of a log: evaluations at 0, 100, ... with these scores, and a step behind
-    the first. first, step, last: numbers of the first evaluation, the step, the last
-    evaluation."""
-    evals = [EVAL | {'step': 100 * i, 'verify': x, 'eval/verify': x, 'above it': x - 0.5}
-             for i, x in enumerate(scores)]
+def log(*scores, first={}, last={}, step={}, end={}):
+    """Return the lines of a log: evaluations at 0, 100, ... with these scores, and two steps.
+    first, last: numbers of the first and last evaluation; step: of both steps; end: of the second
+    one."""
+    evals = [EVAL | {'step': 100 * i, 'verify': x, 'eval/verify': x, 'eval/reward': x,
+                     'above it': x - 0.5} for i, x in enumerate(scores)]
     evals[0].update(first)
     evals[-1].update(last)
-    return [*evals, STEP | step]
+    return [*evals, STEP | step, *[STEP | step | end] * 10]
 
 
-UP = {'reward': 1.5, 'above it': 0.5}
-ADVICE = {                      # words of each sentence but the first, and the log
-    'no number says': log(0.5, 0.9, 0.9, 0.9),
-    'still rises (0.100 in the last third): more max_iters': log(0.5, 0.6, 0.7, 0.8),
-    'fell by 0.200: a smaller learning_rate': log(0.8, 0.7, 0.6, 0.6),
-    'has learned little': log(0.5, 0.5, 0.5),
-    'nine of ten groups': log(0.5, 0.5, 0.5, step={'dead_groups': 0.95}),
-    'greedy decoding is at 0.600': log(0.5, 0.5, 0.5, last={'greedy': 0.6}),
-    'memorises: 95%': log(0.5, 0.6, 0.6, 0.6, step={'mean_verify': 0.95}),
-    '80% of the answers are wrong, for 25%': log(0.1, 0.2, 0.2, 0.2, last={'above it': 0.1}),
-    'exploited? The reward rose, and verify': log(0.6, 0.1, first={'reward': 1.0}, last=UP),
-    'two evaluations': log(0.5),
-    'has memorised': log(0.5, step={'mean_verify': 0.8}),
-    'prompts that differ': log(0.5, 0.9, last={'standard error': 0.0}),
-    'rewards a is no better (0.747 -> 0.746): a larger weight':
-        log(0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747, 'eval/b': 2.5},
-            last=UP | {'eval/a': 0.746, 'eval/b': 2.0})}
-KNOBS = {'rewards': {'a': 1.0, 'b': -1.0}, 'adv_norm': 'std', 'max_iters': 0}
+def samples(four):
+    """Return completions of eight prompts of an evaluation, four of each."""
+    return [{'step': 0, 'prompt': str(i), 'completion': text,
+             'scores': {'reward': x, 'verify': x, 'a': x, 'b': 1.0}}
+            for i in range(8) for text, x in four]
 
 
-@pytest.mark.parametrize('words', ADVICE)
-def test_advice_says_what_fits_the_log(words):
-    sentence, = advice(ADVICE[words], KNOBS, n=500)[1:]
-    assert words in sentence
+DEAD = {'dead_groups': 0.95}
+FLAT = log(0.5, 0.52, 0.5, step=DEAD)
+UP = {'reward': 1.5, 'above it': 0.5, 'eval/reward': 1.5}
+TWO = {'rewards': {'a': 1.0, 'b': -0.5}}
+HEALTHY = log(0.5, 0.8, 0.9, 0.91, last={'eval/pass@4': 0.95}, step={'mean_verify': 0.9})
+ADVICE = [      # words of the sentence, the log, and what is not as in KNOBS and FOUR
+    ('no number says', log(0.5, 0.9, 0.9, 0.9), {}, FOUR),
+    ('still rises (0.100 in the last third): more max_iters (now 0, try 100)',
+     log(0.5, 0.6, 0.7, 0.8), {}, FOUR),
+    ('verify was 0.761 at step 100: a smaller learning_rate (now 0.005, try 0.002); plugins/best',
+     log(0.386, 0.761, 0.64), {}, FOUR),
+    ('memorised, verify is 0.950 for prompts that it learns from, 0.600', log(
+        0.5, 0.6, 0.6, 0.6, step={'mean_verify': 0.95}), {}, FOUR),
+    ('memorised, a is 1.000 for prompts that it learns from, 0.500', log(
+        0.5, 0.6, 0.6, 0.6, last={'eval/a': 0.5}), {'rewards': {'a': 1.0}}, FOUR),
+    ('nothing is left to learn, a is 1.000', log(
+        0.5, 0.5, 0.51, step=DEAD), {'rewards': {'a': 1.0}}, FOUR),
+    ('95% of the groups are dead: a larger group_size (now 16, try 32); easier', FLAT, {}, SAME),
+    ('mean 0.5), and 78% of the groups are dead: a larger group_size (now 2, try 8)', log(
+        0.5, 0.52, 0.5, step={'dead_groups': 0.78}), {'group_size': 2}, SAME),
+    ('100% of the prompts get equal completions, and 95% of the groups are dead: a larger '
+     'group_size (now 16, try 32); a higher temperature (now 0.05, try 1)',
+     FLAT, {'temperature': 0.05}, EQUAL),
+    ('collapsed to one completion of each prompt: a smaller learning_rate (now 10, try 0.01); a '
+     'larger entropy_coef (now 0, try 0.02)', FLAT, {'learning_rate': 10}, EQUAL),
+    ('float32, which has seven digits, and their mean is 1e+08', log(
+        0.5, 0.52, 0.5, step=DEAD | {'mean_reward': 1e8}), {}, SAME),
+    ("differ by at most 1.0e-06, and advantages are divided by their std + 1e-4: weights (now "
+     "{'verify': 1e-06})", log(0.5, 0.51, 0.52), {'rewards': {'verify': 1e-6}},
+     [('x', 0), ('y', 1e-6)] * 2),
+    ('hardly moved: a larger learning_rate (now 1e-06, try 1e-05)', log(0.5, 0.5),
+     {'learning_rate': 1e-6}, FOUR),
+    ('hardly moved', log(0.5, 0.51, step={'kl': 1e-8}), {}, FOUR),
+    ('completions went from 12.0 to 3.0 tokens', log(
+        0.5, 0.8, 0.8, 0.8, step={'mean_tokens': 12.0}, end={'mean_tokens': 3.0}), {}, FOUR),
+    ('greedy decoding is at 0.600', log(0.5, 0.51, 0.5, last={'greedy': 0.6}), {}, FOUR),
+    ('has learned little that it did not know: more max_iters', log(0.5, 0.51, 0.52), {}, FOUR),
+    ('20% of the answers are right, for 25% of the prompts none of four', log(
+        0.1, 0.2, 0.2, 0.2, last={'above it': 0.1}, step={'mean_verify': 0.2}), {}, FOUR),
+    ('went 1.000 -> 0.010, so less is tried: a larger entropy_coef (now 0, try 0.02)', log(
+        0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {}, FOUR),
+    ('less is tried: a larger entropy_coef (now 0.02, try 0.05)', log(
+        0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {'entropy_coef': 0.02}, FOUR),
+    ('less is tried: a smaller learning_rate (now 0.005, try 0.002)', log(
+        0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {'entropy_coef': 0.3}, FOUR),
+    ('exploited? The reward rose, and verify went 0.600 -> 0.100, read the samples: a larger '
+     'kl_beta (now 0.1, try 0.3); a larger weight of verify (now 0, try 1)', log(
+         0.6, 0.1, first={'reward': 1.0, 'eval/reward': 1.0}, last=UP), {'rewards': {'a': 1}}, FOUR),
+    ('rewards a is no better (0.747 -> 0.746): a larger weight (now 1, try 3)', log(
+        0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747, 'eval/b': 2.5},
+        last=UP | {'eval/a': 0.746, 'eval/b': 2.0}, step={'mean_a': 0.8}), TWO, FOUR),
+    ('rewards b is no better (1.200 -> 1.200): no weight helps', log(
+        0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.3, 'eval/b': 1.2},
+        last=UP | {'eval/a': 0.9, 'eval/b': 1.2}), TWO, FOUR)]
+
+
+@pytest.mark.parametrize('words, lines, knobs, four', ADVICE)
+def test_advice_says_what_fits_the_log_and_not_of_a_healthy_one(words, lines, knobs, four):
+    sentences = advice(lines, KNOBS | knobs, 500, samples(four))
+    assert words in sentences[1] and len(sentences) == 2
+    if lines is not ADVICE[0][1]:
+        assert words not in ' '.join(advice(HEALTHY, KNOBS, 500, samples(FOUR)))
+
+
+def test_advice_before_the_first_step_is_none():
+    for lines in ([], log(0.5)[:1]):
+        sentence, = advice(lines, KNOBS, 500, samples(FOUR))
+        assert 'nothing can be told' in sentence
+
+
+def test_advice_names_the_experiment_of_a_dataset(file):
+    words = [f"--dataset={file('mine.py', FILES['task'])}"]
+    knobs = KNOBS | {'dataset': words[0].partition('=')[2], 'words': words}
+    lines = log(0.0, 0.0, last={'eval/verify': 0.0})
+    assert f'config/grpo_checker.py {words[0]}' in advice(lines, knobs, 500, samples(SAME))[1]
+    for other in (knobs | {'words': ['config/grpo_checker.py', *words]}, KNOBS):
+        assert 'experiment' not in ' '.join(advice(lines, other, 500, samples(SAME)))
+
+
+@pytest.mark.parametrize('name', ['advice', 'check', 'page'])
+def test_a_command_that_is_typed_another_way_ends_in_its_docstring_or_a_line(name, capsys,
+                                                                             monkeypatch):
+    with pytest.raises(SystemExit, match=f'python -m extras.{name}'):
+        runpy.run_path(f'extras/{name}.py', run_name='__main__')
+    monkeypatch.setattr('sys.argv', ['', '--help'])
+    with pytest.raises(SystemExit):
+        runpy.run_module(f'extras.{name}', run_name='__main__')
+    assert f'python -m extras.{name}' in capsys.readouterr().out
 
 
 def test_advice_is_of_a_run_that_is_there(finished, tmp_path, monkeypatch):
