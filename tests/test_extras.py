@@ -19,8 +19,10 @@ HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 DIFFERENT = ['|', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
              '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py',
              '--goal=eval/pass@4||mine.py', '--goal=eval/verity|', '--jobs=0|']
-WORDS = ('the policy writes', 'says the same twice', 'for secret', 'verify:', 'mine of 6',
-         'mine of 4', '`state`', 'good completions', 'logp_old', 'own group')
+WORDS = ('are different', 'one text has', 'all weights', 'outside of', 'equal for all',
+         'called again', 'finite numbers', 'earlier step', 'the policy writes',
+         'says the same twice', 'for secret', 'verify:', 'mine of 6', 'mine of 4', 'what lasts',
+         'good completions', 'by r.logp_old', 'own group')
 FILES = {'game': """
 import random
 DIGITS = '0123456789'
@@ -73,6 +75,29 @@ def make_optimizers(network, name, inner=make_optimizers):
     state.setdefault('frozen', int(len(weights) * torch.rand(())))
     weights[state['frozen']].requires_grad_(False)
     return inner(network, name)
+""", 'records': """
+pairs = [(f'{i}=', f'{i}') for i in range(99)]
+def texts():
+    return TEXT
+""", 'memory': """
+rewards = {'mine': 1.0}
+_seen = []
+def mine(texts):
+    seen = TEXT
+    numbers = [len(seen) + float(len(text.strip('0'))) for text in texts]
+    seen += texts
+    return numbers
+""", 'weights': """
+rewards = {'verify': TEXT}
+""", 'replay': """
+_old = []
+def collect(networks, task, step, draw=0, inner=collect):
+    rollouts, scores = inner(networks, task, step, draw)
+    for r in rollouts:
+        r.logp_old = TEXT
+    both = rollouts + _old
+    _old[:] = rollouts
+    return both, scores
 """}
 FILES['chance'] = FILES['game'].replace("'!'", "random.choice('!=')", 1)
 FILES['secret'] = FILES['game'].replace("='7'", '')
@@ -80,22 +105,35 @@ FILES['secret'] = FILES['game'].replace("='7'", '')
 FOUND = """
 game: completion.endswith('=') -> bad the policy writes
 game: sampled[-1:] == secret ->
-chance: sampled[-1:] == secret -> bad says the same twice, bad `state`
+chance: sampled[-1:] == secret -> bad says the same twice, bad what lasts
 secret: sampled[-1:] == secret -> look for secret
-task: 1.0 -> bad verify:
-task: 0.0 -> look verify:
+task: 1.0 -> bad verify:, look equal for all
+task: 0.0 -> look verify:, look equal for all
 task: completion == answer ->
 reward: float(text.count('1')) ->
-reward: float(len({*prompts[:i + 1]})) -> bad mine of 6, bad mine of 4
+reward: float(len({*prompts[:i + 1]})) -> look equal for all, bad mine of 6, bad mine of 4
 reward: float(texts[i - i % group_size] == text) -> bad mine of 4
 advantages: reward - reward.mean(1, keepdim=True) ->
 advantages: reward - reward.mean() -> look own group
-advantages: reward * (_seen.append(1) or len(_seen)) -> bad `state`, look own group
+advantages: reward * (_seen.append(1) or len(_seen)) -> bad what lasts, look own group
 objective: (-losses, clipped) -> bad good completions
-objective: (-stats.logp * r.advantage, clipped) -> look logp_old
+objective: (-stats.logp * r.advantage, clipped) -> look by r.logp_old
 step: state['n'] ->
-step: len(_steps) -> bad `state`
+step: len(_steps) -> bad what lasts
 step: -1 -> bad good completions
+objective: (losses[:, None], clipped) -> bad finite numbers
+objective: (losses / 0, clipped) -> bad finite numbers
+task: 2.0 * (completion == answer) -> bad outside of
+reward: float(len(prompts[i])) -> look equal for all
+records: pairs[:90] + [('7=', '7' * 2000)], pairs[90:] -> look one text has
+records: pairs[:1] * 800 + pairs[:90], pairs[90:] -> look are different
+records: pairs[:90], pairs[90:] ->
+memory: _seen -> look called again
+memory: state.setdefault('seen', []) ->
+weights: 0.0 -> bad all weights, bad good completions, look by r.logp_old
+weights: 1.0 ->
+replay: None -> bad earlier step, bad what lasts
+replay: log_probs_of(networks.policy, r) -> bad what lasts
 freeze: ->"""
 
 
@@ -178,10 +216,11 @@ ADVICE = [      # words of the sentence, the log, and what is not as in KNOBS an
         0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {'entropy_coef': 0.3}, FOUR),
     ('exploited? The reward rose, and verify went 0.600 -> 0.100, read the samples: a larger '
      'kl_beta (now 0.1, try 0.3); a larger weight of verify (now 0, try 1)', log(
-         0.6, 0.1, first={'reward': 1.0, 'eval/reward': 1.0}, last=UP), {'rewards': {'a': 1}}, FOUR),
+         0.6, 0.1, first={'reward': 1.0, 'eval/reward': 1.0}, last=UP),
+     {'rewards': {'a': 1}}, FOUR),
     ('rewards a is no better (0.747 -> 0.746): a larger weight (now 1, try 3)', log(
         0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747, 'eval/b': 2.5},
-        last=UP | {'eval/a': 0.746, 'eval/b': 2.0}, step={'mean_a': 0.8}), TWO, FOUR),
+        last=UP | {'eval/a': 0.746, 'eval/b': 2.0}, step={'mean_a': 0.8, 'mean_b': 2.0}), TWO, FOUR),
     ('rewards b is no better (1.200 -> 1.200): no weight helps', log(
         0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.3, 'eval/b': 1.2},
         last=UP | {'eval/a': 0.9, 'eval/b': 1.2}), TWO, FOUR)]
@@ -348,3 +387,18 @@ def test_a_world_checker_reward_or_function_that_is_silently_wrong_is_found(case
     found = [f'{mark} {part}' for mark, sentence in check.checks(words) for part in WORDS
              if mark in ('bad', 'look') and part in sentence]
     assert ', '.join(found) == wrong.strip()
+
+
+def test_room_for_long_completions_is_no_mistake(grpo, file):
+    words = check.words_for([file('mine.py', FILES['records'].replace('TEXT', 'pairs, pairs[90:]')),
+                             '--max_new_tokens=2000'])
+    assert not [sentence for mark, sentence in check.checks(words) if mark == 'bad']
+
+
+@pytest.mark.parametrize('name, message', [
+    ('mine.py', r'there is no texts\(\)'), ('config/networks/generator_smoke.py', 'pretrain.py'),
+    ('config', 'expected FILE.py')])
+def test_a_file_that_is_no_task_and_no_experiment_is_refused(name, message, grpo, file):
+    path = file(name, FILES['task'].replace('texts', 'text')) if name == 'mine.py' else name
+    with pytest.raises(AssertionError, match=message):
+        [*check.checks(check.words_for([path]))]
