@@ -301,7 +301,7 @@ def checks(words):
             yield 'bad', "all weights of rewards are 0"
         n = len(task.records)
         different = {repr(record | {'line': 0}) for record in task.records}
-        if len(different) < n / 2:
+        if len(different) < n / 4:
             yield 'look', f"only {len(different)} of {n} records are different"
         *_, most, longest = sorted(len(row.whole) for row in task.rows)
         if longest > 3 * most:

@@ -249,6 +249,7 @@ def test_advice_names_the_experiment_of_a_dataset(file):
         assert 'experiment' not in ' '.join(advice(lines, other, 500, samples(SAME)))
 
 
+@pytest.mark.filterwarnings('ignore:.*found in sys.modules')
 @pytest.mark.parametrize('name', ['advice', 'check', 'page'])
 def test_a_command_that_is_typed_another_way_ends_in_its_docstring_or_a_line(name, capsys,
                                                                              monkeypatch):
