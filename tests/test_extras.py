@@ -220,7 +220,8 @@ ADVICE = [      # words of the sentence, the log, and what is not as in KNOBS an
      {'rewards': {'a': 1}}, FOUR),
     ('rewards a is no better (0.747 -> 0.746): a larger weight (now 1, try 3)', log(
         0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747, 'eval/b': 2.5},
-        last=UP | {'eval/a': 0.746, 'eval/b': 2.0}, step={'mean_a': 0.8, 'mean_b': 2.0}), TWO, FOUR),
+        last=UP | {'eval/a': 0.746, 'eval/b': 2.0},
+        step={'mean_a': 0.8, 'mean_b': 2.0}), TWO, FOUR),
     ('rewards b is no better (1.200 -> 1.200): no weight helps', log(
         0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.3, 'eval/b': 1.2},
         last=UP | {'eval/a': 0.9, 'eval/b': 1.2}), TWO, FOUR)]
