@@ -13,6 +13,7 @@ from conftest import log_of, run
 from extras import check
 from extras.advice import advice, advice_for, read_lines
 from extras.page import page_of
+from extras.race import share_of_true
 
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
@@ -376,6 +377,25 @@ def test_differences_are_of_pairs_of_seeds_and_noise_gets_no_star(capsys):
     text = capsys.readouterr().out
     ends = re.findall(r'minus the first.* (\S+ \+- \S+) *$', text, re.MULTILINE)
     assert ends == ['0.2000 +- 0.0577', '0.1100 +- 0.0000*']
+
+
+# ---- race ----------------------------------------------------------------------------------------
+
+
+def test_the_race_scores_samples_of_the_policy(toy, grpo):
+    """The mean number of ones is that of the probabilities of all blanks."""
+    _, data = grpo.read_words(toy[1:])
+    networks, task = grpo.open_task(data)
+    policy = networks.policy
+    prompts = task.prompts('val', 400, 0.2, 0.6)
+    one, = task.tok.encode('1')
+    with torch.no_grad():
+        views = prompts.tokens.masked_fill(prompts.blank, policy.blank_id)
+        p = policy.logits(policy.features(views)).softmax(-1)[..., one]         # (400, T)
+    p = torch.where(prompts.blank, p, (prompts.tokens == one).float())
+    error = (p * (1 - p)).sum() ** 0.5 / (len(p) * 4 ** 0.5)
+    score = share_of_true(policy, prompts, lambda text: text.count('1'))
+    assert abs(score - p.sum() / len(p)) < 4 * error
 
 
 # ---- check ---------------------------------------------------------------------------------------
