@@ -1,5 +1,5 @@
-# it learns in which order to think: a masked GPT, which knows where the ball is after a swap if it
-# sees where it was before, decides itself which thoughts it fills now
+# a masked GPT learns in which order to think: it knows where the ball is after a swap if it sees
+# where the ball was before, and decides itself which thoughts it fills now
 # python train_grpo.py config/grpo_order.py
 # verify: start 28.2 to 34.8 %, line to beat 28.2 to 34.8 %,
 # policy 98.7 to 100.0 % (docs/results.md: three generators, two precisions, two seeds)

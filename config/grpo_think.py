@@ -1,4 +1,4 @@
-# it learns to think: under which cup is the ball? The reward is 1 if the last letter is right
+# a GPT learns to think: under which cup is the ball? The reward is 1 if the last letter is right
 # python train_grpo.py config/grpo_think.py
 # verify: start 46.6 to 51.8 %, line to beat 46.6 to 51.8 %,
 # policy 98.8 to 99.5 % (docs/results.md: three generators, two precisions, two seeds)

@@ -20,7 +20,7 @@ batch_size = 32
 
 adv_norm = 'batch'
 kl_beta = 0.0
-entropy_coef = 0.2          # see learn()
+entropy_coef = 0.2          # see learn(), below
 learning_rate = 6e-3        # if the score falls in the first 50 steps: 4e-3
 max_iters = 200
 

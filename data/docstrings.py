@@ -1,5 +1,5 @@
-"""English prose that is already on this disk: the docstrings of Python's standard library. The task
-is to fill runs of four blanks in windows of 32 characters.
+"""English prose that is already on this disk: the docstrings of Python's standard library.
+Runs of four blanks in windows of 32 characters are to be filled.
 
 Paragraphs are prose (no code, no tables, ASCII), each once, a tenth held out. They differ a little
 between versions of Python."""

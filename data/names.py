@@ -1,4 +1,4 @@
-"""New names from three letters, a task with a checker and without answers: `rdt=` may become
+"""New names from three letters, a dataset with a checker and without answers: `rdt=` may become
 `redit`. A generator first learns to imitate the words of data/docstrings.py, 5 to 8 letters long.
 They are not solutions: none of them passes verify(), because none is new."""
 import random

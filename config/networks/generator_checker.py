@@ -1,4 +1,4 @@
-# imitates the texts of a task that has a checker; stopped when 20 % of its samples pass, so that
+# imitates the texts of a dataset that has a checker; stopped when 20 % of its samples pass, so that
 # something is left to learn from the reward, and early, because texts that seldom pass are
 # learned by heart otherwise
 
