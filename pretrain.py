@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import train_grpo as grpo
 from model import GPT
 from plumbing import datasets, devices, networks, report
-from plumbing.configurator import CHOICES, LOWEST, configure    # configure() looks for them here
+from plumbing.configurator import CHOICES, configure  # a recipe can add to CHOICES
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
 from tasks import BLANK, Task, Tokenizer
 

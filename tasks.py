@@ -38,7 +38,7 @@ class Tokenizer:
     def __init__(self, kind, chars=''):
         self.vocabulary = {'kind': kind, 'chars': chars}    # Tokenizer(**vocabulary) is a copy
         if kind == 'gpt2':
-            import tiktoken                     # its first use downloads the vocabulary
+            import tiktoken  # its first use downloads the vocabulary
             bpe = tiktoken.get_encoding('gpt2')
             self.eos = bpe.eot_token            # the last id
             # Ugly, but shorter than two classes: this hides the method below, which is for

@@ -27,8 +27,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import train_grpo as grpo
-from plumbing.configurator import configure
 from model import GPT, filter_ids
+from plumbing.configurator import configure
 from plumbing.optim import make_optimizers
 from tasks import Prompts, Tokenizer
 

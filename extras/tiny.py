@@ -5,6 +5,7 @@
 train_grpo.py adds: a learned judge, advantages that are divided by a std, several passes,
 writing from left to right, micro-steps and ranks, logs, checkpoints."""
 import copy
+
 import torch
 from torch import nn
 from torch.distributions import Categorical

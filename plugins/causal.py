@@ -5,8 +5,8 @@ include() this file in a config. It is executed in the globals of train_grpo.py,
 and columns_of() take the place of those there. `inner` is the old function."""
 import torch.nn.functional as F
 
-from plumbing.rewards import world_answers
 from model import unique_rows
+from plumbing.rewards import world_answers
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)

@@ -70,7 +70,7 @@ def configure(script, words):
                    for name, value in original.items()}, _original=original)
     known = knobs_of(script)                    # with their types; soon those of plugins, too
     files = []                                  # that were executed
-    said = {}                                   # {name: value} of what the files before have changed
+    said = {}                                   # {name: value} that the files before have changed
     set_by = {}                                 # {knob: word of the command that names the file}
 
     def include(path):
@@ -132,13 +132,13 @@ def check_knob(script, known, name, word):
     kind = type(example)
     if kind is float and type(value) is int:
         value = script[name] = float(str(value))        # float(10 ** 400) would raise
-    choices = script.get('CHOICES', {}).get(name)
+    choices = script.get('CHOICES', CHOICES).get(name)
     is_right = type(value) is kind
     if choices:
         is_right = is_right and value in choices
         expected = f'one of {choices}'
     elif kind in (int, float):
-        lowest = script.get('LOWEST', {}).get(name, 0)
+        lowest = script.get('LOWEST', LOWEST).get(name, 0)
         highest = 1 if name in SHARES else 1e18         # a larger one fits into no tensor
         is_right = is_right and lowest <= value <= highest
         expected = f'{KINDS[kind]} from {lowest} to {highest:g}, such as {example}'

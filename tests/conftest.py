@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 import pytest
 import torch
-import torch._dynamo        # optimizers import it, which takes a second: once, not in every run
+import torch._dynamo  # optimizers import it, which takes a second: once, not in every run
 
 from plumbing.configurator import configure
 

@@ -10,11 +10,17 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from plumbing.configurator import configure
 from conftest import ROOT, run
+from plumbing.configurator import configure
 from plumbing.datasets import load
-from plumbing.networks import (file_of, hashes_of, load_checkpoint, load_network, make_networks,
-                               open_networks)
+from plumbing.networks import (
+    file_of,
+    hashes_of,
+    load_checkpoint,
+    load_network,
+    make_networks,
+    open_networks,
+)
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 RECIPES = ['--generator=config/networks/generator_smoke.py',
@@ -55,7 +61,7 @@ config/grpo_smok.py -> there is no file config/grpo_smok.py; similar: config/grp
 --rewards={"learn":1.0} -> there is no learn(), or its name is one of ours
 --rewards={"reward":1.0} -> there is no reward(), or its name is one of ours
 plugins/causal.py --blank_kind=random -> blank_kind = 'random': expected one of ('answer',)
---gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of mini_batches = 2, on each rank: gradient_accumulation_steps = 3
+--gradient_accumulation_steps=3 --mini_batches=2 -> expected a multiple of mini_batches = 2
 --generator=out/none.pt -> there is no network out/none.pt
 --reference=out/mine.pt -> there is no network out/mine.pt
 --generator= -> expected a network
@@ -98,12 +104,12 @@ REWARD return None -> error: reward mine: expected 16 finite numbers
 REWARD return [1.0] -> error: reward mine: expected 16 finite numbers
 REWARD return 1.0 -> error: reward mine: expected 16 finite numbers
 REWARD return "text" -> error: reward mine: expected 16 finite numbers
-REWARD return [None] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not None for completion 0: 
-REWARD return [[1.0]] * n -> error: reward mine: expected 16 finite numbers, one for each completion, not [1.0] for completion 0: 
+REWARD return [None] * n -> 16 finite numbers, one for each completion, not None
+REWARD return [[1.0]] * n -> not [1.0] for completion 0:
 REWARD return texts -> error: reward mine: expected 16 finite numbers
 REWARD return [1e99] * n -> error: reward mine: expected 16 finite numbers
 REWARD return [1j] * n -> error: reward mine: expected 16 finite numbers
-REWARD return [0.5] * (n - 1) + [float("nan")] -> error: reward mine: expected 16 finite numbers, one for each completion, not nan for completion 15: 
+REWARD return [0.5] * (n - 1) + [float("nan")] -> not nan for completion 15:
 REWARD return [float("inf")] * n -> error: reward mine: expected 16 finite numbers"""
 # What functions of a file do.
 FAILS = """

@@ -11,9 +11,9 @@ transformers = pytest.importorskip('transformers')
 import huggingface_hub as hub
 import tokenizers
 
+from conftest import TOY, assert_same, checkpoint_of, run, train
 from plumbing.configurator import configure
 from plumbing.networks import save_network as save_checkpoint
-from conftest import TOY, assert_same, checkpoint_of, run, train
 from test_grpo import CAUSAL, PASSES, close
 
 HF = 'plugins/hf.py'

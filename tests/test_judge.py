@@ -8,7 +8,7 @@ from judge import judge_scores
 from plumbing.datasets import load
 from plumbing.networks import load_network
 from tasks import Task
-from test_grpo import close, knobs, prompts_of, slow_logits, tiny   # noqa: F401, a fixture
+from test_grpo import close, knobs, prompts_of, slow_logits, tiny  # noqa: F401, a fixture
 
 LABELS = """
 def texts():

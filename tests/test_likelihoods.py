@@ -9,8 +9,7 @@ import torch
 
 import train_grpo as grpo
 from plumbing.report import samples_of
-from test_grpo import (PASSES, TEXTS, TOK, close, knobs, prompts_of, slow_stats,    # noqa: F401
-                       tiny)
+from test_grpo import PASSES, TEXTS, TOK, close, knobs, prompts_of, slow_stats, tiny  # noqa: F401
 from test_papers import toy_with
 
 # What a paper can draw for a text whose places 1, 2, 3 were sampled, and 0 was given, by its

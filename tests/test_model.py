@@ -6,11 +6,10 @@ import torch
 import torch.nn.functional as F
 
 import pretrain
-from plumbing.devices import set_precision
 from model import attention, features_of_inputs, shared_length, unique_rows
+from plumbing.devices import set_precision
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
-from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny      # noqa: F401, a fixture
-
+from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny  # noqa: F401, a fixture
 
 # ---- what a network sees -------------------------------------------------------------------------
 # (A causal one sees what is to the left: slow_logits() of test_grpo.py.)

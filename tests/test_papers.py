@@ -10,7 +10,7 @@ import torch
 
 import train_grpo as grpo
 from conftest import checkpoint_of, log_of, run, train
-from test_grpo import close, knobs, slow_stats, step_of, tiny           # noqa: F401 (a fixture)
+from test_grpo import close, knobs, slow_stats, step_of, tiny  # noqa: F401 (a fixture)
 from test_grpo import toy as toy_of
 
 FILES = {path.stem: str(path) for folder in ('config/papers', 'config/kl', 'plugins')

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
-from plumbing.optim import make_optimizers
 from plumbing.networks import load_checkpoint
-from plumbing.run_folder import RunFolder
+from plumbing.optim import make_optimizers
 from plumbing.report import verdict_of
+from plumbing.run_folder import RunFolder
 
 KINDS = {
     'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
@@ -261,8 +261,8 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
     recipe = f"--judge={file('recipe.py', 'n_head = 3')}"
-    assert 'needs plugins/causal.py' in run(
-        *toy, recipe, f'--out_dir={out}', *[x.replace('--judge', '--generator') for x in toy[-1:]])[2]
+    causal = toy[-1].replace('--judge', '--generator')
+    assert 'needs plugins/causal.py' in run(*toy, recipe, f'--out_dir={out}', causal)[2]
     process = Process(*toy, f'--out_dir={tmp_path}/other/')
     process.wait_for('advantage')               # it has a checkpoint
     os.kill(process.ranks[0].pid, signal.SIGSTOP)

@@ -10,11 +10,11 @@ import torch
 from conftest import run, train
 from extras.check import play
 from plumbing.datasets import load
-from plumbing.rewards import call_reward
 from plumbing.networks import save_network
 from plumbing.report import print_group
+from plumbing.rewards import call_reward
 from pretrain import make_tokenizer
-from tasks import Prompts, Task, Tokenizer, columns_of
+from tasks import Task, Tokenizer, columns_of
 from test_grpo import TOK, close, tiny
 
 # of two completions of three records: answer, prompt, level, original, text
@@ -89,7 +89,7 @@ def test_blanks_that_a_network_cannot_fill_are_named(file):
     with pytest.raises(AssertionError, match='needs plugins/causal.py'):
         Task(mine, TOK, 'answer', network=tiny('causal'))
     CausalTask = type('CausalTask', (Task,), {'kind': 'causal'})
-    with pytest.raises(AssertionError, match="'a_b'.*the generator, which writes from left to right"):
+    with pytest.raises(AssertionError, match="'a_b'.*the generator, which writes from left"):
         CausalTask(mine, TOK, 'answer', network=tiny('causal'))
     task = Task(load(file('fine.py', texts.format('aab'))), TOK, 'answer', network=tiny())
     with pytest.raises(AssertionError, match="'ab' has no blank"):
@@ -229,6 +229,7 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     _, shown, _ = run('sample.py', f'{tmp_path}/run', '--num_samples=2')
     rows = re.findall(r"(?m)^(before|after) .* '.*_.*'$|^ +\d x +\S+ +(\S+) +'(.*)'$", shown)
     assert [label for label, *_ in rows if label] == 2 * ['before', 'after']
+    now = ''
     for label, score, text in rows:
         now = label or now
         assert not text or float(score) == text.count('0') + {'before': 60, 'after': 66}[now]

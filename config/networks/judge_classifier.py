@@ -15,7 +15,7 @@ max_iters = 400             # stopped early: a better classifier is harder to fo
 
 
 @functools.cache
-def _filler(device):                            # the names grpo and dataset are those of pretrain.py
+def _filler(device):                            # grpo and dataset are names of pretrain.py
     networks = grpo.open_networks({'policy': FILLER}, dataset, device, grpo.load_network)
     if networks.missing:
         grpo.make_networks(networks.missing, dataset, device)

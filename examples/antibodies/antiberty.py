@@ -48,7 +48,8 @@ if __name__ == '__main__':
     if os.path.exists(folder):
         sys.exit(f"{folder} is there already: choose a new name")
     try:
-        import tokenizers, transformers
+        import tokenizers
+        import transformers
         antiberty, anarci = [importlib.util.find_spec(name).submodule_search_locations[0]
                              for name in ('antiberty', 'anarci')]
         # The file also has a pooler, and heads that guess species and chain. They are left out.
