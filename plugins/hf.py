@@ -9,8 +9,27 @@ NAME@REVISION is another revision. If there is a folder OWNER here, OWNER/NAME i
 
 Weights are float32, however they were stored, because bfloat16 would round an update of 1e-6 away.
 
+Ids below V are the same here and in transformers. We have three more, blank, bos and pad, which
+theirs_of translates. Example: V = 6, and the tokenizer has [CLS] 0, [MASK] 1, or <s> 0. `before`
+is what the tokenizer puts in front of a text: [CLS], <s>, or nothing.
+
+    our id       0 1 2 3 4 5 blank  bos   pad
+    theirs_of    0 1 2 3 4 5 1      0     0     [MASK] for blank, [CLS] for bos. pad is hidden, or
+                                                not read, so any id will do.
+    a masked network                            a causal network
+    tokens             4  blank   5  pad        tokens         <s>  4  5  pad
+    inputs      bos    4  blank   5  pad        inputs    bos  <s>  4
+    theirs      [CLS]  4  [MASK]  5  0          theirs         <s>  4
+    features    cut    x  x       x  x          features  0    x    x  0
+
+Features x of a masked network predict what stands in their own place, and those of a causal one the
+token to the right of what it has read: x of <s> is in the place of 4. The first token of a text,
+which nothing predicts, has 0. The prompt of a causal network already begins with <s>, if there is
+such a token. So trunk() puts a bos in front for the one, and leaves our bos out for the other.
+
 This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
-stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
+complete(), stats_of() and judge_scores() take the place of those there. `inner` is the old
+function."""
 import inspect
 import itertools
 import math
@@ -28,8 +47,12 @@ from tasks import BLANK, Tokenizer
 try:
     import huggingface_hub as hub
     import transformers
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 except ImportError:
     sys.exit("plugins/hf.py needs transformers: pip install transformers")
+
+# The other way round the output for a learned order would be missing.
+assert 'n_fill_steps' not in globals(), "include plugins/hf.py before plugins/passes.py"
 
 chat_template = False       # put prompts into the chat template of the tokenizer
 chat_options = {}           # what the template is told, such as {"enable_thinking": False}
@@ -53,11 +76,11 @@ ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
 # ---- open ----------------------------------------------------------------------------------------
 def open_networks(paths, *more, inner=open_networks):
     """Replace names of the hub by folders. A resumed run takes the commit with which it began, not
-    the newest one."""
+    the newest one: its checkpoint has the name as OWNER/NAME@COMMIT."""
     started_with = generator
     ckpt = Path(out_dir, 'ckpt.pt')
     if resume and ckpt.exists():
-        name = load_checkpoint(ckpt)['args'].get('folder', '')          # OWNER/NAME@COMMIT
+        name = load_checkpoint(ckpt)['args'].get('folder', '')
         if name.startswith(generator.partition('@')[0] + '@'):
             started_with = name
     folders = {role: find_network(started_with if path == generator else path)
@@ -98,7 +121,9 @@ def load_network(path, device, inner=load_network):
 
 # ---- the network ---------------------------------------------------------------------------------
 class Pretrained(Network):
-    """A network of transformers in the place of a GPT."""
+    """A network of transformers in the place of a GPT. Two things differ from what you expect:
+    self.network(...).logits are features, because take_features() has made its output layer the
+    identity; and state_dict() returns only what learns, because the folder has the rest."""
 
     def __init__(self, folder):
         super().__init__()
@@ -106,6 +131,7 @@ class Pretrained(Network):
         # In the cache of the hub it is .../models--OWNER--NAME/snapshots/COMMIT.
         name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
         self.args = {'folder': name}
+        self.loaded = set()                     # names of weights that a checkpoint has
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         name_of_class = config.architectures[0]
         self.kind = 'fill' if name_of_class.endswith('MaskedLM') else 'causal'
@@ -116,19 +142,11 @@ class Pretrained(Network):
         has_cache = 'cache' in inspect.signature(self.network.forward).parameters
         self.cache_name = 'cache' if has_cache else 'past_key_values'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
-        n_ids = self.network.get_input_embeddings().num_embeddings
-        assert tok.vocab_size <= n_ids, (
-            f"{name} can read {n_ids} tokens: its tokenizer has {tok.vocab_size}")
-        self.blank_id = tok.blank
-        self.bos_id = tok.bos
-        self.pad_id = tok.pad
-        # theirs_of[id] is our id as the network of transformers reads it. Ids below V stay. blank
-        # is the mask token, bos what the tokenizer puts before a text. pad, and what is missing,
-        # are 0: hidden or unused.
-        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *tok.before, 0, 0]
+        self.blank_id, self.bos_id, self.pad_id = tok.blank, tok.bos, tok.pad
+        first = [*tok.before, 0][0]             # a causal network never reads it
+        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, first, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
-        # A masked network reads [CLS] in front of all texts. To a causal one its bos, if any, is
-        # the first token of the prompt.
+        # Only a masked network reads more tokens than we give it.
         self.n_before = 0 if self.causal else len(tok.before)
         # RoBERTa reads fewer tokens than max_position_embeddings. Its tokenizer has the limit.
         self.block_size = min(getattr(config, 'max_position_embeddings', math.inf),
@@ -142,24 +160,27 @@ class Pretrained(Network):
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T)."""
         # A micro-step in which nothing learns has no texts. Networks of transformers fail then, so
-        # they get one text of ids 0, cut off again. This text gives all weights a gradient of 0.
+        # they get one text of ids 0, cut off again. It is a hack, but this text gives all weights a
+        # gradient of 0, as ranks expect.
         N = len(tokens)
         return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L). cache: a dict, as that of a GPT."""
-        # shift is 1 if a masked network also reads [CLS], whose features are cut off; -1 if a
-        # causal network leaves out our bos, whose features are 0; 0 otherwise.
-        shift = self.n_before - int(self.causal and not cache)
-        inputs = F.pad(inputs, (shift, 0), value=self.bos_id)
-        if self.causal:
-            options = {self.cache_name: cache.setdefault('all layers', Cache()), 'use_cache': True}
-        else:
-            options = {'attention_mask': (inputs != self.pad_id).long()}
-        if inputs.size(1) == 0:                 # there was only our bos
+        """Return features (N, L, C) of inputs (N, L). A causal network needs a cache: a dict, as
+        that of a GPT. If the dict is empty, inputs begin with our bos."""
+        if not self.causal:
+            inputs = F.pad(inputs, (self.n_before, 0), value=self.bos_id)
+            is_shown = (inputs != self.pad_id).long()
+            return self.read(inputs, attention_mask=is_shown)[:, self.n_before:]
+        n_bos = 0 if cache else 1
+        options = {self.cache_name: cache.setdefault('all layers', Cache()), 'use_cache': True}
+        if inputs.size(1) == n_bos:             # transformers cannot read nothing
             return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
-        x = self.network(self.theirs_of[inputs], **options).logits      # features: take_features()
-        return F.pad(x, (0, 0, -shift, 0))
+        return F.pad(self.read(inputs[:, n_bos:], **options), (0, 0, n_bos, 0))
+
+    def read(self, inputs, **options):
+        """Return what the network of transformers returns of inputs: features, in `logits`."""
+        return self.network(self.theirs_of[inputs], **options).logits
 
     def logits(self, x):
         """Return logits (..., V) of features (..., C), in float32 also under autocast."""
@@ -180,9 +201,10 @@ class Pretrained(Network):
         inputs = F.pad(ids[None], (self.n_before, -int(self.causal)), value=self.bos_id)
         # Not in bfloat16: its rounding could hide a cap.
         with torch.autocast('cpu', enabled=False):
-            theirs = self.network(self.theirs_of[inputs]).logits[0, :, :self.blank_id]
-            # Few places need the output layer, the most expensive one. So it returns its input from
-            # here on, and logits() multiplies by its weights.
+            theirs = self.read(inputs)[0, :, :self.blank_id]    # here they are still logits
+            # We need the output layer, the most expensive one, at few places. So it returns its
+            # input from here on, and logits() multiplies by its weights. To replace a method of
+            # somebody's object is ugly, but networks call their bodies by many names.
             self.head.forward = lambda x: x
             ours = self.logits(self.features(both)[0, :9])
         # A causal network predicts the last eight.
@@ -191,7 +213,7 @@ class Pretrained(Network):
             "used: expected a linear output layer, and keys and values of each token")
 
     def state_dict(self):
-        """Return what learns, or has learned before. The folder has the rest."""
+        """Return the weights that learn, and those that an earlier run has taught."""
         return {name: p.data for name, p in self.named_parameters()
                 if p.requires_grad or name in self.loaded}
 
@@ -201,18 +223,24 @@ class Pretrained(Network):
 
 
 class Cache(transformers.DynamicCache):
-    """Keys and values of all layers in one object. kv[:, rows], as plugins/causal.py and model.py
-    write it, keeps these rows, in place."""
+    """Keys and values of all layers in one object. Ours would be {layer: tensor}, but transformers
+    wants its own class. plugins/causal.py and model.py write kv[:, rows] for a new tensor with
+    these rows. Here kv[:, rows] keeps these rows in place and returns the same object. This is
+    ugly, because [] should change nothing. It is right as long as nobody uses the old kv again,
+    and a copy of all keys and values would double the memory."""
 
     def __getitem__(self, index):
         self.batch_select_indices(index[1])
         return self
 
+    def update(self, keys, values, *more, **options):
+        # Under autocast a rotation makes keys float32, and each later token would cast them again.
+        return super().update(keys.to(values.dtype), values, *more, **options)
+
 
 # ---- text ----------------------------------------------------------------------------------------
 class PretrainedTokenizer(Tokenizer):
-    """The tokenizer of a folder. Ids below V are those of transformers, and some may be unused.
-    blank, bos and pad come next. Pretrained translates these three."""
+    """The tokenizer of a folder, `theirs`. The drawing above has its ids."""
 
     def __init__(self, folder, causal):
         self.theirs = theirs = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
@@ -247,10 +275,10 @@ class PretrainedTokenizer(Tokenizer):
     def prompt_ids(self, text):
         """Return the ids of a prompt as transformers shows it to a causal network: in the chat
         template, or after what the tokenizer puts before a text. A prompt that begins with a
-        special token gets no template. A bos is not put twice. _ is a character, but to a masked
-        network a blank."""
+        special token gets no template. A bos is not put twice. To a masked network _ is the sign
+        of a blank, and so is the text of its mask token. To a causal one _ is a character."""
         if not self.causal:
-            return super().prompt_ids(text)
+            return super().prompt_ids(text.replace(self.theirs.mask_token, BLANK))
         if chat_template and not text.startswith(self.special):
             try:
                 chat = self.theirs.apply_chat_template(
@@ -298,3 +326,27 @@ def judge_scores(judge, texts, inner=judge_scores):
     rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
     parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
     return torch.cat([inner(judge, part) for part in parts])[inverse]
+
+
+# ---- faster sampling in bfloat16: skip this at first ---------------------------------------------
+def attention(module, q, k, v, mask, **options):
+    """Return the attention (N, L, H, D) of queries q (N, H, L, D), and no weights. k and v have one
+    head for a group of heads of q. For one query in bfloat16 torch's kernel of a CPU takes ten
+    times as long as these two products, and half the time of sampling."""
+    if (q.size(2) > 1 or not torch.is_autocast_enabled('cpu')
+            or mask is not None or options.get('position_bias') is not None):
+        return sdpa_attention_forward(module, q, k, v, mask, **options)
+    q = q.reshape(*k.shape[:2], -1, k.size(3))  # a group is a matrix
+    weights = (q @ k.mT * options['scaling']).softmax(-1)
+    return (weights @ v).reshape(len(q), 1, -1, v.size(3)), None
+
+
+transformers.AttentionInterface.register('sdpa', attention)     # the usual one, of all networks
+
+
+def complete(policy, *words, inner=complete, **more):
+    """Complete prompts. Weights are cast to bfloat16 once, and not at each token."""
+    # The end of this context drops the casts: they must not outlive an update of the weights.
+    kind = policy.device.type
+    with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=True):
+        return inner(policy, *words, **more)

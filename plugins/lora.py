@@ -21,6 +21,7 @@ assert 'Pretrained' in globals(), "include plugins/hf.py before plugins/lora.py"
 
 lora_rank = 16              # rows of A, columns of B
 lora_alpha = 32             # what adapters give is multiplied by lora_alpha / lora_rank
+LOWEST['lora_rank'] = 1
 
 
 def open_networks(paths, *more, inner=open_networks):
@@ -31,7 +32,7 @@ def open_networks(paths, *more, inner=open_networks):
         paths = paths | {'reference': ''}       # opens none
     networks = inner(paths, *more)
     policy = networks.policy
-    assert not getattr(policy, 'loaded', True), (
+    assert isinstance(policy, Pretrained) and not policy.loaded, (
         f"{path} is a run, or a GPT of ours: expected a folder of transformers (python -m "
         "extras.export makes one of a run), or a name of the hub")
     devices.set_seed(seed)                      # all ranks begin with the same adapters
@@ -47,6 +48,8 @@ def open_networks(paths, *more, inner=open_networks):
     return networks
 
 
+# A class that inherits from its own name takes a breath. The name in parentheses is still the class
+# of plugins/hf.py; from here on the name is this class, also in the functions of that file.
 class Pretrained(Pretrained):
     """A network that can have adapters."""
 

@@ -174,6 +174,13 @@ def test_a_chat_template_shows_the_prompt_or_is_refused(template, grpo, tmp_path
     assert tok.prompt_ids('<u>1') == tok.ids_of('<u>1')        # it has its template
 
 
+def test_the_text_of_the_mask_token_is_a_blank(opened):
+    _, task, _ = opened('bert')
+    row = task.encode({'prompt': '9+[MASK]=[MASK]_', 'answer': ''})
+    assert row == task.encode({'prompt': '9+_=__', 'answer': ''})
+    assert row.shown.count(46) == 3
+
+
 # ---- the network ---------------------------------------------------------------------------------
 @pytest.mark.parametrize('kind', MODELS)
 def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformers(
@@ -238,6 +245,40 @@ def test_a_learned_order_has_a_reference_beside_adapters(opened, grpo):
         assert (kl.abs().max() > 1e-3) == (shift > 0)
 
 
+# ---- in bfloat16 ---------------------------------------------------------------------------------
+@pytest.mark.parametrize('has_mask', [False, True])
+def test_the_attention_of_one_query_is_that_of_a_slow_loop(has_mask, hf):
+    """Two heads of q share one of k and v. Masks are left to transformers."""
+    q, k, v = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 2, 5, 6)
+    shown = torch.ones(3, 1, 1, 5, dtype=torch.bool)
+    shown[1, 0, 0, :2] = not has_mask
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    with torch.autocast('cpu', torch.bfloat16):
+        actual, _ = hf.attention(module, q, k, v, shown if has_mask else None, scaling=0.3)
+    for n in range(3):
+        for head in range(4):
+            scores = 0.3 * k[n, head // 2] @ q[n, head, 0]
+            p = scores.masked_fill(~shown[n, 0, 0], -torch.inf).softmax(0)
+            close(actual[n, 0, head].float(), p @ v[n, head // 2], atol=0.03)
+
+
+def test_weights_that_are_cast_once_are_those_of_the_last_update(opened, grpo):
+    """Tokens are the same as with casts at each token, and change when the weights do."""
+    networks, task, _ = opened('llama', '--dtype=bfloat16')
+    policy = networks.policy
+    prompts = task.prompts('train', 8)
+    slow, = [x for x in grpo.complete.__defaults__ or grpo.complete.__kwdefaults__.values()]
+    texts = []
+    for _ in range(2):
+        expected = slow(policy, prompts, 1, greedy=True).texts
+        texts.append(grpo.complete(policy, prompts, 1, greedy=True).texts)
+        assert texts[-1].equal(expected)
+        for layer in policy.network.model.layers:
+            layer.mlp.down_proj.weight.data.neg_()
+    assert not texts[0].equal(texts[1])
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 REFUSED = {                     # a tokenizer, and how the network is another one
     'caps logits': ('llama', {'kind': 'Gemma2ForCausalLM', 'final_logit_softcapping': 200.0,
@@ -270,6 +311,17 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, h
                 path.write_text(path.read_text().replace(*change))
         with pytest.raises(AssertionError, match='folder'):
             hf.load_network(str(folder), 'cpu')
+
+
+WORDS = {                       # and what is said of them
+    (PASSES, HF): 'include plugins/hf.py before plugins/passes.py',
+    (HF, LORA, '--lora_rank=0'): 'lora_rank = 0: expected a whole number from 1'}
+
+
+@pytest.mark.parametrize('words', WORDS)
+def test_what_cannot_be_said_is_refused_in_one_line(words, grpo):
+    with pytest.raises(AssertionError, match=WORDS[words]):
+        configure(vars(grpo), words)
 
 
 # ---- the hub -------------------------------------------------------------------------------------
