@@ -15,10 +15,12 @@ import sys
 import tempfile
 import time
 
-import torch  # after train_grpo.py, which sets how its threads wait
+import train_grpo as grpo  # before torch: it says how threads of torch wait
+
+# isort: split
+import torch
 import torch.nn.functional as F
 
-import train_grpo as grpo
 from model import GPT
 from plumbing.configurator import configure
 from plumbing.networks import save_network

@@ -31,6 +31,7 @@ seeds = '1,2,3'             # two or more: three for a first look, five for a cl
 goal = 'eval/verify'        # a number of log.jsonl: 'greedy/verify', 'eval/pass@4', 'kl', ...
 out_dir = 'out-compare'     # folder of the folders of the runs
 jobs = 1                    # runs at a time
+LOWEST = {'jobs': 1}
 
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
