@@ -59,8 +59,8 @@ class Block(nn.Module):
             # cos and sin are float32, so under autocast q and k have become float32, too.
             qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
         q, k, v = qkv                                                       # (N, H, L, D) each
-        # {block: keys and values (2, N, H, tokens before, D)}. torch.cat copies them all for each
-        # token: slow for long texts, and short to say.
+        # A cache is {block: keys and values (2, N, H, tokens before, D)}; a new one is empty.
+        # torch.cat copies them all for each token: slow for long texts, and short to say.
         if cache is not None:
             kv = torch.cat((cache[self], qkv[1:]), -2) if self in cache else qkv[1:]
             cache[self] = kv
@@ -199,9 +199,10 @@ def unique_rows(x):
 
 def shared_length(inputs):
     """Return the n that saves most tokens if the first n columns of inputs (N, L) are computed once
-    for texts that are equal there: n * (texts - different beginnings). Of a b c d, a b c e, a b f g
+    for texts that are equal there: n * (texts - different beginnings). Of 'abcd', 'abce', 'abfg'
     2 columns save 2 * 2 tokens, and 3 columns 3 * 1, so n is 2."""
-    # Equal beginnings have equal sums with random weights. Sorted, they stand side by side.
+    # Equal beginnings have equal sums with random weights. Each column is sorted on its own, and
+    # then equal sums stand side by side.
     sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1)
     sums = sums.sort(0).values
     n_copies = (sums[1:] == sums[:-1]).sum(0)           # of the first column, the first two, ...

@@ -82,7 +82,7 @@ class Row(NamedTuple):
     """A record as ids."""
     whole: list         # with the answer, if there is one
     shown: list         # with a blank where the policy writes
-    n_prompt: int       # ids before the answer: all but eos if the prompt has blanks
+    n_prompt: int       # ids before what the policy adds: all but eos if the prompt has blanks
 
 
 @dataclass
@@ -111,13 +111,13 @@ class Prompts:
 class Task:
     """A dataset in the ids of a Tokenizer. blank_kind: 'random', a share of each text | 'answer',
     what its record leaves open. network: the policy. pretrain.py, which makes one, has none yet."""
-    kind = 'fill'       # of the network; the Task of plugins/causal.py has 'causal'
+    kind = 'fill'       # of network that it is for; the Task of plugins/causal.py has 'causal'
 
     def __init__(self, data, tok, blank_kind, network=None):
         self.tok = tok
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
-        self.is_causal = bool(network and self.kind == 'causal')
+        self.is_causal = bool(network and self.kind == 'causal')        # no matter in pretraining
         if network:
             assert network.kind == self.kind, (
                 f"the generator is of the kind {network.kind!r}, which "

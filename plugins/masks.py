@@ -15,8 +15,9 @@ Example: behind a 7 the policy wrote a 4, token 0, and a 9, token 1. x is blank:
 include() this file in a config that defines
 
     masks(sampled, given)   places that the policy wrote, and the rest of the texts, (N, T) bool.
-                            Return a list of (is_blank, weight), (N, T) each: a token in texts[n] at
-                            place t has weight[n, t]. If all its weights are 0, it does not learn.
+                            Return a list of (is_blank, weight), (N, T) each: a token of texts[n]
+                            at place t has weight[n, t]. If all its weights are 0, it does not
+                            learn. (A Masked Rollout has these as rows of its table, (M, L).)
 
 The order of filling (plugins/passes.py) must be a rule: a learned one is refused.
 
@@ -46,9 +47,10 @@ def updates_of(rollouts, inner=updates_of):
     """Draw masks anew in each epoch. learn() computes logp_old in the masks of each update."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
-        # Both sides of a ratio need the same masks. If collect() has set logp_old already, as that
-        # of config/papers/replay.py does, its masks were those of epoch 0.
-        masked = [with_masks(r, i // mini_batches if r.logp_old is None else 0) for r in update]
+        epoch = i // mini_batches
+        # Both sides of a ratio need the same masks. A file that has set logp_old already, as
+        # config/papers/replay.py does, called log_probs_of(), which draws the masks of epoch 0.
+        masked = [with_masks(r, epoch if r.logp_old is None else 0) for r in update]
         updates.append([r.select(r.weight.any(1)) for r in masked])
     return updates
 

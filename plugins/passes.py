@@ -16,7 +16,7 @@ Texts that are equal are one view. In the table each of the six tokens has a col
     0  7 _ _ _     0 0  turn 1         place    2 1 3 2 1 3
     1  7 _ 4 _     1 2       2         token    4 5 1 3 8 2
     2  7 5 _ 1     1 3       3         turn     1 1 1 2 3 3
-    3  7 5 3 1                         view_of  0 0 0 2 1 1
+    3  7 5 3 1  (no token reads it)    view_of  0 0 0 2 1 1
                                        seen     0 0 0 0 0 0  pass 1
                                                 0 0 0 2 1 1       2
                                                 0 0 0 2 1 1       3
@@ -27,7 +27,8 @@ which the policy decided to wait, or to fill the place of token m; then view_of[
 
 include() this file in a config, behind plugins/hf.py and before files that wrap complete(). It is
 executed in the globals of train_grpo.py, and its load_network(), complete() and stats_of() take the
-place of the functions there. `inner` is the old function."""
+place of the functions there. `inner` is the old function: Python evaluates a default before the
+name gets its new meaning."""
 import inspect
 import math
 from dataclasses import dataclass, replace
@@ -78,14 +79,12 @@ def complete(policy, prompts, k, greedy=False):
         history.append(texts.clone())
         # Each pass reads whole texts. That is slow, but no keys and values can be kept: each place
         # sees all others, also those that were filled since. At least equal texts are read once:
-        # before[rows][inverse] equals before. In a random or a learned order few stay equal:
-        # collect() of config/grpo_order.py takes 0.2 s with 'left', 1.0 with 'random', and 1.8 with
-        # 'learned'.
+        # before[rows][inverse] equals before.
         before = texts[going]                                                   # (G, T)
         rows, inverse = unique_rows(before)
         x = policy.features(before[rows])[inverse]                              # (G, T, C)
         now = is_open[going]                    # (G, T) places that this pass fills
-        if fill_order == 'confident':           # `now` and is_open still have the same blanks
+        if fill_order == 'confident':   # `now` and is_open have the same blanks, in the same order
             key[is_open] = -policy.logits(x[now]).log_softmax(-1).amax(-1)
         if fill_order != 'learned':
             now &= is_due(key, is_open, n_blanks, turn)[going]
@@ -117,7 +116,7 @@ def is_due(key, is_open, n_blanks, turn):
     """Return which open places (N, T) pass `turn` fills, those with low keys first. n_blanks (N, 1)
     counts the blanks before pass 1: 3 passes fill 5 blanks as 2, 2, 1."""
     n_passes = n_blanks.clamp(1, n_fill_steps)
-    # Later passes fill their share of the blanks, rounded down: of 5 blanks in 3 passes 3, 1, 0.
+    # How many wait after this pass: of 5 blanks in 3 passes 3, 1, 0.
     n_wait = n_blanks * (n_passes - turn) // n_passes
     # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
     # are 1 2 0. Places that are not open come first, so that the highest ranks wait.
