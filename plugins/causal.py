@@ -2,7 +2,22 @@
 a world: it may add words after each token that the policy writes.
 
 include() this file in a config. It is executed in the globals of train_grpo.py, and its complete()
-and columns_of() take the place of those there. `inner` is the old function."""
+and columns_of() take the place of those there. `inner` is the old function.
+
+Texts that are equal so far share a row of the cache, so the network reads them once. Example: three
+completions of each of two prompts, `2:` and `13:`. After a letter the world says < or >.
+
+            place             row_of before place       due before place
+    text    0 1 2 3 4 5       0   1   2   3             0   1   2   3
+     0      2 : h < _ _       0   1   1   2             2   2   2   4
+     1      2 : h < _ _       0   1   1   2             2   2   2   4
+     2      2 : c > _ _       0   1   1   1             2   2   2   4
+    3 to 5  1 3 : _ _ _       0   0   0   0             3   3   3   3
+
+At 2 the texts 0 to 2 are due. The network reads bos and two ids of rows 0 and 1, the policy writes
+h, h and c, and the world, which is asked once for each completion of a record, says <, < and >. So
+these texts are due again at 4. Texts of a row that differ part: row 1 becomes the rows 1 and 2, and
+rows 0, 1, 2 of the cache are now the old rows 0, 1, 1 (old_row). At 3 the others are due."""
 import torch.nn.functional as F
 
 from model import unique_rows
@@ -10,11 +25,13 @@ from plumbing.rewards import world_answers
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)
-CHOICES['compile'] = (False,)       # each column has another size, so torch would compile all steps
+CHOICES['compile'] = (False,)       # each place has another size, so torch would compile all steps
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T places
-MEASURED += ('max_new_tokens',)     # an evaluation depends on it
+# An evaluation depends on it: a run that is resumed with another limit gets a new line to beat.
+MEASURED += ('max_new_tokens',)
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache | C channels
+# W ids of the longest words of a world
 
 
 class Task(Task):
@@ -28,103 +45,116 @@ class Task(Task):
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
-    """Continue each of B prompts k times, column by column. Prompts have different lengths:
-
-        1 2 + 3 = _ _ _ _       The first column that is written is the fifth. Only the second text
-        1 + 2 = _ _ _ _ _       writes there: the first still has its own `=`.
-    """
+    """Continue each of B prompts k times, place by place."""
     # Make room for completions after the prompts.
     task = prompts.task
     length = prompts.tokens.size(1)
     T = max(length, task.longest_prompt + max_new_tokens)
     task.check_length(T)
     tokens = F.pad(prompts.tokens, (0, T - length), value=policy.pad_id)        # (B, T)
-    start = prompts.start[:, None]                                              # (B, 1)
-    at = torch.arange(T, device=tokens.device)
-    is_after = at >= start                                                      # (B, T)
-    blank = is_after & (at < start + (max_new_tokens or T))
-    prompts = replace(prompts, tokens=tokens, blank=blank)
-    writes = blank.repeat_interleave(k, 0)      # (N, T) places that the policy writes
-    shown = tokens.masked_fill(is_after, policy.pad_id).repeat_interleave(k, 0)
-    inputs = F.pad(shown, (1, 0), value=policy.bos_id)                          # (N, 1 + T)
-    texts = inputs[:, 1:]                       # shared memory: what is written is an input, too
-    # Texts that are equal so far are one kind, and the network reads each kind once. rows (S,): a
-    # text of each kind; inverse (N,): the kind of each text that goes on. At first a kind is a
-    # record, not a prompt, because a world may read other columns of the record.
-    same = torch.stack((prompts.record, prompts.start), 1)                      # (B, 2)
-    rows, inverse = unique_rows(same.repeat_interleave(k, 0))
-    n_ids = policy.pad_id + 1                   # padding has the largest id
-    n_read = 0                                  # columns of inputs that are in the cache
+    due = prompts.start                         # (B,) where the policy writes next
+    stop = (due + (max_new_tokens or T)).clamp(max=T)       # (B,) the end of the room
+    places = torch.arange(T, device=due.device)
+    is_after = places >= due[:, None]                                           # (B, T)
+    prompts = replace(prompts, tokens=tokens, blank=is_after & (places < stop[:, None]))
+    told = [Completion(record, room, [])        # (N,) for a world
+            for record, room in zip(prompts.record.tolist(), (stop - due).tolist())
+            for _ in range(k)]
+    texts = tokens.masked_fill(is_after, policy.pad_id).repeat_interleave(k, 0)         # (N, T)
+    due, stop = due.repeat_interleave(k), stop.repeat_interleave(k)             # (N,) each
+    going = torch.arange(len(texts), device=due.device)     # (G,) the texts that go on
+    row_of = torch.zeros_like(due)              # (N,) row of the cache, 0 for all at first
+    example = going[:1]                         # (S,) a text of each row, any one
     cache = {}
-    filters = []                                # of each column which ids were allowed, or None
-    for column in range(int(start.min()), T):
-        text = writes[:, column].nonzero()[:, 0]        # numbers of the texts that write here
-        if len(text) == 0:                      # only prompts, words of a world, and padding here
-            continue
-        unread = inputs[rows, n_read:column + 1]
-        n_read = column + 1
-        x = policy.trunk(unread, cache)[:, -1]                                  # (S, C)
-        token, allowed = sample(policy.logits(x)[inverse[text]], 1, greedy)     # (texts, 1)
-        filters.append(allowed)
-        texts[text, column] = token[:, 0]
-        writes[text, column + 1:] &= token != task.tok.eos
-        going = writes[:, column + 1:].any(1).nonzero()[:, 0]       # (G,) the texts that go on
+    n_read = 0                                  # places that are in the cache
+    table, filters = [], []                     # filters: which ids were allowed, or None
+    for at in range(T):
+        writers = going[due[going] == at]
+        if len(writers) > 0:                    # else here are only prompts, or words of a world
+            unread = texts[example, n_read:at]
+            if not cache:                       # all texts begin with bos
+                unread = F.pad(unread, (1, 0), value=policy.bos_id)
+            n_read = at
+            x = policy.trunk(unread, cache)[:, -1]                              # (S, C)
+            token, allowed = sample(policy.logits(x)[row_of[writers]], 1, greedy)
+            token = token[:, 0]                                                 # (writers,)
+            table.append(torch.stack((writers, torch.full_like(writers, at), token)))
+            filters.append(allowed)
+            texts[writers, at] = token
+            due[writers] = torch.where(token == task.tok.eos, T, at + 1)
+            asked = writers[due[writers] < stop[writers]]
+            if task.reply and len(asked) > 0:
+                words, n_taken = replies(task, [told[n] for n in asked.tolist()], texts[asked, at])
+                texts[asked, at + 1:at + 1 + words.size(1)] = words
+                due[asked] += n_taken
+        going = (due < stop).nonzero()[:, 0]
         if len(going) == 0:
             break
-        # Which texts are still equal? Example: texts 0 1 2 3 were equal. 0 has ended, the others
-        # wrote b c b. Then there are two kinds, b and c, and both continue row 0 of the cache.
-        code = inverse[going] * n_ids + texts[going, column]                    # (G,)
-        kinds, inverse[going] = code.unique(return_inverse=True)
-        rows = torch.empty_like(kinds)
-        rows[inverse[going]] = going            # any one text of each kind
-        old_row = kinds // n_ids                # row of the cache; if 0 1 2 ..., the cache fits
-        if not old_row.equal(torch.arange(len(x), device=x.device)):
+        # Split rows. A new row is an old row and an id, as one number, because torch.unique is slow
+        # for pairs. (No id that can stand here is as large as pad_id.)
+        row_and_id = row_of[going] * policy.pad_id + texts[going, at]           # (G,)
+        new_rows, row_of[going] = row_and_id.unique(return_inverse=True)        # (S,), (G,)
+        old_row = new_rows // policy.pad_id                                     # (S,)
+        if old_row.tolist() != [*range(len(example))]:          # else the cache fits
             cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
-        if task.reply:                          # the policy does not write where the world speaks
-            said = replies(prompts, rows // k, texts[rows], writes[rows, column], column + 1)
-            said = said[inverse[going]]                                         # (G, T)
-            is_said = writes[going] & (said >= 0)
-            texts[going] = said.where(is_said, texts[going])
-            writes[going] &= ~is_said
-    place, text_of = writes.T.nonzero(as_tuple=True)    # column by column, as they were sampled
-    token = texts[text_of, place]
+        example = torch.empty_like(new_rows)
+        example[row_of[going]] = going
+    text_of, place, token = torch.cat(table, 1)
     allowed = None if filters[0] is None else torch.cat(filters)
-    rows, inverse = unique_rows(texts)          # the view is the whole text
-    view_of = inverse[text_of]
-    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view_of, allowed=allowed)
+    rows, view = unique_rows(texts)             # the view of a token is its whole text
+    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view[text_of],
+                   allowed=allowed)
 
 
-def replies(prompts, number, texts, is_asked, column):
-    """Return ids (n, T): what the world says after texts[:, :column], if is_asked (n,). -1: nothing
-    is said here; pad: the text has ended. Text i (T,) continues prompt number[i]. A world has no
-    state of its own, so the caller gives equal completions of a record once."""
-    task = prompts.task
-    T = texts.size(1)
-    asked = is_asked.nonzero()[:, 0]
-    lists = [x[asked].tolist() for x in (texts, prompts.start[number], prompts.record[number])]
-    cases = []
-    for ids, start, record in zip(*lists):
-        cases.append(task.records[record] | {'completion': task.tok.decode(ids[start:column])})
-    said = [[-1] * T for _ in range(len(texts))]
-    for i, (words, is_end) in zip(asked.tolist(), world_answers(task.reply, cases)):
-        rest = task.tok.pad if is_end else -1
-        row = task.tok.encode(words) + [rest] * T
-        said[i][column:] = row[:T - column]
-    return torch.tensor(said, device=texts.device)
+# ---- a world -------------------------------------------------------------------------------------
+@dataclass
+class Completion:
+    """A completion as a world sees it: what the policy and the world have written so far."""
+    record: int         # its number
+    room: int           # for ids
+    ids: list
+    text: str = ''
 
 
+def replies(task, told, tokens):
+    """Add to n Completions the tokens (n,) that the policy has written, and what the world says
+    then. Return its words, ids (n, W) with padding behind them, and how many places they take from
+    the policy (n,): all if they end the text."""
+    tok = task.tok
+    is_char = tok.vocabulary.get('kind') == 'char'
+    cases = {}                  # a world has no state: equal completions of a record are one case
+    for x, token in zip(told, tokens.tolist()):
+        x.ids.append(token)
+        # A text grows by a character. But a token of a language model can be a part of a character,
+        # so there all ids are decoded again.
+        x.text = x.text + tok.show([token]) if is_char else tok.decode(x.ids)
+        cases[x.record, x.text] = task.records[x.record] | {'completion': x.text}
+    answers = dict(zip(cases, world_answers(task.reply, [*cases.values()])))
+    words, n_taken = [], []
+    for x in told:
+        said, is_end = answers[x.record, x.text]
+        ids = tok.encode(said)[:x.room - len(x.ids)]        # what has no room is cut
+        x.ids += ids
+        x.text += said
+        words.append(ids)
+        n_taken.append(x.room if is_end else len(ids))
+    W = max(map(len, words))
+    words = [ids + [tok.pad] * (W - len(ids)) for ids in words]
+    return tokens.new_tensor(words), tokens.new_tensor(n_taken)
+
+
+# ---- text again ----------------------------------------------------------------------------------
 def columns_of(r, inner=columns_of):
     """A completion is what follows its prompt. 'sampled' is the same without the words of a world.
     'ended' says whether the policy ended it."""
     columns = inner(r)
-    task = r.prompts.task
-    decode = task.tok.decode
-    records = r.prompts.record.repeat_interleave(r.k).tolist()
-    starts = r.prompts.start.repeat_interleave(r.k).tolist()
-    sampled = torch.full_like(r.texts, task.tok.pad)
+    tok = r.prompts.task.tok
+    completions = r.texts.where(r.prompts.blank.repeat_interleave(r.k, 0), tok.pad)
+    sampled = torch.full_like(r.texts, tok.pad)
     sampled[r.text_of, r.place] = r.token
-    columns['prompt'] = [task.records[i]['prompt'] for i in records]
-    columns['completion'] = [decode(ids[start:]) for ids, start in zip(r.texts.tolist(), starts)]
-    columns['sampled'] = list(map(decode, sampled.tolist()))
-    columns['ended'] = (sampled == task.tok.eos).any(1).tolist()
+    records = r.prompts.record.repeat_interleave(r.k).tolist()
+    columns['prompt'] = [r.prompts.task.records[i]['prompt'] for i in records]
+    columns['completion'] = list(map(tok.decode, completions.tolist()))
+    columns['sampled'] = list(map(tok.decode, sampled.tolist()))
+    columns['ended'] = (sampled == tok.eos).any(1).tolist()
     return columns

@@ -1,5 +1,6 @@
 """Call the functions of a user: rewards, verify(), and reply(), which is a world. A function gets
 by name what it asks for."""
+import functools
 import inspect
 import math
 
@@ -40,11 +41,19 @@ def call_reward(name, function, columns, context):
     return call(name, function, context | lists)
 
 
+def call_each(name, function, cases):
+    """Return what a function of the user returns in each case, columns {name: value}."""
+    @functools.wraps(function)                  # so call() sees which columns the function names
+    def each(**columns):                        # those of the first case
+        return [function(**{x: case[x] for x in columns}) for case in cases]
+
+    return call(name, each, cases[0])           # once, because call() is slower than most functions
+
+
 def world_answers(reply, cases):
     """Return what a world says in each case: a text, and whether this ends the completion."""
     answers = []
-    for case in cases:
-        said = call('reply', reply, case)
+    for said in call_each('reply', reply, cases):
         answer = said if type(said) is tuple else ('' if said is None else said, False)
         assert [type(x) for x in answer] == [str, bool], (
             f"reply() returned {said!r:.80}: expected None, a text, or (text, True)")
