@@ -87,7 +87,7 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
                 f"{files[role]}: expected a generator, of the kind of {files[first]}")
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
-        if compile:
+        if compile and not network.causal:      # a cache has another size at each place
             network.trunk = torch.compile(network.trunk)
     return SimpleNamespace(**dict.fromkeys(paths) | networks, missing=missing)
 

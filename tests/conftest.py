@@ -76,7 +76,8 @@ def become(words, files, env):
     sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
     os.environ.update(env)
     sys.argv = list(words)
-    signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores them
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     ours = {path.stem for path in ROOT.glob('*.py')} | {'plumbing'}
     for name in [*sys.modules]:
         if name.partition('.')[0] in ours:
