@@ -1,6 +1,6 @@
 """The GPT, in one file: one class is generator and judge. It has no dropout, because sampling and
 learning must see the same network. Its size is that of a laptop, so it has none of the usual tricks
-of large networks, but for one at the end of this file: what texts share is computed once."""
+of large networks, but for what stands at the end: what texts share is computed once."""
 import functools
 import math
 
@@ -187,8 +187,9 @@ def random_numbers(n, device):
 def unique_rows(x):
     """Find equal rows of integers x (N, L). Return rows (S,), the index of one row of each kind,
     and inverse (N,), the kind of each row: x[rows][inverse] equals x. Kinds are in no order."""
-    # Equal rows have equal sums with random weights, and different rows have different sums, except
-    # for 1 in 2 ** 60. torch.unique is many times as fast for numbers as for rows.
+    # A hash: equal rows have equal sums with random weights, and different rows have different
+    # sums, but for 1 in 2 ** 49 (with the ids of GPT-2). torch.unique is many times as fast for
+    # numbers as for rows.
     sums = (x * random_numbers(x.size(1), x.device)).sum(1)
     kinds, inverse = sums.unique(return_inverse=True)
     numbers = torch.arange(len(x), device=x.device)

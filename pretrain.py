@@ -76,6 +76,10 @@ def loss_of(network, prompts):
 
 def main():
     configure(globals(), sys.argv[1:])
+    # A run makes the network anew if the contents of one of these are others (networks.py). A file
+    # that is edited while the network learns counts as it was.
+    files = [*globals()['_files'], datasets.path_of(dataset), datasets.path_of(tokenizer)]
+    sources = networks.hashes_of(files)         # 'char' and 'gpt2' are no files
     Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
     if kind == 'causal':
         configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below
@@ -119,8 +123,6 @@ def main():
             report.say(line)
             if 0 < stop_at <= right:
                 break
-    # A run makes the network anew if the contents of one of these are others (networks.py).
-    sources = networks.hashes_of([*globals()['_files'], datasets.path_of(dataset)])
     networks.save_network(out, network, dataset=dataset, blank_kind=blank_kind, sources=sources)
 
 

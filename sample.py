@@ -23,6 +23,7 @@ def open_run(path, more=()):
     """Return the task of a run; its networks, whose policy is that before GRPO; the policy after
     GRPO; and the dict of the run's checkpoint."""
     config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
+    must_exist(f'{path}/ckpt.pt', 'checkpoint')
     # The run may have had another machine. Its networks are taken as they are.
     words = [*config['words'], '--device=auto', '--compile=False', '--resume=True', *more]
     print('train_grpo.py', *words, flush=True)
@@ -56,7 +57,7 @@ def main():
     configure(globals(), ours)
     task, networks, after, saved = open_run(path, others)
     grpo.state.update(saved['state'][0])        # rewards may look at it
-    devices.set_seed(0)                         # the prompts of an evaluation
+    devices.set_seed(0)                         # the records of an evaluation
     if prompt:
         prompts = task.prompt_of_user(prompt)
     else:

@@ -1,8 +1,9 @@
 """Write from left to right what follows prompts, up to and including eos. A task with a reply() is
 a world: it may add words after each token that the policy writes.
 
-include() this file in a config. It is executed in the globals of train_grpo.py, and its complete()
-and columns_of() take the place of those there. `inner` is the old function.
+include() this file in a config, before plugins/passes.py. It is executed in the globals of
+train_grpo.py, and its Task, complete() and columns_of() take the place of those there. `inner` is
+the old function.
 
 Texts that are equal so far share a row of the cache, so the network reads them once. Example: three
 completions of each of two prompts, `2:` and `13:`. After a letter the world says < or >.
@@ -22,6 +23,8 @@ import torch.nn.functional as F
 
 from model import unique_rows
 from plumbing.rewards import world_answers
+
+assert 'n_fill_steps' not in globals(), "include plugins/causal.py before plugins/passes.py"
 
 blank_kind = 'answer'
 CHOICES['blank_kind'] = ('answer',)

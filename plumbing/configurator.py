@@ -11,6 +11,7 @@ script."""
 import ast
 import contextlib
 import difflib
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda',
            'kind': ('fill', 'causal'), 'positions': ('learned', 'rotary')}
 LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 'temperature': 1e-3,
           'epochs': 1, 'mini_batches': 1, 'log_interval': 1, 'eval_interval': 1, 'eval_prompts': 2,
-          'top_p': 1e-6, 'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'jobs': 1}
+          'top_p': 1e-6, 'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'num_samples': 1}
 SHARES = ('blank_low', 'blank_high', 'top_p')           # at most 1
 MISSING = object()
 KINDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a text',
@@ -45,6 +46,11 @@ def must_exist(path, what='file'):
     others = [*Path(path).parent.glob('[!._]*'), *Path('config').rglob('*.py')]
     assert Path(path).exists(), f"there is no {what} {path}{near(path, others)}"
     return path
+
+
+def say(text):
+    if os.environ.get('RANK', '0') == '0':      # the first rank speaks for all
+        print(text)
 
 
 def whose(name):
@@ -95,7 +101,7 @@ def configure(script, words):
             check_knob(script, known, name, path)
         for name in [name for name in changed if name in known]:
             if set_by.get(name, word) != word and script[name] != before[name]:
-                print(f'{word} sets {name} = {script[name]!r}, not {before[name]!r} as before')
+                say(f'{word} sets {name} = {script[name]!r}, not {before[name]!r} as before')
             set_by[name] = word
 
     script['include'] = include
@@ -121,7 +127,7 @@ def say_what_is_new(script, before, changed, path):
                and getattr(x, '__module__', '') == script['__name__']]      # else it is imported
     for what, names in {'replaces': replaced, 'brings': brought}.items():
         if names:
-            print(path, what, ', '.join(names))
+            say(f"{path} {what} {', '.join(names)}")
 
 
 def check_knob(script, known, name, word):

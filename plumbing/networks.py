@@ -69,8 +69,8 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
     make first, because it is not there, or stale and not to be taken as it is."""
     files = {role: file_of(must_exist(path, 'network'), dataset)
              for role, path in paths.items() if path}
-    missing = {files[role]: path for role, path in paths.items() if path.endswith('.py')
-               and must_be_made(files[role], as_they_are)}
+    recipes = {files[role]: path for role, path in paths.items() if path.endswith('.py')}
+    missing = {file: path for file, path in recipes.items() if must_be_made(file, as_they_are)}
     wait_for_ranks()                            # all have looked, before the first one makes some
     networks = {role: load_network(file, device)[0]
                 for role, file in files.items() if file not in missing}

@@ -91,7 +91,8 @@ def against_line(scores, greedy, line, rewards):
     numbers = {goal: now, 'greedy': likeliest, 'line to beat': line, 'above it': above,
                'standard error': above.std() / len(above) ** 0.5}
     if 'verify' in scores:
-        numbers['eval/pass@4'] = (scores['verify'] == 1).any(1).double()
+        n = scores['verify'].size(1)
+        numbers[f'eval/pass@{n}'] = (scores['verify'] == 1).any(1).double()
     return line, means_of(numbers) | means_of(scores, 'eval/') | means_of(greedy, 'greedy/')
 
 

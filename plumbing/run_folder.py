@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from plumbing.devices import N_RANKS, RANK, wait_for_ranks
-from plumbing.networks import load_checkpoint, save_network
+from plumbing.networks import file_of, load_checkpoint, save_network
 from plumbing.report import console_text, print_group, say
 
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins. Plugins
@@ -32,8 +32,8 @@ def is_plain(x):
 
 class RunFolder:
     """The folder of a run. A new run moves an older one out of its way. A resumed run takes the
-    steps after its checkpoint again, and cuts them from its logs. Nothing is moved or written
-    before claim()."""
+    steps after its checkpoint again, and cuts them from its logs. Before claim() nothing is moved,
+    and only the lock is written."""
 
     def __init__(self, path, config):
         self.path = Path(path).resolve()        # a reward may change the folder of the process
@@ -58,7 +58,7 @@ class RunFolder:
         is_run = (self.path / 'config.json').exists()           # the first file of a run
         assert is_run or not any(self.path.glob('*')), f"{self.path} is no folder of a run"
         for name in ('generator', 'judge', 'reference'):
-            network = Path(self.config[name]).resolve()
+            network = Path(file_of(self.config[name], self.config['dataset'])).resolve()
             assert self.path not in (network, *network.parents), (
                 f"{name} = {self.config[name]} is in out_dir: choose another out_dir")
         if self.config['wandb_project']:
@@ -70,6 +70,11 @@ class RunFolder:
             self.lock.acquire()
         except filelock.Timeout:
             sys.exit(f"another run is writing to {path}: choose another --out_dir")
+
+    def claim_if_new(self):
+        """Claim the folder before networks are made. A resumed run may still be refused."""
+        if not self.saved:
+            self.claim()
 
     def claim(self):
         """Move an older run out of the way, and write the knobs, at the first call. From here on
@@ -115,7 +120,7 @@ class RunFolder:
             if changed.keys() & {*measured} or changed.keys() - new.keys():     # of a lost plugin
                 say('so a new line to beat begins at the next evaluation')
                 line = None
-        self.claim()                            # last: a run that is refused changes no file
+        self.claim()                            # last: a refused --resume changes no file
         if RANK == 0:
             self.begin_logs(step)
         return step, line
