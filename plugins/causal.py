@@ -8,17 +8,17 @@ the old function.
 Texts that are equal so far share a row of the cache, so the network reads them once. Example: three
 completions of each of two prompts, `2:` and `13:`. After a letter the world says < or >.
 
-            place             row_of before place       due before place
-    text    0 1 2 3 4 5       0   1   2   3             0   1   2   3
-     0      2 : h < _ _       0   1   1   2             2   2   2   4
-     1      2 : h < _ _       0   1   1   2             2   2   2   4
-     2      2 : c > _ _       0   1   1   1             2   2   2   4
-    3 to 5  1 3 : _ _ _       0   0   0   0             3   3   3   3
+            place             row_of before place     due before place
+    text    0 1 2 3 4 5           2   3                   2   3
+     0      2 : h < _ _           0   0                   2   4
+     1      2 : h < _ _           0   0                   2   4
+     2      2 : c > _ _           0   1                   2   4
+    3 to 5  1 3 : _ _ _           1   2                   3   3
 
-At 2 the texts 0 to 2 are due. The network reads bos and two ids of rows 0 and 1, the policy writes
-h, h and c, and the world, which is asked once for each completion of a record, says <, < and >. So
-these texts are due again at 4. Texts of a row that differ part: row 1 becomes the rows 1 and 2, and
-rows 0, 1, 2 of the cache are now the old rows 0, 1, 1 (old_row). At 3 the others are due."""
+At first each record has a row. At 2 the texts 0 to 2 are due. The network reads bos and two ids of
+both rows, the policy writes h, h and c, and the world, which is asked once for each completion of a
+record, says <, < and >. So these texts are due again at 4. Texts of a row that differ part: rows 0,
+1, 2 of the cache are now the old rows 0, 0, 1 (old_row). At 3 the others are due."""
 import torch.nn.functional as F
 
 from model import unique_rows
@@ -60,18 +60,21 @@ def complete(policy, prompts, k, greedy=False):
     places = torch.arange(T, device=due.device)
     is_after = places >= due[:, None]                                           # (B, T)
     prompts = replace(prompts, tokens=tokens, blank=is_after & (places < stop[:, None]))
-    told = [Completion(record, room, [])        # (N,) for a world
-            for record, room in zip(prompts.record.tolist(), (stop - due).tolist())
-            for _ in range(k)]
+    told = []                                   # (N,) for a world
+    if task.reply:
+        rooms = zip(prompts.record.tolist(), (stop - due).tolist())
+        told = [Completion(record, room, []) for record, room in rooms for _ in range(k)]
+    # A row for each record, and not for equal prompts: a world may read other columns. (pretrain.py
+    # evaluates with random blanks, so there a record has several starts.)
+    same = torch.stack((prompts.record, prompts.start), 1).repeat_interleave(k, 0)
+    example, row_of = unique_rows(same)         # (S,) a text of each row, any one; (N,)
     texts = tokens.masked_fill(is_after, policy.pad_id).repeat_interleave(k, 0)         # (N, T)
     due, stop = due.repeat_interleave(k), stop.repeat_interleave(k)             # (N,) each
     going = torch.arange(len(texts), device=due.device)     # (G,) the texts that go on
-    row_of = torch.zeros_like(due)              # (N,) row of the cache, 0 for all at first
-    example = going[:1]                         # (S,) a text of each row, any one
     cache = {}
     n_read = 0                                  # places that are in the cache
     table, filters = [], []                     # filters: which ids were allowed, or None
-    for at in range(T):
+    for at in range(int(due.min()), T):
         writers = going[due[going] == at]
         if len(writers) > 0:                    # else here are only prompts, or words of a world
             unread = texts[example, n_read:at]
