@@ -88,8 +88,8 @@ def complete(policy, prompts, k, greedy=False):
             filters.append(allowed)
             texts[writers, at] = token
             due[writers] = torch.where(token == task.tok.eos, T, at + 1)
-            asked = writers[due[writers] < stop[writers]]
-            if task.reply and len(asked) > 0:
+            asked = writers[due[writers] < stop[writers]] if task.reply else []
+            if len(asked) > 0:
                 words, n_taken = replies(task, [told[n] for n in asked.tolist()], texts[asked, at])
                 texts[asked, at + 1:at + 1 + words.size(1)] = words
                 due[asked] += n_taken

@@ -56,7 +56,7 @@ def say(text):
 def whose(name):
     """Return '; FILE has it' if a plugin, or another script, has a knob of this name, or ''."""
     for file in [*Path('plugins').glob('*.py'), *Path().glob('*.py')]:
-        if f'\n{name} = ' in file.read_text('utf-8'):
+        if f'\n{name} = ' in file.read_text('utf-8', errors='replace'):
             return f'; {file} has it'
     return ''
 

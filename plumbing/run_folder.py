@@ -194,15 +194,15 @@ class Stop:
     is_asked = False
 
     def __init__(self):
-        self.pid = os.getpid()
         for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
             number = getattr(signal, name, None)        # Windows has no SIGHUP; nohup ignores it
             if number and signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self)
+        if hasattr(os, 'register_at_fork'):     # or nobody could end what a reward has forked
+            end = signal.SIGTERM, signal.SIG_DFL
+            os.register_at_fork(after_in_child=lambda: signal.signal(*end))
 
     def __call__(self, number, frame):
-        if os.getpid() != self.pid:             # a process that a reward has forked, and ends
-            os._exit(1)
         if self.is_asked:
             raise KeyboardInterrupt('stopped at once')
         self.is_asked = True
