@@ -562,6 +562,48 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
     assert sorted(asked) == sorted(case[1:] for case in expected)
 
 
+@pytest.mark.parametrize('kind', ['causal', 'a world'])
+def test_the_network_reads_texts_once_that_are_equal_so_far_and_none_that_has_ended(kind, knobs):
+    """(They are those of a record.) It reads only where a text is written."""
+    policy, _, prompts = toy(kind, knobs, temperature=3.0)
+    inner, sizes = policy.trunk, []
+    policy.trunk = lambda inputs, cache: sizes.append([*inputs.shape]) or inner(inputs, cache)
+    r = grpo.complete(policy, pick(prompts, [0, 1, 2, 3, 0]), 20)
+    expected, last = [], -1
+    for at in r.place.unique().tolist():
+        going = {(int(r.prompts.record[n // 20]), *r.texts[n, :at].tolist())
+                 for n in r.text_of[r.place >= at]}
+        expected.append([len(going), at - last])
+        last = at
+    assert sizes == expected
+
+
+@pytest.mark.parametrize('kind', ['char', 'bytes'])
+def test_a_world_reads_all_ids_together_but_of_characters_none_is_decoded_twice(kind, knobs):
+    """Here the a and the b of bytes are together one character, and alone none."""
+    policy, _, prompts = toy('a world', knobs, temperature=3.0)
+    tok, n_shown, completions = Tokenizer('char', 'abc'), [], set()
+    if kind == 'bytes':
+        tok.vocabulary = {'kind': kind}
+        tok.pieces[1:3] = 'é'.encode()[:1], 'é'.encode()[1:]
+    show = tok.show
+    tok.show = lambda ids: n_shown.append(len(ids)) or show(ids)
+
+    def reply(completion):
+        completions.add(completion)
+        return 'b' if completion.endswith(('a', '\ufffd')) else None
+
+    prompts.task.tok, prompts.task.reply = tok, reply
+    r = grpo.complete(policy, prompts, 20)
+    assert kind == 'bytes' or sum(n_shown) <= len(r.token)
+    # The last token of a text has no room behind it, or is an end.
+    expected = {show(r.texts[n, r.prompts.start[n // 20]:place + 1].tolist())
+                for n, place, token in zip(r.text_of, r.place, r.token.tolist())
+                if token != tok.eos and place + 1 < r.texts.size(1)}
+    assert completions == expected
+    assert any(('éc' if kind == 'bytes' else 'abc') in text for text in expected)
+
+
 # ---- evaluate ------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('batch_size', [4, 9])

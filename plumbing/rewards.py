@@ -47,7 +47,8 @@ def call_each(name, function, cases):
     def each(**columns):                        # those of the first case
         return [function(**{x: case[x] for x in columns}) for case in cases]
 
-    return call(name, each, cases[0])           # once, because call() is slower than most functions
+    # One call(), because call() takes longer than most functions.
+    return call(name, each, cases[0]) if cases else []
 
 
 def world_answers(reply, cases):
