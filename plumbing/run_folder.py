@@ -198,9 +198,15 @@ class Stop:
             number = getattr(signal, name, None)        # Windows has no SIGHUP; nohup ignores it
             if number and signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self)
-        if hasattr(os, 'register_at_fork'):     # or nobody could end what a reward has forked
-            end = signal.SIGTERM, signal.SIG_DFL
-            os.register_at_fork(after_in_child=lambda: signal.signal(*end))
+        if hasattr(os, 'register_at_fork'):     # not on Windows
+            os.register_at_fork(after_in_child=self.leave_to_parent)
+
+    def leave_to_parent(self):
+        """Let the parent decide about Ctrl-C, in a process that a reward has forked: the step may
+        need it. SIGTERM ends it, so that a Pool can."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for name in ('SIGINT', 'SIGHUP'):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
     def __call__(self, number, frame):
         if self.is_asked:
