@@ -69,7 +69,8 @@ def configure(script, words):
     if {'-h', '--help'} & {*words}:             # the docstring, and the knobs
         source = Path(script['__file__']).read_text('utf-8')
         sys.exit(print(script['__doc__'], source[source.find('\n# ---- '):].split('\n\n\n')[0]))
-    # A second call begins with the original globals. Files may change the values of a dict.
+    # A second call, as tests and extras make, begins with the original globals. Their dicts are
+    # copied, because files may change them.
     original = script.setdefault('_original', dict(script))
     script.clear()
     script.update({name: value.copy() if type(value) is dict else value
@@ -79,7 +80,7 @@ def configure(script, words):
     said = {}                                   # {name: value} that the files before have changed
     set_by = {}                                 # {knob: word of the command that names the file}
 
-    def include(path):
+    def include(path):                          # `word` is that of the loop below
         file = Path(must_exist(path)).resolve()
         if file in files:                       # several files may name a plugin
             return

@@ -115,7 +115,7 @@ def samples_of(r, columns, scores, logp=None):
     sampled, its turn (0: from left to right); and, if logp (M, 2) is there, its log-probabilities
     before and after the step. They are nan for a token that no network has looked at."""
     if logp is None:
-        logp = r.place.new_empty(len(r.place), 0)
+        logp = r.place.new_empty(len(r.place), 0)       # no numbers for each token
     turns = torch.zeros_like(r.place) if r.turn is None else r.turn
     drawn = {}                                  # {(text, place): numbers}
     table = [x.tolist() for x in (r.text_of, r.place, turns, logp)]
