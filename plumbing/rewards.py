@@ -34,7 +34,8 @@ def call_reward(name, function, columns, context):
     one completion after the other. Other rewards get lists, named 'prompts', 'completions' and
     'texts', and the values of context."""
     if name == 'verify':
-        return [call(name, function, dict(zip(columns, case))) for case in zip(*columns.values())]
+        cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
+        return call_each(name, function, cases)
     plural = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
     # Copies: a reward may sort its lists.
     lists = {plural.get(x, x): [*values] for x, values in columns.items()}
