@@ -91,8 +91,6 @@ def configure(script, words):
         changed = {name: x for name, x in script.items()
                    if x is not before.get(name, MISSING) and x is not said.get(name, MISSING)}
         said.update(changed)
-        gone = [*before.keys() - script.keys()]
-        assert not gone, f"{path}: {gone[0]} is gone: expected a value in its place"
         assert 'texts' not in script, f"{path} is a dataset: expected --dataset={path}"
         if file.parent.name == 'plugins':
             known.update(knobs_of(changed) | known)

@@ -38,7 +38,8 @@ def load(dataset):
         functions = of_file(path)
     else:
         functions = {'texts': lambda: parts_of_lines(path)}
-    assert 'texts' in functions, f"{path}: there is no texts(), which returns the records"
+    assert callable(functions.get('texts')), (
+        f"{path}: there is no texts(), which returns the records")
     parts = functions['texts']()
     is_two_lists = type(parts) in (list, tuple) and [*map(type, parts)] == [list, list]
     assert is_two_lists and parts[0] and len(parts[1]) > 1, (

@@ -35,7 +35,8 @@ def load_checkpoint(path):
         assert 'kind' in saved['args'] or 'folder' in saved['args']
     except Exception as e:                      # many kinds, from half a file to another one
         sys.exit(f"{path} is no checkpoint of this version, or not all of it is there "
-                 f"({type(e).__name__}); a folder of transformers needs plugins/hf.py")
+                 f"({type(e).__name__}): delete it, and what a recipe makes is made anew; a folder "
+                 "of transformers needs plugins/hf.py")
     return saved
 
 

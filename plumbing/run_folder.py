@@ -33,7 +33,7 @@ def is_plain(x):
 class RunFolder:
     """The folder of a run. A new run moves an older one out of its way. A resumed run takes the
     steps after its checkpoint again, and cuts them from its logs. Before claim() nothing is moved,
-    and only the lock is written."""
+    and before begin() only the lock is written."""
 
     def __init__(self, path, config):
         self.path = Path(path).resolve()        # a reward may change the folder of the process
@@ -42,7 +42,6 @@ class RunFolder:
         self.parts = config['rewards'] if len(config['rewards']) > 1 else {}
         self.saved = {}                         # the checkpoint of a resumed run
         self.wandb = None
-        self.is_claimed = RANK > 0
         if RANK == 0:
             self.refuse_what_is_no_run(path)
         if config['resume']:
@@ -71,29 +70,17 @@ class RunFolder:
         except filelock.Timeout:
             sys.exit(f"another run is writing to {path}: choose another --out_dir")
 
-    def claim_if_new(self):
-        """Claim the folder before networks are made. A resumed run may still be refused."""
-        if not self.saved:
-            self.claim()
-
     def claim(self):
-        """Move an older run out of the way, and write the knobs, at the first call. From here on
-        --resume=True goes on with this run."""
-        if self.is_claimed:
-            return
-        self.is_claimed = True
+        """Move an older run out of the way, unless it is resumed. From here on --resume=True goes
+        on with this run, or begins it."""
         path = self.path
         has_run = any((path / name).exists() for name in ('ckpt.pt', 'log.jsonl'))
-        if has_run and not self.saved:
+        if RANK == 0 and has_run and not self.saved:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
             older = path.rename(f'{path}-{number}')
             say(f'{path.name} held another run, which is now in {older.name}')
-        path.mkdir(parents=True, exist_ok=True)
-        words = self.config | {'words': sys.argv[1:]}
-        (path / 'config.tmp').write_text(json.dumps(words, indent=1))
-        os.replace(path / 'config.tmp', path / 'config.json')   # whole, or the old one
 
     def begin(self, policy, optimizers, measured):
         """Load the weights and moments of a resumed run, and begin the logs. Return its step, and
@@ -120,13 +107,17 @@ class RunFolder:
             if changed.keys() & {*measured} or changed.keys() - new.keys():     # of a lost plugin
                 say('so a new line to beat begins at the next evaluation')
                 line = None
-        self.claim()                            # last: a refused --resume changes no file
-        if RANK == 0:
-            self.begin_logs(step)
+        self.claim()
+        if RANK == 0:                           # last: a refused --resume changes no file
+            self.begin_files(step)
         return step, line
 
-    def begin_logs(self, step):
-        """Cut the logs of a resumed run, and begin wandb."""
+    def begin_files(self, step):
+        """Write the knobs, cut the logs of a resumed run, and begin wandb."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        words = self.config | {'words': sys.argv[1:]}
+        (self.path / 'config.tmp').write_text(json.dumps(words, indent=1))
+        os.replace(self.path / 'config.tmp', self.path / 'config.json')     # whole, or the old one
         for temporary in self.path.glob('ckpt.pt.*.tmp'):       # of a run that was killed
             temporary.unlink()
         for name in ('samples.jsonl', 'log.jsonl'):

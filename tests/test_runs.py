@@ -275,7 +275,7 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     # A new run that was stopped while its networks were made is not the older one, and a log that
     # has lost its checkpoint is not cut.
     config = json.loads(configs[-1].read_text())
-    for name in ('run-3', 'run-4'):
+    for _ in range(2):
         RunFolder(out, config | {'seed': 4}).claim()
         assert json.loads((tmp_path / 'run-3/config.json').read_text())['seed'] == 3
         assert RunFolder(out, config | {'resume': True}).saved == {}
