@@ -1,4 +1,4 @@
-"""Say where a run stands, and what would help. It reads log.jsonl, config.json and samples.jsonl.
+"""Say where runs stand, and what would help. It reads log.jsonl, config.json and samples.jsonl.
 
     python -m extras.advice out-grpo
 
@@ -7,40 +7,38 @@ likes and you do not (python -m extras.page out-grpo)."""
 import itertools
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 if not __package__:
-    sys.exit("expected: python -m extras.advice FOLDER")
+    sys.exit("expected: python -m extras.advice FOLDER ...")
 
 from extras.check import words_for, words_or_help
 from plumbing.configurator import show_error
 from plumbing.networks import load_checkpoint
 from plumbing.report import verdict_of
 
-# Values to try of a knob: the next one that is larger, or smaller.
-VALUES = {
-    'learning_rate': (1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2),
-    'kl_beta': (0.01, 0.03, 0.1, 0.3, 1),
-    'entropy_coef': (0.02, 0.05, 0.1, 0.3),
-    'temperature': (1, 1.5),
-    'group_size': (8, 16, 32, 64),
-    'max_iters': (100, 300, 600, 1000, 2000, 5000, 10_000),
-}
+# To try of a knob: the usual value, or, where this is no change for it, so many times more (less).
+USUAL = {'learning_rate': (1e-3, 3), 'kl_beta': (0.1, 3), 'entropy_coef': (0.05, 3),
+         'temperature': (1, 1.5), 'group_size': (16, 2), 'max_iters': (300, 2), 'top_k': (50, 3),
+         'top_p': (1, 1), 'warmup_iters': (10, 3)}
 
 
 def must_be_run(folder):
     """Return the folder of a run that has begun."""
-    if not Path(folder, 'log.jsonl').exists():
-        runs = sorted(str(path.parent) for path in Path().glob('out*/log.jsonl'))
+    if not Path(folder, 'config.json').exists():
+        runs = sorted(str(path.parent) for path in Path().glob('*/config.json'))
         sys.exit(f"there is no run {folder}; here are: {', '.join(runs) or 'none'}")
     return folder
 
 
 def read_lines(path):
-    """Return the objects of a file of JSON lines, without a last line that a run is writing."""
-    return [json.loads(line) for line in Path(path).read_text('utf-8').split('\n')[:-1]]
+    """Return the objects of a file of JSON lines, without a last line that a run is writing, or
+    none where a run has not begun the file."""
+    text = Path(path).read_text('utf-8') if Path(path).exists() else ''
+    return [json.loads(line) for line in text.split('\n')[:-1]]
 
 
 def advice_for(folder):
@@ -63,8 +61,7 @@ def advice(lines, config, n, samples):
     last = evals[-1]
     goal = 'reward' if 'reward' in last else 'verify'
     # A resumed run that measures something else has another line to beat.
-    evals = [line for line in evals
-             if line['line to beat'] == last['line to beat'] and goal in line]
+    evals = [line for line in evals if line['line to beat'] == last['line to beat']]
     steps = [line for line in lines if 'ms' in line and line['step'] >= evals[0]['step']]
     sentences = [f"nothing can be told yet: {goal} is {last[goal]:.3f} at the first evaluation"]
     if len(evals) > 1:
@@ -72,33 +69,13 @@ def advice(lines, config, n, samples):
     if last['step'] < config['max_iters']:
         sentences.append(f"this is step {last['step']} of {config['max_iters']}: the same command "
                          "with --resume=True goes on")
-    if not steps:
-        return sentences
     samples = [sample for sample in samples
                if sample['step'] >= evals[0]['step'] and 'advantage' not in sample['scores']]
     groups = [[*group] for _, group in itertools.groupby(
         samples, lambda sample: (sample['step'], sample['prompt']))]
-    helps = [*causes(evals, steps, goal, n, config, groups)][:1]
-    if len(evals) > 1:
-        helps += rewards_that_stay(evals[0], last, config, groups)
-    return sentences + (helps or ["no number says what would help: read the samples"])
-
-
-def with_values(sentence, config):
-    """Return a sentence 'what is so: change; change', with the value of each knob and one to try;
-    or '' if nothing is left to try."""
-    what, _, changes = sentence.rpartition(': ')
-    texts = []
-    for change in changes.split('; '):
-        *_, size, knob = change.split()
-        if knob in VALUES:
-            now = config[knob]
-            values = [x for x in VALUES[knob] if (x < now if size == 'smaller' else x > now)]
-            if not values:
-                continue
-            change += f" (now {now:g}, try {values[-1 if size == 'smaller' else 0]:g})"
-        texts.append(change)
-    return f"{what}: {'; '.join(texts)}" if texts else ''
+    if not steps or not groups:
+        return sentences
+    return sentences + likely_cause(evals, steps, goal, n, config, groups)
 
 
 def range_of(group, name):
@@ -107,119 +84,134 @@ def range_of(group, name):
     return max(values) - min(values)
 
 
+def texts_of_knobs(config):
+    """Return {'larger group_size': 'a larger group_size (now 16, try 32)', ...}."""
+    texts = {}
+    for knob, (usual, factor) in USUAL.items():
+        now = config[knob]
+        if knob == 'learning_rate' and 'chat_template' in config:       # a language model
+            usual = 2e-5
+        for size, value in (('larger', max(usual, now * factor)),
+                            ('smaller', min(usual, now / factor))):
+            value = type(now)(float(f'{value:.2g}'))            # two digits
+            texts[f'{size} {knob}'] = f'a {size} {knob} (now {now:g}, try {value:g})'
+    return texts
+
+
 # ---- what the numbers say ------------------------------------------------------------------------
 
 
-def causes(evals, steps, goal, n, config, groups):
-    """Yield the sentences that fit, the surest first: a later one often follows from an earlier
-    one. Their {names} are variables of this function."""
+def likely_cause(evals, steps, goal, n, config, groups):
+    """Return a list of the first sentence that fits. The surest come first: a later one
+    often follows from an earlier one. Their {names} are variables of this function, and knobs."""
     first, last, best = evals[0], evals[-1], max(evals, key=lambda line: line[goal])
-    is_later = len(evals) > 1
-    score, top = last[goal], best[goal]
-    rise = score - evals[(len(evals) - 1) * 2 // 3][goal]                   # in the last third
+    begin = steps[0]                            # of the policy before it has learned
     now = {name: fmean(line.get(name, 0) for line in steps[-10:]) for name in steps[-1]}
-    dead, reward = now['dead_groups'], now['mean_reward']
-    growth = now['mean_tokens'] / steps[0]['mean_tokens']
-    error, above = last['standard error'], last['above it']
-    margin = (2 + 4 / (n - 1)) * error if n > 3 and error > 0 else math.inf     # as verdict_of()
-    is_above = above > margin
+    rise = last[goal] - evals[(len(evals) - 1) * 2 // 3][goal]              # in the last third
+    margin = 3 * last['standard error'] or math.inf     # of equal scores nothing is known
+    top = best[goal]
+    is_above = last['above it'] > margin
+    is_short = len(evals) > 1 and not is_above          # it has learned, but not enough
+    dead = now['dead_groups']
     is_dead = dead > 0.75 and not is_above
-    right = last.get('eval/verify', 1)          # share of right answers
-    none = 1 - last.get('eval/pass@4', 1)
-    entropy = [line['entropy'] for line in steps if line.get('entropy', 0) > 0] or [1.0]
-    entropy_now = entropy[-1]
+    was, right = [line.get('eval/verify', 1) for line in (first, last)]     # share of right answers
+    before, after = first['eval/reward'], last['eval/reward']
+    seen = now['mean_reward']
+    # Only of tokens that learn. Where there are none, nothing is known.
+    entropies = [line['entropy'] for line in steps if line.get('entropy', 0) > 0] or [1.0]
+    start, end = fmean(entropies[:3]), fmean(entropies[-10:])
     # An evaluation shows eight prompts.
     equal = fmean(len({sample['completion'] for sample in group}) == 1 for group in groups[-8:])
     ranges = [range_of(group, 'reward') for group in groups]
-    spread = max(ranges)
-    is_same = all(line['eval/reward'] == first['eval/reward'] and line['greedy'] == first['greedy']
-                  for line in evals)
-    is_as_long = abs(now['mean_tokens'] / last['eval/tokens'] - 1) < 0.2
-    weight = config['rewards'].get('verify', 0)
-    heavier = 3 * weight or 1
+    differ = [name for name in config['rewards'] if any(range_of(x, name) for x in groups)]
+    # Where a reward is equal in all groups, no weight helps.
+    worse = [name for name in differ
+             if config['rewards'][name] * (last[f'eval/{name}'] - first[f'eval/{name}']) < 0]
+    # Less can be chance: the mean of a step is about as sure as that of an evaluation.
+    rewards = [line['mean_reward'] for line in steps[-10:]]
+    chance = 3 * stdev(rewards) if len(rewards) == 10 else math.inf
+    fell = before - after > chance
+    is_lost = fell or after < before and (
+        now.get('kl', 0) > 1 or is_dead and begin['dead_groups'] <= 0.75)
+    is_warming = config['warmup_iters'] >= config['max_iters']
+    scores = {(line['eval/reward'], line['greedy']) for line in evals}
+    is_same = is_short and (len(scores) == 1 or now.get('kl', 1) < 1e-5)
     experiment = ''
-    if right < 0.1 and words_for(config['words']) != config['words']:
-        experiment = ' '.join(words_for([f"--dataset={config['dataset']}"]))
-
-    memorised, reached = {}, {}
-    for name, w in config['rewards'].items():
-        seen, held = now[f'mean_{name}'], last[f'eval/{name}']
-        both = f'{name} is {seen:.3f} for prompts that it learns from, {held:.3f} for others'
-        memorised[f'memorised, {both}: more texts'] = is_as_long and (
-            w * (seen - held) > 0.25 * abs(w) * max(1, abs(seen), abs(held)))
-        reached[f'nothing is left to learn, {both}: harder prompts, or be content'] = (
-            0.95 < min(seen, held) <= 1 and dead > 0.5)
+    is_bare = all(word.startswith('--') for word in config['words'])    # no file of an experiment
+    if is_bare and right < 0.1 and config['blank_kind'] == 'random' and (
+            config['dataset'] != 'arithmetic'):
+        experiment = shlex.join(words_for([f"--dataset={config['dataset']}"]))
     found = {
-        'verify is {right:.3f}, and random characters are blank, because the command names no '
-        'experiment: python train_grpo.py {experiment}':
+        "verify is {right:.3f}, and random characters are blank (blank_kind = 'random'): python "
+        'train_grpo.py {experiment}':
             experiment,
-        **memorised,
-        'the policy has hardly moved: a larger learning_rate':
-            is_later and dead < 1 and (is_same or steps[-1].get('kl', 1) < 1e-5),
-        'exploited? The reward rose, and verify went {first[eval/verify]:.3f} -> {right:.3f}, '
-        'read the samples: a larger kl_beta; a larger weight of verify (now {weight:g}, try '
-        '{heavier:g})':
-            right < 0.9 * first.get('eval/verify', 0) and abs(above) > margin
-            and last['eval/reward'] > first['eval/reward'],
-        '{goal} was {top:.3f} at step {best[step]}: a smaller learning_rate; plugins/best.py keeps '
+        'only the likeliest tokens are sampled: {larger top_k}':
+            is_short and 0 < config['top_k'] < 4,
+        'only the likeliest tokens are sampled: {larger top_p}':
+            is_short and config['top_p'] < 0.5,
+        'the KL holds the policy at its reference ({now[kl]:.1e} nats): {smaller kl_beta}':
+            is_short and config['kl_beta'] > 1 and now.get('kl', 1) < 0.05,
+        'completions differ in {differ[0]}, but not in the weighted sum: other weights (now '
+        '{config[rewards]}, try {differ[0]} alone, with 1)':
+            is_dead and differ and not any(ranges),
+        'memorised, or the held-out prompts are harder, the reward is {seen:.3f} for prompts that '
+        'it learns from, {after:.3f} for others: more texts':
+            seen - after > max(0.25, 0.25 * abs(seen), chance),
+        'nothing is left to learn, the reward is {seen:.3f} for prompts that it learns from, '
+        '{after:.3f} for others: harder prompts, or be content':
+            0.95 < min(seen, after) <= 1 and dead > 0.5,
+        'exploited? The reward rose, and verify went {was:.3f} -> {right:.3f}, read the samples: '
+        '{larger kl_beta}; a larger weight of verify (now {config[rewards]}, try 3 times as much, '
+        'or 1)':
+            was - right > n ** -0.5 and after > before,
+        'the entropy went {start:.3f} -> {end:.3f}, so the policy is undecided: {smaller '
+        'entropy_coef}; {smaller learning_rate}':
+            is_short and config['entropy_coef'] > 0 and (
+                end > 1.5 * start or end > 1.1 * start and fell),
+        '{goal} was {top:.3f} at step {best[step]}: {smaller learning_rate}; plugins/best.py keeps '
         'the best checkpoint':
-            top - score > max(margin, 0.1 * (top - first[goal])),
-        'the policy has collapsed to one completion of each prompt: a smaller learning_rate; a '
-        'larger entropy_coef':
-            is_dead and equal > 0.9 and entropy[0] > 0.3 and config['temperature'] > 0.5,
-        '{right:.0%} of the answers are right, for {none:.0%} of the prompts none of four: texts '
-        'that show right ones; more max_iters':
-            is_above and right < 0.5 and (goal == 'verify' or 'mean_verify' in now),
-        'the score still rises ({rise:.3f} in the last third): more max_iters':
-            len(evals) > 2 and rise > max(0.05 * abs(score), margin),
-        **reached,
-        'rewards are float32, which has seven digits, and their mean is {reward:.3g}: subtract '
-        'what all have':
-            is_dead and spread == 0 and abs(reward) > 1e6,
-        'rewards of a prompt differ by at most {spread:.1e}, and advantages are divided by their '
-        'std + 1e-4: weights (now {config[rewards]}) that make the differences about 1':
-            0 < spread < 1e-3 and config['adv_norm'] != 'none',
+            top - last[goal] > max(margin, 0.1 * (top - first[goal])),
+        'collapsed: reward {before:.3f} -> {after:.3f}, dead groups {begin[dead_groups]:.0%} -> '
+        '{dead:.0%}: {smaller learning_rate}':
+            is_short and is_lost,
+        'rewards of a prompt differ by less than 0.001, and advantages are divided by their std + '
+        '1e-4: weights (now {config[rewards]}) that make the differences about 1':
+            0 < max(ranges) < 1e-3 and config['adv_norm'] != 'none',
         '{equal:.0%} of the prompts get equal completions, and {dead:.0%} of the groups are dead: '
-        'a larger group_size; a higher temperature':
+        '{larger group_size}; {larger temperature}':
             is_dead and equal > 0.5,
-        'different completions get equal rewards (mean {reward:.3g}), and {dead:.0%} of the groups '
-        'are dead: a larger group_size; easier or harder prompts; a reward that tells them apart':
-            is_dead and ranges[-8:].count(0) > 4,
-        'greedy decoding is at {last[greedy]:.3f}, so it has learned, but is not yet sure: more '
-        'max_iters':
-            not is_above and last['greedy'] - last['line to beat'] > margin,
-        'the entropy went {entropy[0]:.3f} -> {entropy_now:.3f}, so less is tried: a larger '
-        'entropy_coef; a smaller learning_rate':
-            goal == 'verify' and score < 0.9 and entropy_now < 0.05 * entropy[0],
-        'completions went from {steps[0][mean_tokens]:.1f} to {now[mean_tokens]:.1f} tokens: read '
+        'completions went from {begin[mean_tokens]:.1f} to {now[mean_tokens]:.1f} tokens: read '
         'the samples':
-            not 0.5 < growth < 2 and (right < 0.9 or goal == 'reward'),
-        'it has learned little that it did not know: more max_iters; another generator, from more '
-        'texts; answers with steps':
-            is_later and not is_above,
+            not 0.5 < now['mean_tokens'] / begin['mean_tokens'] < 2,
+        'rewards are float32, which has seven digits, and their mean is {seen:.3g}: subtract what '
+        'all have':
+            is_dead and abs(seen) > 1e6,
+        'different completions get equal rewards (mean {seen:.3g}), and {dead:.0%} of the groups '
+        'are dead: {larger group_size}; easier or harder prompts; a reward that tells them apart':
+            is_dead and ranges[-8:].count(0) > 4,
+        'the policy has hardly moved: {larger learning_rate}':
+            is_same and (not is_warming or config['learning_rate'] < 1e-4),
+        'the run ends while the rate warms up: {smaller warmup_iters}; {larger max_iters}':
+            is_short and is_warming,
+        'the score still rises ({rise:.3f} in the last third): {larger max_iters}':
+            len(evals) > 2 and rise > max(0.05 * abs(last[goal]), margin),
+        'of the rewards {worse[0]} is no better: a larger weight (now {config[rewards]}, try 3 '
+        'times as much), which costs the others':
+            len(config['rewards']) > 1 and worse,
+        'the entropy went {start:.3f} -> {end:.3f}, so less is tried: {larger entropy_coef}; '
+        '{smaller learning_rate}':
+            goal == 'verify' and right < 0.9 and end < 0.05 * start,
+        'it has learned little that it did not know: {larger max_iters}; another generator, from '
+        'more texts; answers with steps':
+            is_short,
+        'no number says what would help: read the samples':
+            True,
     }
-    for sentence, fits in found.items():
-        if fits and (text := with_values(sentence, config)):
-            yield text.format_map(locals())
-
-
-def rewards_that_stay(first, last, config, groups):
-    """Yield sentences about those of several rewards that are no better than at first."""
-    for name, weight in config['rewards'].items():
-        before, now = first[f'eval/{name}'], last[f'eval/{name}']
-        is_better = weight * (now - before) > 0.02 * abs(weight * before)
-        if len(config['rewards']) == 1 or weight == 0 or is_better or 0.95 < now <= 1:
-            continue
-        help = f"a larger weight (now {weight:g}, try {3 * weight:g}), which costs the others"
-        if name == 'verify' and now < 0.05:
-            help = "a common reward hides a rare one: verify alone first"
-        elif not any(range_of(group, name) for group in groups):
-            help = "no weight helps, because it is equal for all completions of a prompt"
-        elif config['adv_norm'] == 'std':
-            help += "; or --adv_norm=batch, because the std of a group enlarges small differences"
-        yield f"of the rewards {name} is no better ({before:.3f} -> {now:.3f}): {help}"
+    names = locals() | texts_of_knobs(config)
+    return [sentence.format_map(names) for sentence, fits in found.items() if fits][:1]
 
 
 if __name__ == '__main__':
     sys.excepthook = show_error
-    print(*advice_for((words_or_help(__doc__) or ['out-grpo'])[0]), sep='\n')
+    for folder in words_or_help(__doc__) or ['out-grpo']:
+        print(f'{folder}:', *advice_for(folder), sep='\n')

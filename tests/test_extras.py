@@ -1,4 +1,5 @@
 """extras: what advice says, what a page shows, what compare makes and refuses, what check finds."""
+import contextlib
 import json
 import os
 import re
@@ -20,10 +21,11 @@ HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 DIFFERENT = ['|', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
              '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py',
              '--goal=eval/pass@4||mine.py', '--goal=eval/verity|', '--jobs=0|']
-WORDS = ('are different', 'one text has', 'all weights', 'outside of', 'equal for all',
-         'called again', 'finite numbers', 'earlier step', 'the policy writes',
-         'says the same twice', 'for secret', 'verify:', 'mine of 6', 'mine of 4', 'what lasts',
-         'good completions', 'by r.logp_old', 'own group')
+# words of what is found
+WORDS = ('are different', 'one text has', 'all weights', 'outside of', 'for all that',
+         'called again', 'losses (M,)', 'the policy writes', 'verify:', 'mine:', 'where a prompt',
+         'the order of', 'other completions', 'taken again', 'good completions', 'own group', 'each process',
+         'only held-out', 'also those', 'same rewards', 'kl_beta = 0', 'equal rewards are')
 FILES = {'game': """
 import random
 DIGITS = '0123456789'
@@ -46,10 +48,12 @@ def texts():
     return [[{'prompt': ':', 'answer': play(secret, rng), 'secret': secret} for secret in part]
             for part in (DIGITS * 100, DIGITS * 3)]
 """, 'task': """
+import itertools
 def texts():
     pairs = [(f'{i}=', f'{i}') for i in range(99)]
     return pairs[:90], pairs[90:]
 
+count = itertools.count()
 def verify(completion, answer):
     return TEXT
 """, 'reward': """
@@ -70,13 +74,8 @@ def optimizer_step(network, optimizers, lr, grad_clip, inner=optimizer_step):
     _steps.append(network)
     state['n'] = state.get('n', 0) + 1
     return inner(network, optimizers, TEXT * lr, grad_clip)
-""", 'freeze': """
-def make_optimizers(network, name, inner=make_optimizers):
-    weights = [*network.parameters()]
-    state.setdefault('frozen', int(len(weights) * torch.rand(())))
-    weights[state['frozen']].requires_grad_(False)
-    return inner(network, name)
 """, 'records': """
+import random
 pairs = [(f'{i}=', f'{i}') for i in range(99)]
 def texts():
     return TEXT
@@ -89,7 +88,7 @@ def mine(texts):
     seen += texts
     return numbers
 """, 'weights': """
-rewards = {'verify': TEXT}
+rewards = TEXT
 """, 'replay': """
 _old = []
 def collect(networks, task, step, draw=0, inner=collect):
@@ -99,43 +98,60 @@ def collect(networks, task, step, draw=0, inner=collect):
     both = rollouts + _old
     _old[:] = rollouts
     return both, scores
+""", 'rate': """
+def get_lr(step, peak, floor, warmup, n_steps):
+    return TEXT
+""", 'penalty': """
+kl_beta = 0.0
+def kl_penalty(stats, r):
+    return TEXT
 """}
 FILES['chance'] = FILES['game'].replace("'!'", "random.choice('!=')", 1)
-FILES['secret'] = FILES['game'].replace("='7'", '')
 # a file, what it has in the place of TEXT, and words of what is found
 FOUND = """
 game: completion.endswith('=') -> bad the policy writes
 game: sampled[-1:] == secret ->
-chance: sampled[-1:] == secret -> bad says the same twice, bad what lasts
-secret: sampled[-1:] == secret -> look for secret
-task: 1.0 -> bad verify:, look equal for all
-task: 0.0 -> look verify:, look equal for all
+chance: sampled[-1:] == secret -> bad taken again
+task: 1.0 -> look verify:, look for all that
+task: 0.0 -> look verify:, look for all that
 task: completion == answer ->
-reward: float(text.count('1')) ->
-reward: float(len({*prompts[:i + 1]})) -> look equal for all, bad mine of 6, bad mine of 4
-reward: float(texts[i - i % group_size] == text) -> bad mine of 4
-advantages: reward - reward.mean(1, keepdim=True) ->
-advantages: reward - reward.mean() -> look own group
-advantages: reward * (_seen.append(1) or len(_seen)) -> bad what lasts, look own group
-objective: (-losses, clipped) -> bad good completions
-objective: (-stats.logp * r.advantage, clipped) -> look by r.logp_old
-step: state['n'] ->
-step: len(_steps) -> bad what lasts
-step: -1 -> bad good completions
-objective: (losses[:, None], clipped) -> bad finite numbers
-objective: (losses / 0, clipped) -> bad finite numbers
 task: 2.0 * (completion == answer) -> bad outside of
-reward: float(len(prompts[i])) -> look equal for all
+task: next(count) % 2 -> look verify:, look the order of
+reward: float(text.count('1')) ->
+reward: float(len(prompts[i])) -> look mine:, look for all that
+reward: float(len({*prompts[:i + 1]})) -> look mine:, look for all that, bad where a prompt
+reward: float(texts[i - i % group_size] == text) -> look mine:, bad where a prompt
+reward: float(texts[i - 1] == text) -> look mine:, look the order of
+reward: float(texts.count(text)) -> look mine:, look for all that, other completions
 records: pairs[:90] + [('7=', '7' * 2000)], pairs[90:] -> look one text has
 records: pairs[:1] * 800 + pairs[:90], pairs[90:] -> look are different
+records: pairs[:5], pairs[5:8] -> look only held-out
+records: random.sample(pairs, 90), pairs[90:] -> bad each process
+records: [*{*pairs[:90]}], pairs[90:] -> bad each process
+records: pairs[:90], pairs[90:] + [('x=', '1')] -> look only held-out
 records: pairs[:90], pairs[90:] ->
-memory: _seen -> look called again
+memory: _seen -> look mine:, look called again
 memory: state.setdefault('seen', []) ->
-weights: 0.0 -> bad all weights, bad good completions, look by r.logp_old
-weights: 1.0 ->
-replay: None -> bad earlier step, bad what lasts
-replay: log_probs_of(networks.policy, r) -> bad what lasts
-freeze: ->"""
+weights: {'verify': 0.0} -> look all weights
+weights: {'verify': 1.0} ->
+advantages: reward - reward.mean(1, keepdim=True) ->
+advantages: reward - reward.mean() -> look own group
+advantages: reward * (_seen.append(1) or len(_seen)) -> look same rewards, look own group, \
+look equal rewards are, bad taken again
+advantages: (reward - reward.mean(1, keepdim=True)) / reward.std(1, keepdim=True) -> \
+bad also those, look equal rewards are
+advantages: torch.rand_like(reward) -> look same rewards, look own group, look equal rewards are
+objective: (-losses, clipped) -> bad good completions
+objective: (losses[:, None], clipped) -> bad losses (M,)
+objective: (losses / 0, clipped) -> bad losses (M,)
+objective: (torch.rand_like(losses) * losses, clipped) -> bad taken again
+step: state['n'] ->
+step: len(_steps) -> bad taken again
+step: -1 -> bad good completions
+replay: None -> bad taken again
+rate: -1e-3 -> bad good completions
+rate: floor ->
+penalty: 2 * stats.kl -> look kl_beta = 0"""
 
 
 # ---- advice --------------------------------------------------------------------------------------
@@ -144,111 +160,106 @@ EVAL = {'greedy': 0.5, 'line to beat': 0.5, 'standard error': 0.01, 'eval/pass@4
         'eval/tokens': 3.0, 'eval/a': 1.0, 'eval/b': 1.0}
 STEP = {'step': 0, 'ms': 1.0, 'entropy': 1.0, 'kl': 0.1, 'dead_groups': 0.1, 'mean_reward': 0.5,
         'mean_tokens': 3.0, 'mean_verify': 0.5, 'mean_a': 1.0, 'mean_b': 1.0}
-KNOBS = {'rewards': {'verify': 1.0}, 'adv_norm': 'std', 'max_iters': 0, 'words': [],
-         'learning_rate': 5e-3, 'temperature': 1.0, 'group_size': 16, 'entropy_coef': 0.0,
-         'kl_beta': 0.1}
+KNOBS = {'rewards': {'verify': 1.0}, 'adv_norm': 'std', 'max_iters': 100, 'words': [],
+         'learning_rate': 6e-3, 'temperature': 1.0, 'group_size': 16, 'entropy_coef': 0.0,
+         'kl_beta': 0.1, 'top_k': 0, 'top_p': 1.0, 'warmup_iters': 10, 'blank_kind': 'random',
+         'dataset': 'arithmetic'}
 FOUR = [('x', 0), ('y', 1), ('z', 0), ('w', 1)]             # completions and rewards
 SAME = [('x', 0), ('y', 0), ('z', 0), ('w', 0)]
 EQUAL = [('x', 0)] * 4
 
 
 def log(*scores, first={}, last={}, step={}, end={}):
-    """Return the lines of a log: evaluations at 0, 100, ... with these scores, and two steps.
-    first, last: numbers of the first and last evaluation; step: of both steps; end: of the second
-    one."""
+    """Return the lines of a log: evaluations at 0, 100, ... with these scores, and 13 steps.
+    first, last: numbers of the first and last evaluation; step: of the steps; end: of ten."""
     evals = [EVAL | {'step': 100 * i, 'verify': x, 'eval/verify': x, 'eval/reward': x,
                      'above it': x - 0.5} for i, x in enumerate(scores)]
     evals[0].update(first)
     evals[-1].update(last)
-    return [*evals, STEP | step, *[STEP | step | end] * 10]
+    return [*evals, *[STEP | step] * 3, *[STEP | step | end] * 10]
 
 
 def samples(four):
     """Return completions of eight prompts of an evaluation, four of each."""
     return [{'step': 0, 'prompt': str(i), 'completion': text,
-             'scores': {'reward': x, 'verify': x, 'a': x, 'b': 1.0}}
+             'scores': {'reward': x, 'verify': x, 'a': ord(text), 'b': 1.0}}
             for i in range(8) for text, x in four]
 
 
 DEAD = {'dead_groups': 0.95}
 FLAT = log(0.5, 0.52, 0.5, step=DEAD)
 UP = {'reward': 1.5, 'above it': 0.5, 'eval/reward': 1.5}
-TWO = {'rewards': {'a': 1.0, 'b': -0.5}}
-HEALTHY = log(0.5, 0.8, 0.9, 0.91, last={'eval/pass@4': 0.95}, step={'mean_verify': 0.9})
+NOISE = [STEP | {'mean_reward': x} for x in (0.8, 1.05) * 5]
+HEALTHY = log(0.5, 0.8, 0.9, 0.91, step={'mean_reward': 0.9})
+LESS = 'a smaller learning_rate (now 0.006, try 0.001)'
+MORE = 'a larger group_size (now 16, try 32)'
 ADVICE = [      # words of the sentence, the log, and what is not as in KNOBS and FOUR
     ('no number says', log(0.5, 0.9, 0.9, 0.9), {}, FOUR),
-    ('still rises (0.100 in the last third): more max_iters (now 0, try 100)',
+    ('no number says', log(0.5, 0.6, 0.6, 0.6) + NOISE, {}, FOUR),     # and it has not memorised
+    ('still rises (0.100 in the last third): a larger max_iters (now 100, try 300)',
      log(0.5, 0.6, 0.7, 0.8), {}, FOUR),
-    ('verify was 0.761 at step 100: a smaller learning_rate (now 0.005, try 0.002); plugins/best',
-     log(0.386, 0.761, 0.64), {}, FOUR),
-    ('memorised, verify is 0.950 for prompts that it learns from, 0.600', log(
-        0.5, 0.6, 0.6, 0.6, step={'mean_verify': 0.95}), {}, FOUR),
-    ('memorised, a is 1.000 for prompts that it learns from, 0.500', log(
-        0.5, 0.6, 0.6, 0.6, last={'eval/a': 0.5}), {'rewards': {'a': 1.0}}, FOUR),
-    ('nothing is left to learn, a is 1.000', log(
-        0.5, 0.5, 0.51, step=DEAD), {'rewards': {'a': 1.0}}, FOUR),
-    ('95% of the groups are dead: a larger group_size (now 16, try 32); easier', FLAT, {}, SAME),
-    ('mean 0.5), and 78% of the groups are dead: a larger group_size (now 2, try 8)', log(
-        0.5, 0.52, 0.5, step={'dead_groups': 0.78}), {'group_size': 2}, SAME),
-    ('100% of the prompts get equal completions, and 95% of the groups are dead: a larger '
-     'group_size (now 16, try 32); a higher temperature (now 0.05, try 1)',
-     FLAT, {'temperature': 0.05}, EQUAL),
-    ('collapsed to one completion of each prompt: a smaller learning_rate (now 10, try 0.01); a '
-     'larger entropy_coef (now 0, try 0.02)', FLAT, {'learning_rate': 10}, EQUAL),
+    (f'verify was 0.761 at step 100: {LESS}; plugins/best', log(0.386, 0.761, 0.64), {}, FOUR),
+    ('memorised, or the held-out prompts are harder, the reward is 0.950 for prompts that it '
+     'learns from, 0.600', log(0.5, 0.6, 0.6, 0.6, step={'mean_reward': 0.95}), {}, FOUR),
+    ('nothing is left to learn, the reward is 0.960', log(
+        0.96, 0.96, 0.96, step=DEAD | {'mean_reward': 0.96}), {}, FOUR),
+    (f'95% of the groups are dead: {MORE}; easier', FLAT, {}, SAME),
+    (f'100% of the prompts get equal completions, and 95% of the groups are dead: {MORE}; a larger '
+     'temperature (now 0.05, try 1)', FLAT, {'temperature': 0.05}, EQUAL),
+    ('likeliest tokens are sampled: a larger top_k (now 1, try 50)', FLAT, {'top_k': 1}, EQUAL),
+    ('likeliest tokens are sampled: a larger top_p (now 0.01, try 1)', FLAT, {'top_p': 0.01},
+     EQUAL),
+    ('warms up: a smaller warmup_iters (now 900, try 10); a larger max_iters (now 100, try 300)',
+     log(0.5, 0.5, 0.5), {'warmup_iters': 900}, FOUR),
+    ('reference (4.0e-04 nats): a smaller kl_beta (now 100, try 0.1)', log(
+        0.5, 0.51, 0.5, step={'kl': 4e-4}), {'kl_beta': 100.0}, FOUR),
+    ('the entropy went 1.000 -> 2.000, so the policy is undecided: a smaller entropy_coef (now 5, '
+     f'try 0.05); {LESS}', log(0.5, 0.5, 0.5, end={'entropy': 2.0}), {'entropy_coef': 5.0}, FOUR),
+    ('collapsed: reward 0.500 -> 0.480, dead groups 10% -> 95%: ' + LESS, log(
+        0.5, 0.49, 0.48, end=DEAD), {}, EQUAL),
+    ('collapsed: reward 0.500 -> 0.480, dead groups 10% -> 10%: ' + LESS, log(
+        0.5, 0.49, 0.48, end={'kl': 4}), {}, FOUR),
+    ("differ in a, but not in the weighted sum: other weights (now {'a': 1.0, 'b': -1.0}, try a",
+     FLAT, {'rewards': {'a': 1.0, 'b': -1.0}}, SAME),
     ('float32, which has seven digits, and their mean is 1e+08', log(
-        0.5, 0.52, 0.5, step=DEAD | {'mean_reward': 1e8}), {}, SAME),
-    ("differ by at most 1.0e-06, and advantages are divided by their std + 1e-4: weights (now "
+        0.5, 0.52, 0.5, step=DEAD | {'mean_reward': 1e8}, last={'eval/reward': 1e8}), {}, SAME),
+    ("differ by less than 0.001, and advantages are divided by their std + 1e-4: weights (now "
      "{'verify': 1e-06})", log(0.5, 0.51, 0.52), {'rewards': {'verify': 1e-6}},
      [('x', 0), ('y', 1e-6)] * 2),
-    ('hardly moved: a larger learning_rate (now 1e-06, try 1e-05)', log(0.5, 0.5),
-     {'learning_rate': 1e-6}, FOUR),
-    ('hardly moved', log(0.5, 0.51, step={'kl': 1e-8}), {}, FOUR),
+    ('hardly moved: a larger learning_rate (now 1e-12, try 0.001)', log(0.5, 0.5),
+     {'learning_rate': 1e-12}, FOUR),
+    ('hardly moved: a larger learning_rate (now 1e-12, try 2e-05)', log(0.5, 0.5),
+     {'learning_rate': 1e-12, 'chat_template': True}, FOUR),
     ('completions went from 12.0 to 3.0 tokens', log(
         0.5, 0.8, 0.8, 0.8, step={'mean_tokens': 12.0}, end={'mean_tokens': 3.0}), {}, FOUR),
-    ('greedy decoding is at 0.600', log(0.5, 0.51, 0.5, last={'greedy': 0.6}), {}, FOUR),
-    ('has learned little that it did not know: more max_iters', log(0.5, 0.51, 0.52), {}, FOUR),
-    ('20% of the answers are right, for 25% of the prompts none of four', log(
-        0.1, 0.2, 0.2, 0.2, last={'above it': 0.1}, step={'mean_verify': 0.2}), {}, FOUR),
-    ('went 1.000 -> 0.010, so less is tried: a larger entropy_coef (now 0, try 0.02)', log(
+    ('has learned little that it did not know: a larger max_iters', log(0.5, 0.51, 0.52), {}, FOUR),
+    ('went 1.000 -> 0.010, so less is tried: a larger entropy_coef (now 0, try 0.05); ' + LESS, log(
         0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {}, FOUR),
-    ('less is tried: a larger entropy_coef (now 0.02, try 0.05)', log(
-        0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {'entropy_coef': 0.02}, FOUR),
-    ('less is tried: a smaller learning_rate (now 0.005, try 0.002)', log(
-        0.5, 0.8, 0.8, 0.8, end={'entropy': 0.01}), {'entropy_coef': 0.3}, FOUR),
-    ('exploited? The reward rose, and verify went 0.600 -> 0.100, read the samples: a larger '
-     'kl_beta (now 0.1, try 0.3); a larger weight of verify (now 0, try 1)', log(
+    ("exploited? The reward rose, and verify went 0.600 -> 0.100, read the samples: a larger "
+     "kl_beta (now 0.1, try 0.3); a larger weight of verify (now {'a': 1}", log(
          0.6, 0.1, first={'reward': 1.0, 'eval/reward': 1.0}, last=UP),
      {'rewards': {'a': 1}}, FOUR),
-    ('rewards a is no better (0.747 -> 0.746): a larger weight (now 1, try 3)', log(
-        0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747, 'eval/b': 2.5},
-        last=UP | {'eval/a': 0.746, 'eval/b': 2.0},
-        step={'mean_a': 0.8, 'mean_b': 2.0}), TWO, FOUR),
-    ('rewards b is no better (1.200 -> 1.200): no weight helps', log(
-        0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.3, 'eval/b': 1.2},
-        last=UP | {'eval/a': 0.9, 'eval/b': 1.2}), TWO, FOUR)]
+    ('of the rewards a is no better', log(
+        0.5, 0.6, first={'reward': 1.0, 'eval/a': 0.747}, last=UP | {'eval/a': 0.746}),
+     {'rewards': {'a': 1.0, 'b': -0.5}}, FOUR)]
 
 
 @pytest.mark.parametrize('words, lines, knobs, four', ADVICE)
 def test_advice_says_what_fits_the_log_and_not_of_a_healthy_one(words, lines, knobs, four):
     sentences = advice(lines, KNOBS | knobs, 500, samples(four))
-    assert words in sentences[1] and len(sentences) == 2
-    if lines is not ADVICE[0][1]:
+    assert words in sentences[1] and len(sentences) == 2, sentences
+    if 'no number' not in words:
         assert words not in ' '.join(advice(HEALTHY, KNOBS, 500, samples(FOUR)))
 
 
-def test_advice_before_the_first_step_is_none():
-    for lines in ([], log(0.5)[:1]):
-        sentence, = advice(lines, KNOBS, 500, samples(FOUR))
-        assert 'nothing can be told' in sentence
-
-
-def test_advice_names_the_experiment_of_a_dataset(file):
-    words = [f"--dataset={file('mine.py', FILES['task'])}"]
-    knobs = KNOBS | {'dataset': words[0].partition('=')[2], 'words': words}
+def test_advice_names_the_experiment_of_a_dataset_if_the_command_names_none(file):
+    dataset = file('my task.py', FILES['task'])
+    knobs = KNOBS | {'dataset': dataset, 'words': [f'--dataset={dataset}']}
     lines = log(0.0, 0.0, last={'eval/verify': 0.0})
-    assert f'config/grpo_checker.py {words[0]}' in advice(lines, knobs, 500, samples(SAME))[1]
-    for other in (knobs | {'words': ['config/grpo_checker.py', *words]}, KNOBS):
-        assert 'experiment' not in ' '.join(advice(lines, other, 500, samples(SAME)))
+    says = advice(lines, knobs, 500, samples(SAME))[1]
+    assert says.endswith(f"python train_grpo.py config/grpo_checker.py '--dataset={dataset}'")
+    for other in ({'words': ['own.py']}, {'dataset': 'arithmetic'}, {'blank_kind': 'answer'}):
+        assert 'blank' not in ' '.join(advice(lines, knobs | other, 500, samples(SAME)))
 
 
 @pytest.mark.filterwarnings('ignore:.*found in sys.modules')
@@ -263,12 +274,19 @@ def test_a_command_that_is_typed_another_way_ends_in_its_docstring_or_a_line(nam
     assert f'python -m extras.{name}' in capsys.readouterr().out
 
 
-def test_advice_is_of_a_run_that_is_there(finished, tmp_path, monkeypatch):
-    shutil.copytree(finished, tmp_path / 'out-a')
+@pytest.mark.filterwarnings('ignore:.*found in sys.modules')
+def test_advice_is_of_runs_that_are_there(finished, tmp_path, monkeypatch, capsys):
+    for name in ('a', 'out-b', 'out-c'):
+        shutil.copytree(finished, tmp_path / name)
+    (tmp_path / 'out-b/log.jsonl').write_text('')
+    (tmp_path / 'out-c/log.jsonl').unlink()
     monkeypatch.chdir(tmp_path)
-    assert 'nothing can be told from 8 prompts' in advice_for('out-a')[0]
-    with pytest.raises(SystemExit, match='there is no run out-b; here are: out-a$'):
-        advice_for('out-b')
+    monkeypatch.setattr('sys.argv', ['', 'a', 'out-b', 'out-c'])
+    runpy.run_module('extras.advice', run_name='__main__')
+    says = capsys.readouterr().out
+    assert 'told from 8 prompts' in says and says.count('told: there is no evaluation yet') == 2
+    with pytest.raises(SystemExit, match='there is no run nope; here are: a, out-b, out-c$'):
+        advice_for('nope')
 
 
 # ---- page ----------------------------------------------------------------------------------------
@@ -401,20 +419,17 @@ def test_the_race_scores_samples_of_the_policy(toy, grpo):
 # ---- check ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('case', FOUND.strip().splitlines())
+@pytest.mark.parametrize('case', FOUND.replace('\\\n', '').strip().splitlines())
 def test_a_world_checker_reward_or_function_that_is_silently_wrong_is_found(case, grpo, file):
     start, _, wrong = case.partition('->')
     name, _, text = start.partition(': ')
     words = check.words_for([file('mine.py', FILES[name].replace('TEXT', text.strip()))])
-    found = [f'{mark} {part}' for mark, sentence in check.checks(words) for part in WORDS
-             if mark in ('bad', 'look') and part in sentence]
+    found = []
+    with contextlib.suppress(AssertionError):   # of a step that cannot be taken, too
+        for mark, sentence in check.checks(words):
+            found += [f'{mark} {part}'.strip() for part in WORDS
+                      if mark != 'ok' and part in sentence]
     assert ', '.join(found) == wrong.strip()
-
-
-def test_room_for_long_completions_is_no_mistake(grpo, file):
-    words = check.words_for([file('mine.py', FILES['records'].replace('TEXT', 'pairs, pairs[90:]')),
-                             '--max_new_tokens=2000'])
-    assert not [sentence for mark, sentence in check.checks(words) if mark == 'bad']
 
 
 @pytest.mark.parametrize('name, message', [
