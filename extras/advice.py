@@ -134,7 +134,7 @@ def likely_cause(evals, steps, goal, n, config, groups):
     is_lost = fell or after < before and (
         now.get('kl', 0) > 1 or is_dead and begin['dead_groups'] <= 0.75)
     is_warming = config['warmup_iters'] >= config['max_iters']
-    scores = {(line['eval/reward'], line['greedy']) for line in evals}
+    scores = {line['eval/reward'] for line in evals}
     is_same = is_short and (len(scores) == 1 or now.get('kl', 1) < 1e-5)
     experiment = ''
     is_bare = all(word.startswith('--') for word in config['words'])    # no file of an experiment
@@ -183,11 +183,9 @@ def likely_cause(evals, steps, goal, n, config, groups):
         'completions went from {begin[mean_tokens]:.1f} to {now[mean_tokens]:.1f} tokens: read '
         'the samples':
             not 0.5 < now['mean_tokens'] / begin['mean_tokens'] < 2,
-        'rewards are float32, which has seven digits, and their mean is {seen:.3g}: subtract what '
-        'all have':
-            is_dead and abs(seen) > 1e6,
-        'different completions get equal rewards (mean {seen:.3g}), and {dead:.0%} of the groups '
-        'are dead: {larger group_size}; easier or harder prompts; a reward that tells them apart':
+        'different completions get rewards that are equal in seven digits (mean {seen:.3g}), and '
+        '{dead:.0%} of the groups are dead: {larger group_size}; easier or harder prompts; a '
+        'reward that tells them apart':
             is_dead and ranges[-8:].count(0) > 4,
         'the policy has hardly moved: {larger learning_rate}':
             is_same and (not is_warming or config['learning_rate'] < 1e-4),

@@ -128,7 +128,7 @@ def check_records(task):
         yield 'look', f"only {len(different)} records are different"
     sizes = sorted(len(row.whole) for row in task.rows)
     if sizes[-1] > 3 * sizes[-2]:
-        yield 'look', f"one text has {sizes[-1]} characters, the others at most {sizes[-2]}"
+        yield 'look', f"one text has many more characters than the others: {sizes[-2:]}"
     seen, held = [{id for row in rows for id in row.whole}
                   for rows in (task.rows[:task.n_train], task.rows[task.n_train:])]
     if held - seen:
@@ -154,14 +154,13 @@ def texts_to_score(policy, task):
     """Return what rewards see, {name: list}, of held-out texts, and of others for their prompts:
     random ones, or, from left to right, empty ones."""
     other = grpo.columns_of(grpo.complete(policy, task.prompts('val', 200), 1))
-    own = other | {'completion': other['original'], 'text': other['original']}
-    if policy.causal:
-        n = len(other['text'])
-        other |= {'completion': [''] * n, 'sampled': [''] * n, 'text': other['prompt']}
-        games = [play(task.reply, case, len(case['answer']),
-                      lambda begun: case['answer'][len(begun)]) for case in cases_of(other)]
-        own = {name: [game[name] for game in games] for name in other} | {'ended': [True] * n}
-    return own, other
+    if not policy.causal:
+        return other | {'completion': other['original'], 'text': other['original']}, other
+    n = len(other['text'])
+    other |= {'completion': [''] * n, 'sampled': [''] * n, 'text': other['prompt']}
+    games = [play(task.reply, case, len(case['answer']), lambda begun: case['answer'][len(begun)])
+             for case in cases_of(other)]
+    return {name: [game[name] for game in games] for name in other} | {'ended': [True] * n}, other
 
 
 def cases_of(columns):
@@ -253,7 +252,6 @@ def check_steps(networks, task, optimizers):
     yield so(not none.any(), "advantages of equal rewards are 0", 'look')
     if grpo.kl_beta == 0 and grpo.kl_penalty is not grpo._original['kl_penalty']:
         yield 'look', "kl_penalty() is replaced, and has no effect, because kl_beta = 0"
-    policy = networks.policy
     grpo.evaluate(networks, task, 0)
     rollouts, _ = grpo.collect(networks, task, 0)
     copy_of_r = grpo.updates_of(rollouts)[0][0].select(slice(None))
@@ -261,12 +259,12 @@ def check_steps(networks, task, optimizers):
     yield so(losses.shape == copy_of_r.token.shape and losses.isfinite().all(),
              "losses (M,) are finite numbers")
     r = rollouts[0]
-    before = grpo.log_probs_of(policy, r)
+    before = grpo.log_probs_of(networks.policy, r)
     lr = grpo.get_lr(grpo.max_iters // 2, grpo.learning_rate, grpo.min_lr, grpo.warmup_iters,
                      grpo.max_iters)
     grpo.learn(networks, optimizers, rollouts, min(lr, 1e-3))           # for small networks
     # Estimates of the likelihood are nan for a token that no mask looks at.
-    gain = r.advantage * (grpo.log_probs_of(policy, r) - before)        # (M,)
+    gain = r.advantage * (grpo.log_probs_of(networks.policy, r) - before)       # (M,)
     yield so(gain.nansum() > 0, "a step makes good completions likelier")
     one, other = [aside(step, *copy.deepcopy((networks, optimizers)), task, seed)
                   for seed in (1, 2)]
@@ -278,7 +276,7 @@ def checks(words):
     """Yield (mark, sentence) of words of train_grpo.py."""
     networks, task, optimizers = open_toy(words)
     policy = networks.policy
-    yield '', (f"{grpo.dataset}: {len(task.records)} texts, {task.n_train} to learn from; a "
+    yield '', (f"{grpo.dataset}: {task.n_train} texts to learn from; a"
                f" {policy.kind!r} generator, blank_kind = {grpo.blank_kind!r}")
     yield from check_records(task)
     texts = texts_to_score(policy, task)
