@@ -64,7 +64,7 @@ def parts_of_lines(path):
                 record = json.loads(line)
                 json.dumps(record, ensure_ascii=False).encode()
             except ValueError as e:             # no JSON, no UTF-8, or half a character
-                raise AssertionError(f'{place}: {e}') from None
+                raise AssertionError(f'{place}: expected JSON: {e}') from None
             records.append({'line': number} | as_record(record, place))
     is_marked = any('held_out' in record for record in records)
     parts = [], []

@@ -93,6 +93,8 @@ def open_data(script):
     assert script['rewards'], "rewards = {}: expected a reward"
     for name, weight in script['rewards'].items():
         f = data.verify if name == 'verify' else script.get(name)
+        assert f or name != 'verify', (
+            "rewards: there is no verify(): the dataset has none, and a record has no answer")
         assert name == 'judge' or callable(f) and name not in ours, (
             f"rewards: there is no {name}(), or its name is one of ours"
             f"{near(name, ['verify', *script])}")
