@@ -15,6 +15,8 @@ import os
 import sys
 from pathlib import Path
 
+from tqdm import tqdm
+
 # Values of knobs, also of pretrain.py. Plugins add to them. A number is at least 0, or its LOWEST.
 CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
            'dtype': ('auto', 'float32', 'bfloat16', 'float64'), 'optimizer': ('muon', 'adamw'),
@@ -49,8 +51,10 @@ def must_exist(path, what='file'):
 
 
 def say(text):
-    if os.environ.get('RANK', '0') == '0':      # the first rank speaks for all
-        print(text)
+    """Print text, above the bar if a terminal shows one. The first rank speaks for all."""
+    if os.environ.get('RANK', '0') == '0':
+        with tqdm.external_write_mode():
+            print(text, flush=True)
 
 
 def whose(name):

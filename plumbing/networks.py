@@ -2,6 +2,7 @@
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zlib
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import torch
 
 from model import GPT
-from plumbing.configurator import must_exist
+from plumbing.configurator import must_exist, say
 from plumbing.devices import RANK, wait_for_ranks
 from tasks import Tokenizer
 
@@ -100,7 +101,7 @@ def make_networks(missing, dataset, device):
     processes = []
     for file, recipe in missing.items() if RANK == 0 else ():
         words = [f'--dataset={dataset}', f'--device={device.type}', recipe, f'--out={file}']
-        print('$ python pretrain.py', *words, flush=True)
+        say(f"$ python pretrain.py {shlex.join(words)}")
         processes.append(subprocess.Popen([sys.executable, 'pretrain.py', *words],
                                           env=environment))
     if any([process.wait() for process in processes]):
@@ -132,6 +133,6 @@ def must_be_made(file, as_it_is):
         return True
     sources = load_checkpoint(file).get('sources', {})
     changed = [name for name, now in hashes_of(sources).items() if now != sources[name]]
-    if changed and not as_it_is and RANK == 0:
-        print(f"{file} is made anew: {', '.join(changed)} has changed", flush=True)
+    if changed and not as_it_is:
+        say(f"{file} is made anew: {', '.join(changed)} has changed")
     return bool(changed) and not as_it_is

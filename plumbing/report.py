@@ -6,6 +6,7 @@ import math
 import torch
 from tqdm import tqdm
 
+from plumbing.configurator import say
 from plumbing.devices import N_RANKS, RANK, sum_over_ranks
 
 # What the console shows of the log, besides each of several rewards.
@@ -14,13 +15,6 @@ CONSOLE = ('verify', 'reward', 'greedy', 'line to beat', 'above it', 'standard e
 TURNS = '.123456789abcdefghijklmnopqrstuvwxyz'
 
 # sizes: P prompts | k completions of each prompt | N texts of T tokens | M sampled tokens
-
-
-def say(text):
-    """Print text, above the bar if a terminal shows one. The first rank speaks for all."""
-    if RANK == 0:
-        with tqdm.external_write_mode():
-            print(text, flush=True)
 
 
 def bar(items, what):

@@ -12,9 +12,10 @@ import filelock
 import torch
 import torch.distributed as dist
 
+from plumbing.configurator import say
 from plumbing.devices import N_RANKS, RANK, wait_for_ranks
 from plumbing.networks import file_of, load_checkpoint, save_network
-from plumbing.report import console_text, print_group, say
+from plumbing.report import console_text, print_group
 
 # What an evaluation depends on. If one of these knobs changes, another line to beat begins. Plugins
 # add their knobs.
