@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import train_grpo as grpo  # before torch: it says how threads of torch wait
 
@@ -22,9 +23,9 @@ import torch
 import torch.nn.functional as F
 
 from model import GPT
-from plumbing.configurator import configure
+from plumbing.configurator import configure, knobs_of
 from plumbing.networks import save_network
-from pretrain import make_tokenizer
+from tasks import Tokenizer
 
 # ---- knobs; other words are for train_grpo.py ----------------------------------------------------
 n_layer = 3                 # of generator and judge
@@ -32,30 +33,35 @@ n_head = 4
 n_embd = 64
 length = 9                  # letters of a text
 n_steps = 15                # of which the first third warms up
+LOWEST = {'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'length': 1, 'n_steps': 1}
 
 
 def make_files(folder):
     """Write texts and networks. Return words for train_grpo.py."""
-    rng = random.Random(0)
-    dataset = f'{folder}/texts.jsonl'
-    words = [f'--dataset={dataset}']
-    with open(dataset, 'w') as file:
-        for _ in range(2000):
-            text = ''.join(rng.choices('0123456789+=', k=length))
-            print(json.dumps({'prompt': text}), file=file)
-    tok = make_tokenizer('char', dataset)
-    for name, kind in {'generator': 'fill', 'judge': 'causal'}.items():
+    tok = Tokenizer('char', '+0123456789=')
+    random.seed(0)
+    texts = [''.join(random.choices(tok.vocabulary['chars'], k=length)) for _ in range(2000)]
+    records = [json.dumps({'prompt': text}) for text in texts]
+    Path(folder, 'texts.jsonl').write_text('\n'.join(records))
+    for kind in ('fill', 'causal'):
         network = GPT(tok.vocab_size, length + 1, n_layer, n_head, n_embd, kind)
         network.tok = tok
         torch.nn.init.normal_(network.head.weight, std=0.02)
-        save_network(f'{folder}/{name}.pt', network)
-        words.append(f'--{name}={folder}/{name}.pt')
-    return words
+        save_network(f'{folder}/{kind}.pt', network)
+    return [f'--dataset={folder}/texts.jsonl', f'--generator={folder}/fill.pt',
+            f'--judge={folder}/causal.pt']
 
 
-def our_step(networks, optimizers, task, step):
+def open_job(*words):
+    """Return networks, optimizers and the Task of words of train_grpo.py."""
+    _, data = grpo.read_words(words)
+    networks, task = grpo.open_task(data)
+    return networks, grpo.make_optimizers(networks.policy, grpo.optimizer), task
+
+
+def our_step(networks, optimizers, task, step, lr=0.0):
     rollouts, _ = grpo.collect(networks, task, step)
-    grpo.learn(networks, optimizers, rollouts, lr=0.0)
+    grpo.learn(networks, optimizers, rollouts, lr)
 
 
 def usual_step(networks, optimizers, task, step):
@@ -87,24 +93,24 @@ def usual_step(networks, optimizers, task, step):
     grpo.optimizer_step(policy, optimizers, 0.0, grpo.grad_clip)
 
 
+def seconds_of(clock, take_step, *args):
+    """Return the seconds that a step takes. It ends with a number, for which a GPU is waited."""
+    began = clock()
+    take_step(*args)
+    return clock() - began
+
+
 if __name__ == '__main__':
-    names = ('--n_layer=', '--n_head=', '--n_embd=', '--length=', '--n_steps=', '--help')
-    ours = [word for word in sys.argv[1:] if word.startswith(names)]
+    names = ['help', *knobs_of(globals())]
+    ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
     others = [word for word in sys.argv[1:] if word not in ours]
     configure(globals(), ours)
-    assert n_steps > 1, f"{n_steps = }: expected two or more"
     with tempfile.TemporaryDirectory() as folder:
-        _, data = grpo.read_words(make_files(folder) + others)
-        networks, task = grpo.open_task(data)
-    optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
-    times = {our_step: [], usual_step: []}
-    for step in range(n_steps):
-        for take_step, ms in times.items():
-            began = time.time()
-            take_step(networks, optimizers, task, step)         # it ends with a number, which waits
-            ms.append(1000 * (time.time() - began))
-    mine = statistics.median(times[our_step][n_steps // 3:])
-    usual = statistics.median(times[usual_step][n_steps // 3:])
-    print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}, "
-          f"{grpo.optimizer}: a step takes {mine:.1f} ms, the usual way {usual:.1f} ms, "
+        job = open_job(*make_files(folder), *others)
+    ways = (our_step, usual_step)
+    seconds = [[seconds_of(time.time, take_step, *job, step) for take_step in ways]
+               for step in range(n_steps)]
+    mine, usual = map(statistics.median, zip(*seconds[n_steps // 3:]))
+    print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}: "
+          f"a step takes {1000 * mine:.1f} ms, the usual way {1000 * usual:.1f} ms, "
           f"{usual / mine:.2f} times as long")

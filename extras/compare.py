@@ -11,6 +11,7 @@ config files, of its dataset or of its networks have changed since. The scripts 
 an edit of one take another --out_dir."""
 import functools
 import json
+import math
 import os
 import re
 import statistics
@@ -42,98 +43,74 @@ STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 def open_experiment(command):
     """Find the mistakes of a command, and make networks that are missing. Return what must be
     equal, or the goal is another number: the held-out prompts, and the rewards that it is about;
-    and the files on which the runs depend."""
-    for word in command.split():
-        assert word.endswith('.py') or '=' in word, (
-            f"{word}: expected commands; to see runs side by side: python -m extras.page {word}")
-        assert not word.startswith(('--seed=', '--out_dir=')), (
-            f"{command}: each run gets its seed and its folder: expected neither")
+    the files on which the runs depend; and their last step."""
+    assert '--seed=' not in command and '--out_dir=' not in command, (
+        f"{command}: each run gets its seed and its folder: expected neither")
     config, data = grpo.read_words([*command.split(), '--device=cpu'])
     grpo.open_task(data)
-    name = goal.split('/')[-1].removeprefix('mean_').replace('pass@4', 'verify')
-    weights = {'verify': 0.0} | config['rewards']
-    # Other numbers, such as kl, are known when a run has ended.
-    if goal.startswith(('eval/', 'greedy/', 'mean_')):
-        assert name in weights or name in ('reward', 'tokens'), (
-            f"--goal={goal}: there is no {name}{near(name, weights)}")
     meaning = {knob: config[knob] for knob in ('dataset', 'blank_kind', 'eval_prompts')}
+    about = goal.split('/')[-1].removeprefix('mean_').replace('pass@4', 'verify')
+    weights = {about: 1.0}
+    if about == 'reward':
+        weights = config['rewards'] | {'score': 1.0}    # a plugin may add to the sum
     functions = vars(grpo) | {'verify': data.verify}
-    for reward, weight in weights.items():
-        code = getattr(functions[reward], '__code__', functions[reward])
-        if name == reward:
-            meaning[reward] = code
-        if name == 'reward' and weight:
-            meaning[reward] = weight, code
-    if name == 'reward':
-        meaning['score()'] = grpo.score.__code__
+    for name, weight in weights.items():
+        function = functions.get(name)          # of numbers such as kl: None
+        if weight:                              # 0: only watched
+            meaning[name] = weight, getattr(function, '__code__', function)
     files = grpo._files + [path_of(grpo.dataset)]
     for path in filter(None, paths_of(vars(grpo)).values()):
         file = Path(file_of(path, grpo.dataset))
         files += [file, *file.glob('*')]        # of transformers: a folder
-    return meaning, files
+    return meaning, files, config['max_iters']
 
 
 # ---- the runs ------------------------------------------------------------------------------------
-def folder_of(command, seed):
-    """Return the folder of a run: its own words, a number of all words, and the seed."""
-    own = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
-    return f'{out_dir}/{own}-{zlib.crc32(command.encode())}-{seed}'
-
-
-def is_finished(folder, command, hashes):
-    """Return whether a run of these words has come to its end, with files of these contents."""
+def curve_of(folder, max_iters):
+    """Return {step: the goal} of a run that has come to its end, or {}."""
     try:
-        config = json.loads(Path(folder, 'config.json').read_text())
-        log = Path(folder, 'log.jsonl').read_text()
-        then = json.loads(Path(f'{folder}.json').read_text())
-    except FileNotFoundError:
-        return False
-    if config['words'] != command or f'{{"step": {config["max_iters"]}, ' not in log:
-        return False
-    changed = [name for name in hashes | then if hashes.get(name) != then.get(name)]
-    if changed:
-        print(f"{folder} is made anew: {', '.join(changed)} changed", flush=True)
-    return not changed
-
-
-def train(run):
-    """Make a run, if it is not there. Return its curve."""
-    command, seed = run
-    folder = folder_of(command, seed)
-    command = command.replace('{seed}', seed)
-    _, files = open_experiment(command)
-    hashes = hashes_of(files)                   # before the run, which reads them now
-    command = command.split() + [f'--seed={seed}', f'--out_dir={folder}']
-    if not is_finished(folder, command, hashes):
-        with open(f'{folder}.txt', 'w') as file:
-            words = [sys.executable, 'train_grpo.py', *command]
-            code = subprocess.call(words, stdout=file, stderr=file)
-        assert code == 0, f"a run failed: see {folder}.txt"
-        # after the run, or an older one in the folder would pass for one of these contents
-        Path(f'{folder}.json').write_text(json.dumps(hashes, indent=1))
-        assert is_finished(folder, command, hashes), f"a run was stopped: see {folder}.txt"
-    curve = curve_of(folder)
-    print(f'{folder}: {goal} {[*curve.values()][-1]:.4f}', flush=True)
-    return curve
-
-
-def curve_of(folder):
-    """Return {step: the goal} of a run."""
-    lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
+        lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
+    except (FileNotFoundError, ValueError):     # ValueError: it was killed, and left half a line
+        return {}
+    if not lines or lines[-1]['step'] < max_iters:
+        return {}
     curve = {line['step']: line[goal] for line in lines if goal in line}
     assert curve, f"there is no {goal} in the log{near(goal, set().union(*lines[:2]))}"
     return curve
 
 
+def train(run):
+    """Make a run, if it is not there. Return its curve."""
+    command, seed = run
+    _, files, max_iters = open_experiment(command)
+    # All words and the contents of the files are in the name of the folder, so that no run of
+    # other contents is there.
+    contents = sorted(hashes_of(files).items())
+    number = zlib.crc32(f'{command} {contents}'.encode())
+    name = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
+    folder = f'{out_dir}/{name}-{number}-{seed}'
+    curve = curve_of(folder, max_iters)
+    if not curve:
+        with open(f'{folder}.txt', 'w') as file:
+            subprocess.call(
+                [sys.executable, 'train_grpo.py', *command.split(),
+                 f'--seed={seed}', f'--out_dir={folder}'],
+                stdout=file, stderr=file)
+        curve = curve_of(folder, max_iters)
+        assert curve, f"a run failed, or was stopped: see {folder}.txt"
+    print(f'{folder}: {goal} {[*curve.values()][-1]:.4f}', flush=True)
+    return curve
+
+
 # ---- the table -----------------------------------------------------------------------------------
-def show(label, columns, more='', noise=None):
+def show(label, columns, more='', noise=math.inf):
     """Print means and standard errors of columns of numbers, a number of each seed. A difference
-    gets a star if it is more than so many standard errors."""
+    gets a star if it is more than `noise` standard errors."""
     cells = []
     for column in columns:
         mean = statistics.mean(column)
         error = statistics.stdev(column) / len(column) ** 0.5
-        star = '*' if noise and abs(mean) > noise * error else ' '
+        star = '*' if abs(mean) > noise * error else ' '
         cells.append(f'{mean:9.4f} +- {error:.4f}{star}')
     print(f'{label:18}', *cells, more)
 
@@ -154,8 +131,7 @@ def report(curves):
         if first:
             gaps = [[x - y for x, y in zip(*pair)] for pair in zip(columns, first)]
             show('  minus the first', gaps, noise=noise)
-        else:
-            first = columns
+        first = first or columns
     print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
           "which chance alone makes in 1 of 20 cases. A difference without a star shows nothing.")
 
@@ -165,22 +141,19 @@ if __name__ == '__main__':
     ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
     configure(globals(), ours)
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
-    assert len({*commands}) == len(commands) > 0, "expected commands, no two of them equal"
+    assert commands, "expected commands of train_grpo.py, such as '' and --kl_beta=0"
     all_seeds = seeds.split(',')
     assert len({*all_seeds}) == len(all_seeds) > 1, (
         f"--seeds={seeds}: expected two or more seeds, no two equal")
-    runs = [(command, seed) for seed in all_seeds for command in commands]
+    runs = [(command.replace('{seed}', seed), seed) for seed in all_seeds for command in commands]
     first = None
-    for command, seed in runs:
-        meaning, _ = open_experiment(command.replace('{seed}', seed))
+    for command, _ in runs:
+        meaning, *_ = open_experiment(command)
         first = first or meaning
-        wrong = [name for name in first | meaning if first.get(name) != meaning.get(name)]
-        assert not wrong, f"{command}: {goal} is another number than of the first, by {wrong}"
+        wrong = dict(first.items() ^ meaning.items())
+        assert not wrong, f"{command}: {goal} is another number than of the first, by {[*wrong]}"
     os.makedirs(out_dir, exist_ok=True)
-    curves = {command: [] for command in commands}
     with ThreadPoolExecutor(jobs) as pool:
-        # Python's map() makes a run when the loop asks for it, so it ends with the first mistake.
-        made = map(train, runs) if jobs == 1 else pool.map(train, runs)
-        for (command, _), curve in zip(runs, made):
-            curves[command].append(curve)
-    report(curves)
+        # Python's map() makes a run when the list asks for it, so it ends with the first mistake.
+        made = [*(map(train, runs) if jobs == 1 else pool.map(train, runs))]
+    report({command: made[i::len(commands)] for i, command in enumerate(commands)})

@@ -2,37 +2,37 @@
 
     python -m extras.gpu
     python -m extras.gpu --device=cpu           # the same at toy sizes, to try this script"""
-import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
+import time
 
+from extras.benchmark import open_job, our_step, seconds_of
+
+# isort: split
 import torch
 
 IS_TOY = '--device=cpu' in sys.argv
 DEVICE = '--device=cpu' if IS_TOY else '--device=cuda'
-
-
-def output_of(*words):
-    """Run a script of Python. Return what it printed, or the last line of its error."""
-    result = subprocess.run([sys.executable, *words], capture_output=True, text=True,
-                            env=os.environ | {'PYTHONPATH': '.'})
-    return result.stdout if result.returncode == 0 else result.stderr.strip().split('\n')[-1]
+SIZES = ['--n_layer=3 --n_head=4 --n_embd=64 --length=9 --batch_size=64',
+         '--n_layer=3 --n_head=4 --n_embd=64 --length=128 --batch_size=32',
+         '--n_layer=6 --n_head=6 --n_embd=384 --length=128 --batch_size=32',
+         '--n_layer=12 --n_head=12 --n_embd=768 --length=128 --batch_size=32']
+TOY = ['--n_layer=2 --n_head=4 --n_embd=32 --length=8 --batch_size=4']
 
 
 def ms_of(*words):
     """Return the median milliseconds of a step of train_grpo.py, without the first five."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = output_of('train_grpo.py', *words, DEVICE, f'--max_iters={8 if IS_TOY else 40}',
-                         '--eval_interval=99999', '--eval_prompts=8', f'--out_dir={folder}/run')
-        if not Path(folder, 'run/log.jsonl').exists():
-            return text
-        lines = map(json.loads, open(f'{folder}/run/log.jsonl'))
-        ms = [line['ms'] for line in lines if 'ms' in line]
-        return f'{statistics.median(ms[5:]):.1f} ms'
+    job = open_job(*words, DEVICE)
+    seconds = [seconds_of(time.time, our_step, *job, step) for step in range(8 if IS_TOY else 40)]
+    return 1000 * statistics.median(seconds[5:])
+
+
+def benchmark(*words):
+    """Return what extras.benchmark prints, or the last line of its error: memory can be short."""
+    words = [sys.executable, '-m', 'extras.benchmark', *words, DEVICE]
+    result = subprocess.run(words, capture_output=True, text=True)
+    return (result.stdout or result.stderr).strip().split('\n')[-1]
 
 
 if __name__ == '__main__':
@@ -41,15 +41,10 @@ if __name__ == '__main__':
     if not IS_TOY and not torch.cuda.is_available():
         sys.exit("there is no GPU of NVIDIA; to try this script: --device=cpu")
     print('| | a step |\n| --- | --- |')
-    for name in ('config', 'guess', 'think'):
-        for dtype in ('float32', 'bfloat16'):
+    for dtype in ('float32', 'bfloat16'):
+        for name in ('config', 'guess', 'think'):
             ms = ms_of(f'config/grpo_{name}.py', f'--dtype={dtype}')
-            print(f'| grpo_{name}, {dtype} | {ms} |', flush=True)
-    sizes = [(2, 32, 8, 4)] if IS_TOY else [(3, 64, 9, 64), (3, 64, 128, 32), (6, 384, 128, 32),
-                                            (12, 768, 128, 32)]
-    for layers, width, length, B in sizes:
-        for dtype in ('float32', 'bfloat16'):
-            text = output_of('-m', 'extras.benchmark', f'--n_layer={layers}', f'--n_embd={width}',
-                             f'--n_head={max(4, width // 64)}', f'--length={length}',
-                             f'--batch_size={B}', f'--dtype={dtype}', DEVICE)
-            print(f'| {dtype} | {text.strip()} |', flush=True)
+            print(f'| grpo_{name}, {dtype} | {ms:.1f} ms |', flush=True)
+        for size in TOY if IS_TOY else SIZES:
+            text = benchmark(*size.split(), f'--dtype={dtype}')
+            print(f'| {dtype} | {text} |', flush=True)

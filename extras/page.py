@@ -16,12 +16,12 @@ if not __package__:
 import train_grpo as grpo
 from extras.advice import advice_for, must_be_run, read_lines
 from extras.check import words_or_help
-from plumbing.configurator import knobs_of, show_error
+from plumbing.configurator import knobs_of
 
 
 def thin(items, most):
     """Return at most so many items of a list, or 1 MB, at equal distances, first and last too."""
-    size = max(len(json.dumps(item)) for item in items) if items else 1
+    size = max([len(json.dumps(item)) for item in items], default=1)
     n = min(len(items), most, max(2, 1_000_000 // size))
     return [items[i * (len(items) - 1) // max(1, n - 1)] for i in range(n)]
 
@@ -61,7 +61,6 @@ def page_of(folders):
 
 
 if __name__ == '__main__':
-    sys.excepthook = show_error
     folders = words_or_help(__doc__) or ['out-grpo']
     path = Path(folders[0], 'page.html')
     path.write_text(page_of(folders), 'utf-8')

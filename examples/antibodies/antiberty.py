@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 
+from extras.smollm2 import folder_to_write
 from tasks import BLANK
 
 INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
@@ -42,11 +43,7 @@ def make_prompts(v_genes, j_genes):
 
 
 if __name__ == '__main__':
-    folder, *more = sys.argv[1:] or ['out/antiberty']
-    if more or folder.startswith('-'):
-        sys.exit(__doc__)
-    if os.path.exists(folder):
-        sys.exit(f"{folder} is there already: choose a new name")
+    folder = folder_to_write('out/antiberty', __doc__)
     try:
         import tokenizers
         import transformers

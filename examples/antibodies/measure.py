@@ -3,11 +3,12 @@ many have which motif, and whether they still look like loops to the network as 
 
     python -m examples.antibodies.measure out-antibodies"""
 import re
-import statistics
 import sys
 from dataclasses import replace
+from statistics import fmean
 
 import torch
+import torch.nn.functional as F
 
 import train_grpo as grpo
 from sample import open_run
@@ -20,44 +21,39 @@ J_GENE = '(D[YIPSLV]|QH)$'
 def pseudo_likelihood(network, texts, blank):
     """Return for each of N texts (N, T) the mean log-probability, in nats, of the letters that were
     blank (N, T). Each is masked alone: the network sees all others."""
-    text, place = blank.nonzero(as_tuple=True)                                  # (M,) each
-    logp = []
-    for i in torch.arange(len(text)).split(32):
-        views = texts[text[i]]                                                  # (32, T)
-        at = torch.arange(len(i)), place[i]
-        letters = views[at]
+    total = torch.zeros(len(texts))
+    for part in blank.nonzero().split(32):
+        text, place = part.T                                                    # (32,) each
+        views = texts[text]                                                     # (32, T)
+        at = torch.arange(len(text)), place
         views[at] = network.blank_id
         logits = network.logits(network.features(views)[at])                    # (32, V)
-        logp.append(logits.log_softmax(-1)[torch.arange(len(i)), letters])
-    total = torch.zeros(len(texts)).index_add(0, text, torch.cat(logp))
+        total.index_add_(0, text, -F.cross_entropy(logits, texts[text, place], reduction='none'))
     return total / blank.sum(1)
 
 
-def share(pattern, loops):
-    """Return the share of loops in which a pattern occurs."""
-    return sum(bool(re.search(pattern, loop)) for loop in loops) / len(loops)
-
-
-def measure(r, before, k):
-    """Return {name: number} and the loops of a Rollout, k completions of each prompt. Only the
-    first of each prompt gets a likelihood, that of the network before, because it takes minutes."""
+def measure(r, before):
+    """Return {name: number} and the loops of a Rollout. Only the first loop of each prompt gets a
+    likelihood, that of the network before, because it takes minutes."""
     blank = r.prompts.blank
-    first, second = r.texts[::k], r.texts[1::k]
+    first, second = r.texts[::r.k], r.texts[1::r.k]
     likelihood = pseudo_likelihood(before, first, blank)
     columns = grpo.columns_of(r)
-    loops = list(map(grpo._loop_of, columns['prompt'], columns['completion']))
-    charges = [sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE')) for loop in loops]
-    numbers = {
-        'free of motifs': 1 - share('|'.join(grpo.MOTIFS.values()), loops),
+    loops = [*map(grpo._loop_of, columns['prompt'], columns['completion'])]
+
+    def share(pattern):
+        return fmean(bool(re.search(pattern, loop)) for loop in loops)
+
+    all_letters = ''.join(loops)
+    n_positive, n_negative = [len(re.findall(x, all_letters)) for x in ('[KR]', '[DE]')]
+    return loops, {
+        'free of motifs': 1 - share('|'.join(grpo.MOTIFS.values())),
         'nats a letter': likelihood.mean(),
         'standard error': likelihood.std() / len(likelihood) ** 0.5,
-        'ends as a J gene': share(J_GENE, loops),
+        'ends as a J gene': share(J_GENE),
         'letters that differ': ((first != second).sum(1) / blank.sum(1)).mean(),
-        'net charge': statistics.mean(charges),
-    }
-    for motif, pattern in grpo.MOTIFS.items():
-        numbers[motif] = share(pattern, loops)
-    return numbers, loops
+        'net charge': (n_positive - n_negative) / len(loops),
+    } | {motif: share(pattern) for motif, pattern in grpo.MOTIFS.items()}
 
 
 def random_loops(r):
@@ -71,13 +67,13 @@ def random_loops(r):
 if __name__ == '__main__':
     for folder in sys.argv[1:] or ['out-antibodies']:
         task, networks, after, _ = open_run(folder, ['--device=cpu'])
-        before, k = networks.policy, grpo.group_size
+        before = networks.policy
         torch.manual_seed(0)
         prompts = task.prompts('val', 10 ** 6)              # all of them
-        start = grpo.complete(before, prompts, k)
-        rollouts = {'random': random_loops(start), 'before': start,
-                    'after': grpo.complete(after, prompts, k)}
+        start, end = [grpo.complete(policy, prompts, grpo.group_size)
+                      for policy in (before, after)]
+        rollouts = {'random': random_loops(start), 'before': start, 'after': end}
         for label, r in rollouts.items():
-            numbers, loops = measure(r, before, k)
+            loops, numbers = measure(r, before)
             print(f'{folder}, {label}', *[f'| {name} {x:.3f}' for name, x in numbers.items()])
-            print(' ' * 9, *loops[:8 * k:k])
+            print(' ' * 9, *loops[:8 * r.k:r.k])

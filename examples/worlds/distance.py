@@ -23,8 +23,14 @@ def play(secret, rng):
             break
     return game
 
-def texts():
-    rng = random.Random(1)
-    secrets = rng.choices(DIGITS, k=20_000)
-    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
-            for part in (secrets, DIGITS * 6)]
+def games_of(play, secrets, held_out, name='secret'):
+    """Return texts() of a game, for the other worlds, too: play() plays 20,000 games to learn from,
+    and the held-out ones. Records have the secret in a column of this name."""
+    def texts():
+        rng = random.Random(1)
+        parts = rng.choices(secrets, k=20_000), held_out
+        return [[{'prompt': ':', name: secret, 'answer': play(secret, rng)} for secret in part]
+                for part in parts]
+    return texts
+
+texts = games_of(play, DIGITS, DIGITS * 6)

@@ -3,6 +3,8 @@ ten steps, left, right, up or down, the world says warmer (+), colder (-) or fou
 `r+u-d+r!`. Those to learn from are random steps."""
 import random
 
+from examples.worlds.distance import games_of
+
 SECRETS = [f'{x}{y}' for x in '01234' for y in '01234' if x + y != '22']
 STEPS = {'l': (-1, 0), 'r': (1, 0), 'u': (0, 1), 'd': (0, -1)}
 N_STEPS = 10
@@ -33,10 +35,4 @@ def play(secret, rng):
         game += reply(game, secret)[0]
     return game
 
-def texts():
-    rng = random.Random(1)
-    def games(secrets):
-        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)}
-                for secret in secrets]
-
-    return games(rng.choices(SECRETS, k=20_000)), games(SECRETS * 4)
+texts = games_of(play, SECRETS, SECRETS * 4)

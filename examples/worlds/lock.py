@@ -2,7 +2,8 @@
 is smaller (<), larger (>) or right (=). A game is `222>=<421<=<320===`. Those to learn from are
 played at random: each digit may still be right."""
 import itertools
-import random
+
+from examples.worlds.distance import games_of
 
 SECRETS = [''.join(digits) for digits in itertools.product('012345', repeat=3)]
 
@@ -32,10 +33,4 @@ def play(secret, rng):
                               if hint(tried[dial], right) == hints[dial]]
     return game
 
-def texts():
-    rng = random.Random(1)
-    def games(secrets):
-        return [{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)}
-                for secret in secrets]
-
-    return games(rng.choices(SECRETS, k=20_000)), games(SECRETS)
+texts = games_of(play, SECRETS, SECRETS)

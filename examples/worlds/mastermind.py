@@ -6,6 +6,8 @@ import functools
 import itertools
 import random
 
+from examples.worlds.distance import games_of
+
 COLOURS = 'abcd'
 SECRETS = [''.join(pegs) for pegs in itertools.product(COLOURS, repeat=3)]
 N_GUESSES = 5
@@ -34,8 +36,4 @@ def play(secret, rng):
         possible = [other for other in possible if pins(guess, other) == said]
     return game
 
-def texts():
-    rng = random.Random(1)
-    secrets = rng.choices(SECRETS, k=20_000)
-    return [[{'prompt': ':', 'secret': secret, 'answer': play(secret, rng)} for secret in part]
-            for part in (secrets, SECRETS * 2)]
+texts = games_of(play, SECRETS, SECRETS * 2)

@@ -4,6 +4,8 @@ what is paid too much, and all of it if that is too little. A game is `?8552718b
 character of the policy is followed by one of the machine. Those to learn from are random moves."""
 import random
 
+from examples.worlds.distance import games_of
+
 PRICES = '123456789'
 COINS = {'1': 1, '2': 2, '5': 5}
 
@@ -30,8 +32,4 @@ def play(price, rng):
         game += said[0]
     return game
 
-def texts():
-    rng = random.Random(1)
-    prices = rng.choices(PRICES, k=20_000)
-    return [[{'prompt': ':', 'price': price, 'answer': play(price, rng)} for price in part]
-            for part in (prices, PRICES * 8)]
+texts = games_of(play, PRICES, PRICES * 8, 'price')
