@@ -72,7 +72,7 @@ def curve_of(folder, max_iters):
         lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
     except (FileNotFoundError, ValueError):     # ValueError: it was killed, and left half a line
         return {}
-    if not lines or lines[-1]['step'] < max_iters:
+    if max_iters not in [line['step'] for line in lines]:
         return {}
     curve = {line['step']: line[goal] for line in lines if goal in line}
     assert curve, f"there is no {goal} in the log{near(goal, set().union(*lines[:2]))}"

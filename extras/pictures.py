@@ -97,8 +97,8 @@ def curve(figure, *folders):
     figure.set_size_inches(8, 2.8)              # larger letters: it is the first curve of a reader
     ax = figure.subplots()
     title = f'true completions of held-out prompts, {len(folders)} runs'
-    styles = {'verify': (BLUE, '-'), 'greedy': (RED, '--'), 'line to beat': ('0.4', ':')}
-    for name, (color, style) in styles.items():
+    styles = [('verify', BLUE, '-'), ('greedy', RED, '--'), ('line to beat', '0.4', ':')]
+    for name, color, style in styles:
         for folder in folders:
             plot(ax, folder, name, title, color=color, ls=style, lw=1.2)
         ax.lines[-1].set_label(name)            # one of the runs is enough

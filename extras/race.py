@@ -57,13 +57,14 @@ def run(words, held_out, verify):
 
 if __name__ == '__main__':
     torch.set_num_threads(1)                    # a second one would count while it waits
+    fixed, _ = grpo.read_words(MAIN_JOB)
+    found, _ = grpo.read_words([*MAIN_JOB, *sys.argv[1:]])
+    for name in FIXED:
+        assert found[name] == fixed[name], (
+            f"{name} = {found[name]}: the race is about {name} = {fixed[name]}")
     *_, task = open_job(*MAIN_JOB)
     grpo.devices.set_seed(0)                    # the prompts of an evaluation of train_grpo.py
     held_out = task.prompts('val', 512)
-    fixed = {name: getattr(grpo, name) for name in FIXED}
-    open_job(*MAIN_JOB, *sys.argv[1:])
-    found = {name: getattr(grpo, name) for name in FIXED}
-    assert found == fixed, f"found {found}: the race is about {fixed}"
     results = []
     for seed in (1, 2, 3):
         usual = seconds_of_usual_step()

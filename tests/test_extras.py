@@ -18,9 +18,9 @@ from extras.race import share_of_true
 
 HOSTILE = '</script><b onclick="x()"> & \u2028 \U0001f600 <!-- DATA'
 
-DIFFERENT = ['|', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic',
-             '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}', '|mine.py',
-             '--goal=eval/pass@4||mine.py', '--goal=eval/verity|', '--jobs=0|']
+DIFFERENT = ['--jobs=1', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '|out-smoke',
+             '|--dataset=arithmetic', '|--seed=3', '--goal=eval/reward||--rewards={"judge":2.0}',
+             '|mine.py', '--goal=eval/pass@4||mine.py', '--jobs=0|']
 # words of what is found
 WORDS = ('are different', 'one text has', 'all weights', 'outside of', 'for all that',
          'called again', 'losses (M,)', 'the policy writes', 'verify:', 'mine:', 'where a prompt',
@@ -335,8 +335,10 @@ def test_a_comparison_makes_only_what_is_missing_or_unfinished(compare):
     ends = [f'{log_of(folder)[-1]["eval/verify"]:.4f}' for folder in (first, second)]
     assert ' '.join(ends) in text
     log = second / 'log.jsonl'
-    log.write_text(log.read_text().rpartition('{')[0])          # it was killed
-    assert compare('', '--kl_beta=0')[0] == [second]
+    lines = log.read_text()
+    for killed in (lines.rpartition('{')[0], lines[:-9], ''):
+        log.write_text(killed)
+        assert compare('', '--kl_beta=0')[0] == [second]
 
 
 EDITED = ('mine.py', 'included.py', 'lines.jsonl', 'mine.pt')
@@ -365,8 +367,10 @@ def test_a_comparison_makes_those_runs_anew_whose_files_have_other_contents(
     else:
         (tmp_path / name).write_bytes(changed)
     os.utime(tmp_path / name, (0, 0))
-    made, text = compare('--goal=eval/reward', *words)
-    assert made == edited and text.count(f'{name} changed') == len(edited)
+    folders, _ = compare('--goal=eval/reward', *words)
+    assert len(folders) == len(edited) and not {*folders} & {*made}
+    (tmp_path / name).write_bytes(contents)
+    assert compare('--goal=eval/reward', *words)[0] == []       # the first ones are still there
 
 
 @pytest.mark.parametrize('words', DIFFERENT)

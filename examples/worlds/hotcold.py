@@ -1,7 +1,6 @@
 """Hot and cold: a treasure lies up to two steps away in each direction of a field. After each of
 ten steps, left, right, up or down, the world says warmer (+), colder (-) or found (!). A game is
 `r+u-d+r!`. Those to learn from are random steps."""
-import random
 
 from examples.worlds.distance import games_of
 

@@ -4,7 +4,6 @@ learn from are played at random: each guess may still be right."""
 import collections
 import functools
 import itertools
-import random
 
 from examples.worlds.distance import games_of
 

@@ -2,7 +2,6 @@
 5, and after each the machine shows how much is in it (+: more than 9); `b` is the button. It keeps
 what is paid too much, and all of it if that is too little. A game is `?8552718b!`; each
 character of the policy is followed by one of the machine. Those to learn from are random moves."""
-import random
 
 from examples.worlds.distance import games_of
 
