@@ -151,21 +151,17 @@ def text_of(case):
 # ---- mistakes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('case', (WORDS + TEXTS).strip().splitlines())
-def test_a_mistake_is_one_line_before_anything_is_made(case, toy, folder, file, tmp_path):
+@pytest.mark.parametrize('case', (WORDS + TEXTS + RETURNS).strip().splitlines())
+def test_a_mistake_is_one_line_before_anything_is_made_or_when_a_function_returns_it(
+        case, toy, folder, file, tmp_path):
     text, line = case.replace('{0}', str(folder)).split(' -> ')
-    words = [file('mine.py', text_of(text))] if case in TEXTS else text.split()
-    code, said, error = run(*toy, *RECIPES, f'--out_dir={tmp_path}/run', *words)
+    words = text.split() if case in WORDS else [file('mine.py', text_of(text))]
+    recipes = [] if case in RETURNS else RECIPES
+    code, said, error = run(*toy, *recipes, f'--out_dir={tmp_path}/run', *words)
     assert code == 1 and error.count('\n') == 1 and line in error
-    assert not {'$', '|'} & {*said}             # neither a command nor a number
-    assert not {*os.listdir(tmp_path)} - {'mine.py', 'config.json', 'run', 'run.lock'}
-
-
-@pytest.mark.parametrize('case', RETURNS.strip().splitlines())
-def test_what_a_function_of_a_file_returns_wrong_is_one_line(case, toy, file, tmp_path):
-    text, line = case.split(' -> ')
-    code, _, error = run(*toy, file('mine.py', text_of(text)), f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.count('\n') == 1 and line in error
+    if recipes:
+        assert not {'$', '|'} & {*said}         # neither a command nor a number
+        assert not {*os.listdir(tmp_path)} - {'mine.py', 'config.json', 'run', 'run.lock'}
 
 
 @pytest.mark.parametrize('case', FAILS.strip().splitlines())
@@ -379,44 +375,43 @@ def test_every_config_file_of_ours_is_understood(grpo):
 
 
 def test_a_network_is_made_if_it_is_missing_or_made_of_other_contents(
-        folder, tmp_path, file, monkeypatch, capsys):
-    """Each recipe and dataset has one of its own. Times do not count. A resumed run takes a stale
-    one as it is. What is there is opened before another one is made."""
-    popen = Mock(return_value=Mock(wait=lambda: 1))         # as if it had failed
-
+        folder, tmp_path, monkeypatch, capsys):
+    """Times do not count. A resumed run takes a stale one as it is. What is there is opened before
+    another one is made."""
     def missing(resume=False, **more):
-        return open_networks({'policy': recipe} | more, data, torch.device('cpu'), load_network,
-                             as_they_are=resume).missing
+        return open_networks({'policy': 'recipe.py'} | more, 'mine.jsonl', torch.device('cpu'),
+                             load_network, as_they_are=resume).missing
 
-    monkeypatch.setattr('subprocess.Popen', popen)
     monkeypatch.chdir(tmp_path)
-    os.mkdir('a')
     os.mkdir('out')
-    recipe, data, other, named, base = [file(name, '') for name in (
-        'r.py', 'a/b.jsonl', 'a_b.jsonl', 'labels.jsonl', 'base.py')]
-    network = file_of(recipe, data)
-    assert network != file_of(recipe, other) and len(file_of(recipe, 99 * 'é/')) < 80
-    assert missing() == missing(resume=True) == {network: recipe}
-    with pytest.raises(SystemExit):
-        make_networks(missing(), data, torch.device('cpu'))
-    words = popen.call_args.args[0][1:]
-    assert words == ['pretrain.py', f'--dataset={data}', '--device=cpu', recipe,
-                     f'--out={network}']
+    network, source = file_of('recipe.py', 'mine.jsonl'), Path('recipe.py')
+    source.touch()
+    Path('other.pt').touch()
+    assert missing() == missing(resume=True) == {network: 'recipe.py'}
     with pytest.raises(SystemExit, match='is no checkpoint'):
-        missing(judge=named)
-    # A recipe can name a dataset that is not that of the run.
+        missing(judge='other.pt')
     saved = load_checkpoint(folder / 'generator.pt')
-    assert os.path.relpath(ROOT / 'config/networks/generator_smoke.py', ROOT) in saved['sources']
-    torch.save(saved | {'sources': hashes_of([recipe, named, base])}, network)
+    assert 'config/networks/generator_smoke.py' in saved['sources']
+    torch.save(saved | {'sources': hashes_of([source])}, network)
+    os.utime(source, (4e9, 4e9))
+    capsys.readouterr()
+    assert not missing() and not capsys.readouterr().out
+    source.write_text('# more')
+    assert missing() == {network: 'recipe.py'} and not missing(resume=True)
+    assert 'made anew: recipe.py has changed' in capsys.readouterr().out
+    torch.save(saved | {'sources': {'nowhere.jsonl': ''}}, network)     # the dataset of a recipe
     assert not missing()
-    for path in (recipe, named, base):
-        os.utime(path, (4e9, 4e9))
-        capsys.readouterr()
-        assert not missing() and not capsys.readouterr().out
-        text = Path(path).read_text()
-        Path(path).write_text(text + '# more')
-        assert missing() == {network: recipe} and not missing(resume=True)
-        assert f'made anew: {os.path.relpath(path)} has changed' in capsys.readouterr().out
-        Path(path).write_text(text)
-    os.remove(named)
-    assert not missing()
+
+
+def test_each_recipe_and_dataset_has_a_network_of_its_own():
+    assert file_of('r.py', 'a/b.jsonl') != file_of('r.py', 'a-b.jsonl')
+    assert len(file_of('r.py', 99 * '\xe9/')) < 80
+
+
+def test_a_run_ends_if_pretrain_has_failed_to_make_a_network(monkeypatch):
+    popen = Mock(return_value=Mock(wait=lambda: 1))
+    monkeypatch.setattr('subprocess.Popen', popen)
+    with pytest.raises(SystemExit):
+        make_networks({'out/n.pt': 'r.py'}, 'mine.jsonl', torch.device('cpu'))
+    words = ['pretrain.py', '--dataset=mine.jsonl', '--device=cpu', 'r.py', '--out=out/n.pt']
+    assert popen.call_args.args[0][1:] == words
