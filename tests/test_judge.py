@@ -2,6 +2,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from conftest import CPU, run
 from judge import judge_scores
@@ -26,14 +27,13 @@ def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(ki
     judge = tiny(kind).requires_grad_(False)
     exact = judge.logits
     judge.logits = lambda x: exact(x) + 1e-9 * torch.rand(*x.shape[:-1], 4)     # as rounding does
-    lengths = [5, 2, 8, 4]
-    texts = torch.randint(4, (4, 8))
-    texts[torch.arange(8) >= torch.tensor(lengths)[:, None]] = judge.pad_id
-    scores = judge_scores(judge, texts.repeat(9, 1))                            # (36,)
-    for ids, n, score in zip(texts, lengths, scores):
-        logits = torch.stack([slow_logits(judge, ids[:n], t) for t in range(n)])
+    rows = [torch.randint(4, (n,)) for n in (5, 2, 8, 4)]
+    texts = pad_sequence(9 * rows, batch_first=True, padding_value=judge.pad_id)
+    scores = judge_scores(judge, texts)                                         # (36,)
+    for ids, score in zip(rows, scores):
+        logits = torch.stack([slow_logits(judge, ids, t) for t in range(len(ids))])
         label = logits[:, 0].mean().sigmoid()
-        close(score, -F.cross_entropy(logits, ids[:n]) if judge.causal else label, atol=1e-8)
+        close(score, -F.cross_entropy(logits, ids) if judge.causal else label, atol=1e-8)
     assert scores.equal(scores[:4].repeat(9))
 
 

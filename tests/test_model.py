@@ -33,7 +33,7 @@ def test_a_network_that_fills_blanks_sees_all_places_but_padding_and_their_order
 
 def test_attention_on_a_cpu_equals_the_fused_one_of_torch():
     q, k, v = torch.randn(3, 2, 3, 4, 5)        # (N, H, L, D) each
-    mask = torch.zeros(4, 4).masked_fill(torch.rand(4, 4) < 0.3, -1e9)
+    mask = torch.randn(4, 4)                    # any numbers, for 0 and -1e9
     close(attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, mask))
 
 

@@ -108,14 +108,14 @@ def test_a_record_that_is_no_text_of_the_network_is_named(case, file):
 
 
 def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(file):
-    task = task_of([('a', ''), ('abcab', ''), ('abcab', 'caabc'), ('a_', '')], file)
+    task = task_of([('a', ''), ('abcab', 'caabc'), ('a_', '')], file)
     torch.manual_seed(0)
     prompts = task.prompts('train', 20_000)
-    for record, n, counts in ((0, 1, [1]), (1, 5, [1, 2, 3]), (2, 10, [2, 3, 4, 5, 6])):
+    for record, n, counts in ((0, 1, [1]), (1, 10, [2, 3, 4, 5, 6])):
         blank = prompts.blank[prompts.record == record]
         assert blank.sum(1).unique().tolist() == counts and not blank[:, n:].any()
     assert (blank[:, :10].float().mean(0) - 0.4).abs().max() < 0.03     # 5 times its error
-    assert prompts.blank[prompts.record == 3][:, 1].all()               # nobody knows this one
+    assert prompts.blank[prompts.record == 2][:, 1].all()               # nobody knows this one
 
 
 # ---- the shipped tasks ---------------------------------------------------------------------------
@@ -134,9 +134,9 @@ def test_verify_likes_solutions_and_held_out_prompts_are_not_trained(name):
     train, held_out, verify, _ = load(name)
     for record in held_out + train[:1000]:
         text = record['prompt'] + record['answer']
-        found = list(map(verify, [text, text[:-1] + 'x', text + ' ', record['prompt']]))
-        assert found == [1, 0, 0, 0]
-    assert not {record['prompt'] for record in train} & {record['prompt'] for record in held_out}
+        assert [*map(verify, [text, text[:-1] + 'x', text + ' ', record['prompt']])] == [1, 0, 0, 0]
+    trained = {record['prompt'] for record in train}
+    assert trained.isdisjoint(record['prompt'] for record in held_out)
 
 
 @pytest.mark.parametrize('path', WON)
