@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
-from plumbing.networks import load_checkpoint
+from plumbing.configurator import configure
+from plumbing.networks import load_checkpoint, paths_of
 from plumbing.optim import make_optimizers
 from plumbing.report import verdict_of
 from plumbing.run_folder import RunFolder
@@ -179,14 +180,12 @@ def log(numbers):
 # ---- the same command, and resuming --------------------------------------------------------------
 
 
-def test_a_reference_is_opened_if_the_loss_needs_it_or_somebody_names_it(toy, grpo):
-    path = toy[-2].removeprefix('--generator=')
-    for words, is_open in (['--kl_beta=0', False], ['--kl_beta=0.1', True],
-                           ['--kl_beta=0 --reference=generator', True],
-                           [f'--kl_beta=0 --reference={path}', True]):
-        _, data = grpo.read_words([*toy[1:], *words.split()])
-        networks, _ = grpo.open_task(data)
-        assert (networks.reference is not None) == is_open
+def test_a_reference_is_opened_if_the_loss_needs_it_or_somebody_names_it(grpo):
+    for words, path in {'--kl_beta=0': '', '--kl_beta=0.1': 'start.pt',
+                        '--kl_beta=0 --reference=generator': 'start.pt',
+                        '--kl_beta=0 --reference=other.pt': 'other.pt'}.items():
+        configure(vars(grpo), ['--generator=start.pt', *words.split()])
+        assert paths_of(vars(grpo))['reference'] == path
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -222,18 +221,12 @@ def test_a_signal_lets_the_step_end_and_save_and_the_second_one_is_one_line(
 @pytest.mark.parametrize('said, before, after', [
     (said, *texts) for said, cases in CHANGES.items() for texts in cases])
 def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
-        said, before, after, toy, grpo, file, tmp_path, capsys, monkeypatch):
+        said, before, after, toy, file, tmp_path):
     """And its line to beat begins anew if something else is measured."""
-    monkeypatch.setattr('signal.signal', lambda *_: None)
     for text, resume in ((before, False), (after, True)):
-        words = ['--max_iters=1', f'--out_dir={tmp_path}/run', f'--resume={resume}']
-        monkeypatch.setattr('sys.argv', [*toy, *words, file('mine.py', text)])
-        try:
-            grpo.main()
-        except (AssertionError, ValueError, SystemExit) as e:
-            print(e)
-    printed = capsys.readouterr().out
-    assert said in printed and (NEW_LINE in printed) == (NEW_LINE in said)
+        _, printed, error = run(*toy, '--max_iters=1', f'--out_dir={tmp_path}/run',
+                                f'--resume={resume}', file('mine.py', text))
+    assert said in printed + error and (NEW_LINE in printed) == (NEW_LINE in said)
     last = log_of(tmp_path / 'run')[-1]         # also of a run that was refused
     best = max(last.get('verify', last['eval/reward']), last['greedy'])
     assert NEW_LINE not in said or last['line to beat'] == best
@@ -255,35 +248,36 @@ def slow(texts):
 
 
 def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, file, tmp_path):
-    """A run that is refused moves none, also if networks are missing. One that was stopped while
-    they were made is not the older one."""
+    """A run that is refused moves none, also if networks are missing."""
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
     recipe = f"--judge={file('recipe.py', 'n_head = 3')}"
     causal = toy[-1].replace('--judge', '--generator')
     assert 'needs plugins/causal.py' in run(*toy, recipe, f'--out_dir={out}', causal)[2]
-    process = Process(*toy, f'--out_dir={tmp_path}/other/')
-    process.wait_for('advantage')               # it has a checkpoint
-    os.kill(process.ranks[0].pid, signal.SIGSTOP)
-    error = run(*toy, f'--out_dir={tmp_path}/other')[2]
-    process.ranks[0].kill()
-    assert f'another run is writing to {tmp_path}/other:' in error
-    seeds = [1, 2, 3]
-    configs = [tmp_path / name / 'config.json' for name in ('run-1', 'run-2', 'run')]
-    assert [json.loads(path.read_text())['seed'] for path in configs] == seeds
+    assert not (tmp_path / 'run-3').exists()
     # A new run that was stopped while its networks were made is not the older one, and a log that
     # has lost its checkpoint is not cut.
-    config = json.loads(configs[-1].read_text())
+    config = json.loads((out / 'config.json').read_text())
     for _ in range(2):
         RunFolder(out, config | {'seed': 4}).claim()
-        assert json.loads((tmp_path / 'run-3/config.json').read_text())['seed'] == 3
         assert RunFolder(out, config | {'resume': True}).saved == {}
-        assert not (tmp_path / 'run-4').exists()
     train(toy, out, '--max_iters=0')
+    assert not (tmp_path / 'run-4').exists()
     os.remove(out / 'ckpt.pt')
     train(toy, out, '--max_iters=0', '--resume=True')
     assert log_of(tmp_path / 'run-4') == log_of(out)
+    for seed in (1, 2, 3):
+        config = json.loads((tmp_path / f'run-{seed}' / 'config.json').read_text())
+        assert config['seed'] == seed
+
+
+def test_no_run_writes_to_the_folder_of_another_one(toy, tmp_path):
+    process = Process(*toy, f'--out_dir={tmp_path}/run/', '--max_iters=99999')
+    process.wait_for('advantage')               # it has a checkpoint
+    error = run(*toy, f'--out_dir={tmp_path}/run')[2]
+    process.ranks[0].kill()
+    assert f'another run is writing to {tmp_path}/run:' in error
 
 
 @pytest.mark.parametrize('fault', FAULTS)
@@ -331,8 +325,7 @@ def test_two_ranks_take_the_steps_of_one_process_also_after_a_signal(toy, tmp_pa
         assert checkpoint_of(tmp_path / name)['step'] == step
     one, two = log_of(tmp_path / 'one'), log_of(tmp_path / 'two')
     assert one[-2]['kl'] > 1e-6 and 0 < one[1]['dead_groups'] < 1
-    for line, other in zip(one, two, strict=True):
-        assert line == pytest.approx(other, rel=1e-6, abs=1e-9)
+    assert one == [pytest.approx(line, rel=1e-6, abs=1e-9) for line in two]
 
 
 # ---- what a run writes ---------------------------------------------------------------------------
@@ -363,8 +356,7 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
             logp = torch.stack((before, grpo.log_probs_of(policy, group)), 1)
             if step % 2 == 0:
                 samples += grpo.report.samples_of(group, grpo.columns_of(group), scores, logp)
-            del scores['advantage']
-            numbers |= {f'mean_{name}': x.mean().item() for name, x in scores.items()}
+            numbers |= {f'mean_{x}': scores[x].mean().item() for x in ('tokens', 'reward', 'zeros')}
             dead = (~learns).double().mean().item()
             lines.append({'step': step, 'dead_groups': dead} | numbers)
     assert log_of(tmp_path / 'run') == [pytest.approx(line, rel=1e-4) for line in lines]
@@ -372,10 +364,6 @@ def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_p
         sample = json.loads(line)
         assert {'step': sample['step']} | expected == sample
         assert sample['scores']['zeros'] == sample['completion'].count('0')
-    rows = torch.tensor([[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    scores = dict.fromkeys(('tokens', 'reward', 'advantage'), rows)
-    assert grpo.report.means_of_step(scores, []) == {
-        'mean_tokens': 0.0, 'mean_reward': 0.0, 'dead_groups': 0.5}
 
 
 def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(
@@ -398,14 +386,14 @@ QUANTILES = {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}
 
 @pytest.mark.parametrize('n', QUANTILES)
 def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts(n):
-    def verdict(above, n, error=1.0):
-        return verdict_of({'reward': 0.5, 'above it': above, 'standard error': error}, n)
-
-    assert 'is above the line' in verdict(1.1 * QUANTILES[n], n)
-    assert 'is not above the line' in verdict(QUANTILES[n], n)
-    assert 'is below the line' in verdict(-1.1 * QUANTILES[n], n)
-    assert 'nothing can be told' in verdict(5.0, 3)
-    assert 'nothing can be told' in verdict(5.0, n, error=0.0)
+    quantile = QUANTILES[n]
+    for above, error, n_prompts, said in (
+            (1.1 * quantile, 1.0, n, 'is above the line'),
+            (quantile, 1.0, n, 'is not above the line'),
+            (-1.1 * quantile, 1.0, n, 'is below the line'),
+            (5.0, 1.0, 3, 'nothing can be told'), (5.0, 0.0, n, 'nothing can be told')):
+        result = {'reward': 0.5, 'above it': above, 'standard error': error}
+        assert said in verdict_of(result, n_prompts)
 
 
 # ---- pretraining ---------------------------------------------------------------------------------

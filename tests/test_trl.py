@@ -47,15 +47,21 @@ def words(tmp_path, grpo):
         --max_iters=2 --gradient_accumulation_steps=2 --eval_prompts=4 --log_interval=1""".split()
 
 
-@pytest.mark.parametrize('flags', [
-    '', '--epochs=2 --chat_template=True --loss_norm=sequence --clip_low=0.01',
-    '--epochs=2 --kl_beta=0.3 config/kl/k3.py --adv_norm=batch --temperature=0.7',
-    '--epochs=2 config/papers/grpo.py --kl_beta=0.3 config/kl/k3_ratio.py',
-    '--epochs=2 --gradient_accumulation_steps=1 --entropy_coef=0.1',
-    '--epochs=2 config/papers/dr_grpo.py', '--epochs=2 config/papers/gspo.py',
-    '--epochs=2 config/papers/gspo.py --loss_norm=constant',
-    '--epochs=2 config/papers/cispo.py --clip_high=0.01', 'config/papers/gdpo.py',
-    '--epochs=2 plugins/lora.py --kl_beta=0.3 config/kl/k3.py --lora_rank=3 --lora_alpha=9'])
+STEPS = """
+--epochs=1
+--epochs=2 --chat_template=True --loss_norm=sequence --clip_low=0.01
+--epochs=2 --kl_beta=0.3 config/kl/k3.py --adv_norm=batch --temperature=0.7
+--epochs=2 config/papers/grpo.py --kl_beta=0.3 config/kl/k3_ratio.py
+--epochs=2 --gradient_accumulation_steps=1 --entropy_coef=0.1
+--epochs=2 config/papers/dr_grpo.py
+--epochs=2 config/papers/gspo.py
+--epochs=2 config/papers/gspo.py --loss_norm=constant
+--epochs=2 config/papers/cispo.py --clip_high=0.01
+config/papers/gdpo.py
+--epochs=2 plugins/lora.py --kl_beta=0.3 config/kl/k3.py --lora_rank=3 --lora_alpha=9"""
+
+
+@pytest.mark.parametrize('flags', STEPS.strip().splitlines())
 def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_path, grpo):
     """TRL gets what our policy has written. In a second epoch ratios are not 1."""
     words += flags.split()
