@@ -9,9 +9,13 @@ Runs of blanks in it are a file of three lines, as data/shakespeare.py:
 import functools
 import random
 import re
+import unicodedata
 from pathlib import Path
 
-WORD = r'[^\W\d_]+'         # letters of any alphabet
+# Letters of any alphabet, with the marks that combine with them, such as an accent, or a vowel of
+# Hindi. re has no name for marks, and to look for them takes 10 ms.
+MARKS = ''.join(x for x in map(chr, range(2 ** 17)) if unicodedata.category(x)[0] == 'M')
+WORD = rf'[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*'
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -21,7 +25,11 @@ def running_text(paragraphs, make, length):
     """Return texts() and verify() of a dataset. paragraphs(): two lists, to learn from and held
     out. make(windows): their records. length: the characters of a window."""
     def texts():
-        return [make(windows(part, length, n)) for part, n in zip(paragraphs(), (50_000, 2_000))]
+        parts = [windows(part, length, n) for part, n in zip(paragraphs(), (50_000, 2_000))]
+        assert min(map(len, parts)) > 1, (
+            f"expected more text: {length} characters or more, and as many in its last tenth, "
+            "which is held out")
+        return [*map(make, parts)]
 
     @functools.cache
     def words():
@@ -46,6 +54,7 @@ def read(path):
         text = Path(path).read_text('utf-8-sig')
     except UnicodeDecodeError as e:
         raise AssertionError(f"{path}: expected text in UTF-8 ({e})") from None
+    assert '\0' not in text, f"{path}: expected text in UTF-8, and it has characters of number 0"
     paragraphs = text.split('\n\n')
     if len(paragraphs) < 10:
         paragraphs = text.split('\n')

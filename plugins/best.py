@@ -8,6 +8,7 @@ The best of several evaluations had luck, too: on other prompts it is a little w
 
 This file is executed in the globals of train_grpo.py, and its RunFolder takes the place of the one
 there."""
+import shutil
 
 
 class RunFolder(RunFolder):
@@ -23,7 +24,6 @@ class RunFolder(RunFolder):
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}
             if devices.RANK == 0:
-                best = self.path / 'best.pt'
-                best.unlink(missing_ok=True)
-                # A link needs no space. The next ckpt.pt is a new file, so this one stays.
-                best.hardlink_to(self.path / 'ckpt.pt')
+                # A link would need no space, but not all file systems have links.
+                temporary = shutil.copy(self.path / 'ckpt.pt', self.path / 'ckpt.pt.best.tmp')
+                os.replace(temporary, self.path / 'best.pt')    # whole, or the one before

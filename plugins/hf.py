@@ -30,7 +30,6 @@ such a token. So trunk() puts a bos in front for the one, and leaves our bos out
 This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
 stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
 import inspect
-import itertools
 import math
 import re
 from pathlib import Path
@@ -40,6 +39,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from model import Network, unique_rows
+from plumbing.configurator import must_exist
 from plumbing.networks import load_checkpoint
 from tasks import BLANK, Tokenizer
 
@@ -92,7 +92,7 @@ def find_network(name):
     is returned as it is."""
     repo, _, revision = name.partition('@')
     if Path(repo).parent.exists():              # OWNER is a folder here: no name of the hub
-        return name
+        return name and must_exist(name, 'network')     # '' is no network
     try:
         return hub.snapshot_download(repo, revision=revision or None, **FILES)
     except Exception as e:                      # also those of its HTTP library
@@ -113,16 +113,17 @@ def load_network(path, device, inner=load_network):
         network = Pretrained(**saved['args'])
     except Exception as e:                      # whatever transformers raises
         raise AssertionError(f"the network of {path} cannot be used: {e!r:.300}") from None
-    # The weights of a learned order have no place yet. plugins/passes.py loads them.
-    network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
+    network.is_start = not saved['model']       # or a run has changed its weights
+    if not network.is_start:
+        # The weights of a learned order have no place yet. plugins/passes.py loads them.
+        network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
     return network.to(device), saved
 
 
 # ---- the network ---------------------------------------------------------------------------------
 class Pretrained(Network):
-    """A network of transformers in the place of a GPT. Two things differ from what you expect:
-    self.network(...).logits are features, because take_features() has made its output layer the
-    identity; and state_dict() returns only what learns, because the folder has the rest."""
+    """A network of transformers in the place of a GPT. self.network(...).logits are features, which
+    you do not expect: take_features() has made its output layer the identity."""
 
     def __init__(self, folder):
         super().__init__()
@@ -130,7 +131,6 @@ class Pretrained(Network):
         # In the cache of the hub it is .../models--OWNER--NAME/snapshots/COMMIT.
         name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
         self.args = {'folder': name}
-        self.loaded = set()                     # names of weights that a checkpoint has
         config = transformers.AutoConfig.from_pretrained(folder, **DATA)
         name_of_class = config.architectures[0]
         self.kind = 'fill' if name_of_class.endswith('MaskedLM') else 'causal'
@@ -211,15 +211,6 @@ class Pretrained(Network):
             f"{self.args['folder']} has other logits here than in transformers, so it cannot be "
             "used: expected a linear output layer, and keys and values of each token")
 
-    def state_dict(self):
-        """Return the weights that learn, and those that an earlier run has taught."""
-        return {name: p.data for name, p in self.named_parameters()
-                if p.requires_grad or name in self.loaded}
-
-    def load_state_dict(self, state, strict=True):
-        self.loaded = {*state}
-        return super().load_state_dict(super().state_dict() | state, strict)
-
 
 class Cache(transformers.DynamicCache):
     """Keys and values of all layers in one object. Ours would be {layer: tensor}, but transformers
@@ -261,6 +252,8 @@ class PretrainedTokenizer(Tokenizer):
     def encode(self, text):
         """Return the ids of a text that follows another text. It is encoded behind a line feed,
         because Llama 2 puts a space in front of a text that stands alone."""
+        assert self.causal or self.theirs.mask_token not in text, (
+            f"{text!r:.80}: the mask token is a blank in a prompt, and is no answer")
         line_feed = self.ids_of('\n')
         n = len(line_feed)
         ids = self.ids_of('\n' + text)
@@ -291,13 +284,15 @@ class PretrainedTokenizer(Tokenizer):
 
     def decode(self, ids):
         """Return the text of a list of ids without special tokens, as TRL hands it to rewards."""
-        text = ''
-        for is_blank, part in itertools.groupby(ids, lambda i: i == self.blank):
-            run = [i for i in part if i <= self.blank]      # bos and pad are larger
-            # All at once, because a character can need several ids.
-            text += BLANK * len(run) if is_blank else self.theirs.decode(
-                run, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        parts = [[]]                            # between blanks
+        for i in ids:
+            if i == self.blank:
+                parts.append([])
+            elif i < self.blank:                # bos and pad are larger
+                parts[-1].append(i)
+        # All of a part at once, because a character can need several ids.
+        return BLANK.join(self.theirs.decode(part, skip_special_tokens=True,
+                                             clean_up_tokenization_spaces=False) for part in parts)
 
     show = decode
 

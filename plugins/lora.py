@@ -32,7 +32,7 @@ def open_networks(paths, *more, inner=open_networks):
         paths = paths | {'reference': ''}       # opens none
     networks = inner(paths, *more)
     policy = networks.policy
-    assert isinstance(policy, Pretrained) and not policy.loaded, (
+    assert isinstance(policy, Pretrained) and policy.is_start, (
         f"{path} is a run, or a GPT of ours: expected a folder of transformers (python -m "
         "extras.export makes one of a run), or a name of the hub")
     devices.set_seed(seed)                      # all ranks begin with the same adapters
@@ -63,3 +63,10 @@ class Pretrained(Pretrained):
         self.args |= lora                       # a checkpoint has them, for __init__()
         self.network = peft.get_peft_model(
             self.network, peft.LoraConfig(target_modules='all-linear', **lora))
+
+    def state_dict(self):
+        """Return what learns. The folder has the rest."""
+        return {name: p.data for name, p in self.named_parameters() if p.requires_grad}
+
+    def load_state_dict(self, state, strict=True):
+        return super().load_state_dict(super().state_dict() | state, strict)

@@ -20,8 +20,10 @@ def collect(networks, task, step, draw=0, inner=collect):
     room = batch_size                           # (micro-steps, 1) soon
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
-        differs = scores['advantage'].any(1).view(len(rollouts), -1)    # (micro-steps, batch_size)
-        fits = differs | (draw == 2)
+        # A KL in the reward (rloo.py) differs in each group, so the rewards decide.
+        said = torch.stack([weight * scores[name] for name, weight in rewards.items()])
+        differs = (said != said[..., :1]).any(2).any(0) & scores['advantage'].any(1)        # (P,)
+        fits = differs.view(len(rollouts), -1) | (draw == 2)            # (micro-steps, batch_size)
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
         draws.append([_chosen(r, groups.to(r.text_of.device)) for r, groups in zip(rollouts, fits)])

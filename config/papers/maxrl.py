@@ -8,11 +8,12 @@ kl_beta = 0.0
 entropy_coef = 0.0
 
 assert advantages is _original['advantages'], (
-    "maxrl.py: a file before it has changed advantages(): put maxrl.py first, or leave one out")
+    f"maxrl.py: {advantages.__code__.co_filename} has changed advantages(): leave one of the two "
+    "out, or put maxrl.py first, if the other one is not rloo.py or gdpo.py")
 
 
 def advantages(reward, scores, inner=advantages):
     assert (reward >= 0).all() and 'KL in reward' not in scores, (
-        f"maxrl.py: expected rewards >= 0, not {reward.min()}: no judge, no KL of rloo.py, and no "
-        "rewards that gdpo.py has divided")
+        "maxrl.py: expected rewards >= 0, as of --rewards={'verify':1.0}, and neither rloo.py nor "
+        f"gdpo.py; the smallest reward is {reward.min():g}")
     return inner(reward, scores) / reward.mean(1, keepdim=True).clamp(min=1e-30)    # 0 if all are 0
