@@ -14,6 +14,6 @@ assert advantages is _original['advantages'], (
 
 def advantages(reward, scores, inner=advantages):
     assert (reward >= 0).all() and 'KL in reward' not in scores, (
-        "maxrl.py: expected rewards >= 0, as of --rewards={'verify':1.0}, and neither rloo.py nor "
-        f"gdpo.py; the smallest reward is {reward.min():g}")
+        """maxrl.py: expected rewards >= 0, such as --rewards='{"verify": 1.0}', with no KL of """
+        f"rloo.py in them, and not divided by gdpo.py; the smallest is {reward.min():g}")
     return inner(reward, scores) / reward.mean(1, keepdim=True).clamp(min=1e-30)    # 0 if all are 0
