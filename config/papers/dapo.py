@@ -21,9 +21,11 @@ def collect(networks, task, step, draw=0, inner=collect):
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
         # A KL in the reward (rloo.py) differs in each group, so the rewards decide.
-        said = torch.stack([weight * scores[name] for name, weight in rewards.items()])
-        differs = (said != said[..., :1]).any(2).any(0) & scores['advantage'].any(1)        # (P,)
-        fits = differs.view(len(rollouts), -1) | (draw == 2)            # (micro-steps, batch_size)
+        said = torch.stack([scores[name] for name in rewards])          # (names, P, k)
+        differs = (said.amax(2) > said.amin(2)).any(0)                  # (P,)
+        differs &= scores['advantage'].any(1)
+        fits = differs.view(len(rollouts), -1)                          # (micro-steps, batch_size)
+        fits |= draw == 2
         fits &= fits.cumsum(1) <= room
         room = room - fits.sum(1, keepdim=True)
         draws.append([_chosen(r, groups.to(r.text_of.device)) for r, groups in zip(rollouts, fits)])
