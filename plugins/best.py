@@ -24,6 +24,10 @@ class RunFolder(RunFolder):
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}
             if devices.RANK == 0:
-                # A link would need no space, but not all file systems have links.
-                temporary = shutil.copy(self.path / 'ckpt.pt', self.path / 'ckpt.pt.best.tmp')
-                os.replace(temporary, self.path / 'best.pt')    # whole, or the one before
+                best = self.path / 'best.pt'
+                best.unlink(missing_ok=True)
+                # A link needs no space. The next ckpt.pt is a new file, so this one stays.
+                try:
+                    best.hardlink_to(self.path / 'ckpt.pt')
+                except OSError:                 # not all file systems have links
+                    shutil.copy(self.path / 'ckpt.pt', best)
