@@ -1,7 +1,8 @@
 # four rewards on completions of English prose
 # python train_grpo.py config/grpo_composite.py
-# reward: start 0.374, line to beat 0.449, policy 0.746, 0.733, 0.731; seeds 1, 2, 3. verify, the
-# share of known words: 83.0 -> 96.4, 96.3, 96.0 %; a minute of one core, besides pretraining
+# reward: start 0.430, line to beat 0.493, policy 0.790, 0.747, 0.784; seeds 1, 2, 3, bfloat16, one
+# thread: 5 minutes to pretrain, and 2 for a run. verify, the share of known words: 84.1 -> 96.9,
+# 96.6, 97.4 %
 # words that begin with s, with --rewards="{'verify': 1.0, 'alliteration': 1.0}": 7.4 -> 97.8, 97.6,
 # 97.5 %
 
