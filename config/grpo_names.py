@@ -1,7 +1,7 @@
 # three letters become a new name: a checker, and no answers
 # python train_grpo.py config/grpo_names.py
-# verify: start 17.4 %, greedy 54.4 %, policy 97.0, 96.6, 96.3 %; reward: line to beat 0.674, policy
-# 1.445, 1.432, 1.446; seeds 1, 2, 3; 65 s of one core, besides pretraining
+# verify: start 18.2 %, greedy 59.2 %, policy 95.6, 96.1, 96.7 %; reward: line to beat 0.712, policy
+# 1.441, 1.450, 1.459; seeds 1, 2, 3, bfloat16, one thread, 80 s
 
 from collections import Counter
 
