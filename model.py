@@ -136,7 +136,7 @@ class GPT(Network):
 
     def trunk(self, inputs, cache=None):
         """Return features (N, L, C) of inputs (N, L). If there is a cache, a causal network reads
-        on behind it, and appends keys and values of these inputs."""
+        on after it, and appends keys and values of these inputs."""
         start = next(iter(cache.values())).size(3) if cache else 0      # tokens in the cache
         stop = start + inputs.size(1)
         assert stop <= self.block_size, (
@@ -192,9 +192,8 @@ def unique_rows(x):
     # numbers as for rows.
     sums = (x * random_numbers(x.size(1), x.device)).sum(1)
     kinds, inverse = sums.unique(return_inverse=True)
-    numbers = torch.arange(len(x), device=x.device)
     rows = torch.empty_like(kinds)
-    rows[inverse] = numbers                     # of several equal rows any one
+    rows[inverse] = torch.arange(len(x), device=x.device)       # of several equal rows any one
     return rows, inverse
 
 
@@ -204,8 +203,7 @@ def shared_length(inputs):
     2 columns save 2 * 2 tokens, and 3 columns 3 * 1, so n is 2."""
     # Equal beginnings have equal sums with random weights. Each column is sorted on its own, and
     # then equal sums stand side by side.
-    sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1)
-    sums = sums.sort(0).values
+    sums = (inputs * random_numbers(inputs.size(1), inputs.device)).cumsum(1).sort(0).values
     n_copies = (sums[1:] == sums[:-1]).sum(0)           # of the first column, the first two, ...
     n_columns = torch.arange(1, 1 + len(n_copies), device=sums.device)
     return 1 + int((n_columns * n_copies).argmax())

@@ -15,7 +15,7 @@ from plumbing import devices, report
 from plumbing.configurator import configure, must_exist
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
-prompt = ''                 # your own prompt; _ is a blank, a causal network goes on behind it
+prompt = ''                 # your own prompt; _ is a blank, a causal network continues it
 num_samples = 10            # held-out prompts to show
 
 

@@ -122,7 +122,7 @@ class Completion:
 def replies(task, begun, tokens, room):
     """Add to n Completions the tokens (n,) that the policy has written, and what the world says
     then, if there is room for it (n,), in ids. Return its words: a list of n ids for the next
-    place, another one for the place behind it, ..., in which padding stands for nothing. Return
+    place, another one for the place after it, ..., in which padding stands for nothing. Return
     also how many places the policy loses (n,): those of words, or all if the world ends the text.
     """
     tok = task.tok

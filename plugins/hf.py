@@ -250,7 +250,7 @@ class PretrainedTokenizer(Tokenizer):
         return self.theirs.encode(text, add_special_tokens=False)
 
     def encode(self, text):
-        """Return the ids of a text that follows another text. It is encoded behind a line feed,
+        """Return the ids of a text that follows another text. It is encoded after a line feed,
         because Llama 2 puts a space in front of a text that stands alone."""
         assert self.causal or self.theirs.mask_token not in text, (
             f"{text!r:.80}: the mask token is a blank in a prompt, and is no answer")

@@ -3,7 +3,7 @@ keeps the views in which its tokens were sampled. Many papers on masked diffusio
 views. They blank places of the finished text, ask the network for the tokens there, and take a
 weighted sum over several such masks (docs/masked-diffusion.md says what that costs).
 
-Example: behind a 7 the policy wrote a 4, token 0, and a 9, token 1. x is blank:
+Example: after a 7 the policy wrote a 4, token 0, and a 9, token 1. x is blank:
 
     texts    mask   is_blank   view     weight[0]  weight[1]
     7 4 9     0      . x x     7 _ _       1/2        1/2

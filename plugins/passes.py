@@ -25,7 +25,7 @@ view_in[turn - 1, j] is the view of texts[j] in a pass. So view_of[m], the view 
 sampled, is view_in[turn[m] - 1, text_of[m]]. `seen` is there in a learned order only: the views in
 which the policy decided to wait, or to fill the place of token m; then view_of[m] is repeated.
 
-include() this file in a config, behind plugins/hf.py and before files that wrap complete(). It is
+include() this file in a config, after plugins/hf.py and before files that wrap complete(). It is
 executed in the globals of train_grpo.py, and its load_network(), complete() and stats_of() take the
 place of the functions there. `inner` is the old function: Python evaluates a default before the
 name gets its new meaning."""

@@ -118,7 +118,7 @@ def configure(script, words):
             include(word)
             continue
         if type(known.get(name)) is not str:
-            with contextlib.suppress(ValueError, SyntaxError):      # else it is a text
+            with contextlib.suppress(ValueError, SyntaxError, TypeError):      # else it is a text
                 value = ast.literal_eval(value)
         script[name] = value
         check_knob(script, known, name, word)

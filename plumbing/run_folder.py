@@ -111,6 +111,7 @@ class RunFolder:
         self.claim()
         if RANK == 0:                           # last: a refused --resume changes no file
             self.begin_files(step)
+        self.saved = {}                         # its weights and moments would stay in memory
         return step, line
 
     def begin_files(self, step):
