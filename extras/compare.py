@@ -85,8 +85,7 @@ def train(run):
     _, files, max_iters = open_experiment(command)
     # All words and the contents of the files are in the name of the folder, so that no run of
     # other contents is there.
-    contents = sorted(hashes_of(files).items())
-    number = zlib.crc32(f'{command} {contents}'.encode())
+    number = zlib.crc32(f'{command} {sorted(hashes_of(files).items())}'.encode())
     name = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
     folder = f'{out_dir}/{name}-{number}-{seed}'
     curve = curve_of(folder, max_iters)

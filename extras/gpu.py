@@ -32,7 +32,7 @@ def benchmark(*words):
     """Return what extras.benchmark prints, or the last line of its error: memory can be short."""
     words = [sys.executable, '-m', 'extras.benchmark', *words, DEVICE]
     result = subprocess.run(words, capture_output=True, text=True)
-    return (result.stdout or result.stderr).strip().split('\n')[-1]
+    return (result.stdout or result.stderr).strip().splitlines()[-1]
 
 
 if __name__ == '__main__':

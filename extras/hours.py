@@ -13,8 +13,8 @@ if __name__ == '__main__':
     rng = random.Random(0)
     pairs = {}                                  # a prompt comes once
     while len(pairs) < int(n) + 200:
-        h, m = rng.randrange(24), rng.randrange(60)
+        h = rng.randrange(24)
+        m = rng.randrange(60)
         pairs[f'{h}h{m:02}m='] = str(60 * h + m)
     for i, (prompt, answer) in enumerate(pairs.items()):
-        record = {'prompt': prompt, 'answer': answer, 'held_out': i < 200}
-        print(json.dumps(record))
+        print(json.dumps({'prompt': prompt, 'answer': answer, 'held_out': i < 200}))
