@@ -1,8 +1,8 @@
 # detoxification: a classifier's P(label = 1) as reward
 # python train_grpo.py config/grpo_labels.py
-# failure: start 15.6 %, greedy 18.8, policy 6.1, 2.9, 4.1 %; seeds 1, 2, 3; three minutes of one
-# core, besides pretraining. The reward, with its KL, ends within its noise of the line to beat:
-# 0.884, policy 0.904, 0.909, 0.904
+# failure: start 12.5 %, greedy 11.7, policy 3.1, 3.5, 3.5 %; seeds 1, 2, 3, bfloat16, one thread,
+# three minutes. The reward, with its KL, ends within its noise of the line to beat: 0.899, policy
+# 0.910, 0.907, 0.912
 
 from data.failures import fails as _fails
 
