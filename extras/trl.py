@@ -58,11 +58,12 @@ r"""GRPOTrainer of TRL in the place of train_grpo.py. In the folder of the proje
 Other than there, prompts come in another order, each once before any comes twice; mini-batches are
 random completions; a completion ends with any eos of the model; after a step without a gradient the
 momentum moves the policy. No evaluation is greedy, so there is no line to beat."""
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from datasets import Dataset
-from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
@@ -90,12 +91,14 @@ def reward_of(name):
     """Return a reward as TRL calls it."""
     def reward(completion_ids, row, **_):
         texts = [torch.tensor(prompts[i] + ids) for i, ids in zip(row, completion_ids)]
-        texts = pad_sequence(texts, True, tok.pad)                              # (N, T)
-        columns = torch.arange(texts.size(1))
-        text, place = ((columns >= starts[row, None]) & (texts != tok.pad)).nonzero(as_tuple=True)
         k = trainer.num_generations if trainer.model.training else 4
-        first = row[::k]
-        shown = task.prompts_of(torch.tensor(first))
+        shown = task.prompts_of(torch.tensor(row[::k]))
+        T = max(shown.tokens.size(1), *map(len, texts))
+        texts = torch.stack([F.pad(x, (0, T - len(x)), value=tok.pad) for x in texts])  # (N, T)
+        tokens = F.pad(shown.tokens, (0, T - shown.tokens.size(1)), value=tok.pad)
+        is_after = torch.arange(T) >= starts[row, None]
+        text, place = (is_after & (texts != tok.pad)).nonzero(as_tuple=True)
+        shown = replace(shown, tokens=tokens, blank=is_after[::k])      # as plugins/causal.py
         r = grpo.Rollout(shown, k, texts, texts, text, place, texts[text, place], text)
         return grpo.score(r, None, [name], 0, 'train')[name].flatten().tolist()
     reward.__name__ = name

@@ -109,7 +109,7 @@ def test_a_step_of_trl_has_our_advantages_loss_and_gradient(flags, words, tmp_pa
 
 REFUSED = """
 config/grpo_think.py
---generator=out-run
+--generator=config
 --max_new_tokens=0
 --max_iters=0
 --resume=True
