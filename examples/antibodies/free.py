@@ -1,8 +1,8 @@
 # antibodies: fill the loop CDR-H3 without a motif that may spoil it in production. First:
 # python -m examples.antibodies.antiberty out/antiberty
 # python train_grpo.py examples/antibodies/free.py
-# free: start 44.6 %, line to beat 45.7 %, policy 98.9, 100.0, 99.3 %; seeds 1, 2, 3; transformers
-# 5.24.0, torch 2.13.0, one core of an AMD EPYC, 1.2 GB
+# free: start and line to beat 41.8 %, policy 99.3, 99.3, 99.3 %; seeds 1, 2, 3; transformers 5.24.0,
+# torch 2.13.0, one thread of an AMD EPYC, bfloat16, 2 minutes, 1.2 GB
 
 import re
 
@@ -18,7 +18,7 @@ group_size = 64             # one pass gives all of them; rare motifs still make
 batch_size = 8
 
 adv_norm = 'batch'          # one divisor for all prompts
-kl_beta = 0.05              # 0.2 keeps loops more varied: 97 % free
+kl_beta = 0.05              # 0.2: 96.4 % free (seed 1)
 entropy_coef = 0.0
 learning_rate = 1e-4
 min_lr = 1e-5
