@@ -22,6 +22,7 @@ num_samples = 10            # held-out prompts to show
 def open_run(path, more=()):
     """Return the task of a run; its networks, whose policy is that before GRPO; the policy after
     GRPO; and the dict of the run's checkpoint."""
+    must_exist(path, 'run')
     config = json.loads(Path(must_exist(f'{path}/config.json')).read_text())
     must_exist(f'{path}/ckpt.pt', 'checkpoint')
     # The run may have had another machine. Its networks are taken as they are.

@@ -28,7 +28,7 @@ LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 't
 SHARES = ('blank_low', 'blank_high', 'top_p')           # at most 1
 MISSING = object()
 KINDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a text',
-         dict: 'a dict'}
+         dict: 'a dict (in a command in quotes)'}
 
 
 def knobs_of(script):
@@ -39,7 +39,7 @@ def knobs_of(script):
 
 def near(name, known):
     """Return '; similar: ' and the known names that are like a name, or '' if there are none."""
-    matches = difflib.get_close_matches(str(name), map(str, known), cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), {*map(str, known)}, cutoff=0.5)
     return f"; similar: {', '.join(matches)}" if matches else ''
 
 
@@ -59,7 +59,7 @@ def say(text):
 
 def whose(name):
     """Return '; FILE has it' if a plugin, or another script, has a knob of this name, or ''."""
-    for file in [*Path('plugins').glob('*.py'), *Path().glob('*.py')]:
+    for file in [*Path('plugins').glob('*.py'), *map(Path, ('pretrain.py', 'sample.py'))]:
         if f'\n{name} = ' in file.read_text('utf-8', errors='replace'):
             return f'; {file} has it'
     return ''

@@ -42,9 +42,10 @@ def load(dataset):
         f"{path}: there is no texts(), which returns the records")
     parts = functions['texts']()
     is_two_lists = type(parts) in (list, tuple) and [*map(type, parts)] == [list, list]
-    assert is_two_lists and parts[0] and len(parts[1]) > 1, (
-        f"{path}: expected two lists: records to learn from, and at least two held-out ones, "
-        f"not {parts!r:.80}")
+    assert is_two_lists, f"{path}: texts() returned {parts!r:.80}: expected two lists of records"
+    assert parts[0] and len(parts[1]) > 1, (
+        f"{path}: expected hundreds of records, of which at least two are held out, not "
+        f"{len(parts[0])} to learn from and {len(parts[1])} held out")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]
     columns = dict.fromkeys(name for record in train + held_out for name in record)
     # None where a record lacks a column

@@ -69,7 +69,8 @@ class RunFolder:
         try:
             self.lock.acquire()
         except filelock.Timeout:
-            sys.exit(f"another run is writing to {path}: choose another --out_dir")
+            raise AssertionError(
+                f"another run is writing to {path}: choose another --out_dir") from None
 
     def claim(self):
         """Move an older run out of the way, unless it is resumed. From here on --resume=True goes
@@ -100,8 +101,9 @@ class RunFolder:
                 for optimizer, moments in zip(optimizers, self.saved['optimizers'], strict=True):
                     optimizer.load_state_dict(moments)
             except (AssertionError, KeyError, RuntimeError, ValueError):
-                sys.exit(f"{self.path}/ckpt.pt has another network or optimizer; other knobs: "
-                         f"{'; '.join(changed.values()) or 'none'}")
+                raise AssertionError(
+                    f"{self.path}/ckpt.pt has another network or optimizer: choose another out_dir "
+                    f"or the old knobs ({'; '.join(changed.values()) or 'none differs'})") from None
             assert step <= new['max_iters'], f"{step} steps are taken: expected a larger max_iters"
             for sentence in changed.values():
                 say(f'resumed with another {sentence}')

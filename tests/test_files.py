@@ -50,7 +50,7 @@ group_sizes=2 -> group_sizes=2: there is no knob group_sizes; similar: group_siz
 --temperature=0 -> temperature = 0.0: expected a number from 0.001 to
 --learning_rate=1e999 -> learning_rate = inf: expected a number from 0
 --seed=10000000000000000000000000 -> expected a whole number from 0 to 1e+18
---rewards=verify -> rewards = 'verify': expected a dict, such as {
+--rewards=verify -> rewards = 'verify': expected a dict (in a command in quotes), such as {
 --rewards={} -> rewards = {}: expected a reward
 --adv_norm=sdt -> adv_norm = 'sdt': expected one of ('std', 'batch', 'none')
 plugins/passes.py --fill_order=right -> expected one of ('random', 'left', 'confident',
