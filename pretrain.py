@@ -80,6 +80,7 @@ def main():
     # that is edited while the network learns counts as it was.
     files = [*globals()['_files'], datasets.path_of(dataset), datasets.path_of(tokenizer)]
     sources = networks.hashes_of(files)         # 'char' and 'gpt2' are no files
+    assert not Path(out).is_dir(), f"out = {out} is a folder: expected a file"
     Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
     if kind == 'causal':
         configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below

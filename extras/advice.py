@@ -61,7 +61,8 @@ def advice(lines, config, n, samples):
     last = evals[-1]
     goal = 'reward' if 'reward' in last else 'verify'
     # A resumed run that measures something else has another line to beat.
-    evals = [line for line in evals if line['line to beat'] == last['line to beat']]
+    evals = [line for line in evals if line['line to beat'] == last['line to beat']
+             and goal in line and all(f'eval/{name}' in line for name in config['rewards'])]
     steps = [line for line in lines if 'ms' in line and line['step'] >= evals[0]['step']]
     sentences = [f"nothing can be told yet: {goal} is {last[goal]:.3f} at the first evaluation"]
     if len(evals) > 1:
@@ -135,7 +136,8 @@ def likely_cause(evals, steps, goal, n, config, groups):
         now.get('kl', 0) > 1 or is_dead and begin['dead_groups'] <= 0.75)
     is_warming = config['warmup_iters'] >= config['max_iters']
     scores = {line['eval/reward'] for line in evals}
-    is_same = is_short and (len(scores) == 1 or now.get('kl', 1) < 1e-5)
+    is_same = is_short and (
+        len(scores) == 1 and now.get('kl', 0) < 0.01 or now.get('kl', 1) < 1e-5)
     experiment = ''
     is_bare = all(word.startswith('--') for word in config['words'])    # no file of an experiment
     if is_bare and right < 0.1 and config['blank_kind'] == 'random' and (

@@ -244,6 +244,7 @@ def check_steps(networks, task, optimizers):
     """Take two steps of a toy run, and the second one again."""
     reward = torch.rand(4, 6, dtype=torch.float64)
     A, again, none = map(advantages_of, (reward, reward, torch.ones_like(reward)))
+    assert isinstance(A, torch.Tensor), f"advantages() returned {A!r:.80}: expected a tensor (P, k)"
     yield so(A.shape == reward.shape and A.isfinite().all() and none.isfinite().all(),
              "advantages (P, k) are finite, also those of equal rewards")
     yield so(A.equal(again), "advantages of the same rewards are the same", 'look')

@@ -142,8 +142,8 @@ if __name__ == '__main__':
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
     assert commands, "expected commands of train_grpo.py, such as '' and --kl_beta=0"
     all_seeds = seeds.split(',')
-    assert len({*all_seeds}) == len(all_seeds) > 1, (
-        f"--seeds={seeds}: expected two or more seeds, no two equal")
+    assert len({*all_seeds}) == len(all_seeds) > 1 and seeds.replace(',', '').isdecimal(), (
+        f"--seeds={seeds}: expected two or more seeds, no two equal, such as 1,2,3")
     runs = [(command.replace('{seed}', seed), seed) for seed in all_seeds for command in commands]
     first = None
     for command, _ in runs:

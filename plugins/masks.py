@@ -68,6 +68,9 @@ def with_masks(r, epoch=0):
     sampled[r.text_of, r.place] = True
     given = (r.texts != r.prompts.task.tok.pad) & ~sampled
     drawn = masks(sampled.cpu(), given.cpu())   # on the CPU, so masks() need not name a device
+    assert drawn and all(isinstance(x, Tensor) and x.shape == sampled.shape for pair in drawn
+                         for x in pair), (
+        f"masks() returned {drawn!r:.80}: expected a list of (is_blank, weight), (N, T) each")
     is_blank, weight = [torch.stack(x).to(r.texts.device) for x in zip(*drawn)]     # (L, N, T) each
     return Masked(**vars(r), is_blank=is_blank, weight=weight[:, r.text_of, r.place].T)
 

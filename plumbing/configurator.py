@@ -25,7 +25,7 @@ CHOICES = {'blank_kind': ('random', 'answer'), 'device': ('auto', 'cpu', 'cuda',
 LOWEST = {'group_size': 2, 'batch_size': 1, 'gradient_accumulation_steps': 1, 'temperature': 1e-3,
           'epochs': 1, 'mini_batches': 1, 'log_interval': 1, 'eval_interval': 1, 'eval_prompts': 2,
           'top_p': 1e-6, 'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'num_samples': 1}
-SHARES = ('blank_low', 'blank_high', 'top_p')           # at most 1
+SHARES = ('blank_low', 'blank_high', 'top_p', 'stop_at')           # at most 1
 MISSING = object()
 KINDS = {bool: 'True or False', int: 'a whole number', float: 'a number', str: 'a text',
          dict: 'a dict (in a command in quotes)'}

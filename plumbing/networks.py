@@ -113,9 +113,8 @@ def file_of(path, dataset):
     """Return the file or folder that has the weights of a network. The file that a recipe makes has
     a readable name, and a number of its whole name."""
     if path.endswith('.py'):
-        name = f"{path.removeprefix('config/networks/')[:-3]}-{dataset}"
-        readable = re.sub('[^a-zA-Z0-9_.-]+', '-', name)[-60:]
-        return f'out/{readable}-{zlib.crc32(name.encode()):08x}.pt'
+        readable = re.sub('[^a-zA-Z0-9_.-]+', '-', f'{Path(path).stem}-{dataset}')[-60:]
+        return f"out/{readable}-{zlib.crc32(f'{path}-{dataset}'.encode()):08x}.pt"
     return f'{path}/ckpt.pt' if os.path.exists(f'{path}/ckpt.pt') else path
 
 

@@ -70,7 +70,7 @@ def optimizer_step(network, optimizers, lr, grad_clip):
     """Take a step, and clear the gradients. Return the norm of the gradient before clipping."""
     grad_norm = nn.utils.clip_grad_norm_(network.parameters(), grad_clip or math.inf).item()
     assert math.isfinite(grad_norm), (
-        "the gradient is not finite: is learning_rate, or a reward, too large?")
+        "the gradient is not finite: is learning_rate, a reward, or an advantage too large?")
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr

@@ -69,7 +69,8 @@ def as_numbers(name, values, n, completions=()):
     is_right = numbers.shape == (n,) and math.isfinite(numbers.sum())
     if not is_right and isinstance(values, (list, tuple)) and len(values) == n:
         i = [as_tensor(x).isfinite().tolist() is True for x in values].index(False)
-        wrong = f'{values[i]!r:.80} for completion {i}: {completions and completions[i]!r:.200}'
+        text = f': {completions[i]!r:.200}' if completions else ''
+        wrong = f'{values[i]!r:.80} for completion {i}{text}'
     assert is_right, (
         f"reward {name}: expected {n} finite numbers, one for each completion, not {wrong}")
     return numbers
@@ -94,10 +95,10 @@ def open_data(script):
     for name, weight in script['rewards'].items():
         f = data.verify if name == 'verify' else script.get(name)
         assert f or name != 'verify', (
-            "rewards: there is no verify(): the dataset has none, and a record has no answer")
+            "rewards: there is no verify(): the dataset has none, and a record's answer is ''")
         assert name == 'judge' or callable(f) and name not in ours, (
             f"rewards: there is no {name}(), or its name is one of ours"
-            f"{near(name, ['verify', *script])}")
+            f"{near(name, ['verify', *script.keys() - script['_original'].keys()])}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
     return data

@@ -225,9 +225,9 @@ ADVICE = [      # words of the sentence, the log, and what is not as in KNOBS an
     ("differ by less than 0.001, and advantages are divided by their std + 1e-4: weights (now "
      "{'verify': 1e-06})", log(0.5, 0.51, 0.52), {'rewards': {'verify': 1e-6}},
      [('x', 0), ('y', 1e-6)] * 2),
-    ('hardly moved: a larger learning_rate (now 1e-12, try 0.001)', log(0.5, 0.5),
+    ('hardly moved: a larger learning_rate (now 1e-12, try 0.001)', log(0.5, 0.5, end={'kl': 0.0}),
      {'learning_rate': 1e-12}, FOUR),
-    ('hardly moved: a larger learning_rate (now 1e-12, try 2e-05)', log(0.5, 0.5),
+    ('hardly moved: a larger learning_rate (now 1e-12, try 2e-05)', log(0.5, 0.5, end={'kl': 0.0}),
      {'learning_rate': 1e-12, 'chat_template': True}, FOUR),
     ('completions went from 12.0 to 3.0 tokens', log(
         0.5, 0.8, 0.8, 0.8, step={'mean_tokens': 12.0}, end={'mean_tokens': 3.0}), {}, FOUR),
