@@ -96,7 +96,8 @@ def verdict_of(result, n):
     above = result['above it']
     error = result['standard error']
     if n < 4 or error == 0:
-        return f"{goal} {score:.3f}: nothing can be told from {n} prompts, or if none changes"
+        why = f"{n} prompts are too few, or all have changed alike"
+        return f"{goal} {score:.3f}: nothing can be told: {why}"
     margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %
     where = 'not above' if abs(above) <= margin else 'above' if above > 0 else 'below'
     return f"{goal} {score:.3f} is {where} the line to beat: {above:+.3f} +- {margin:.3f}"
