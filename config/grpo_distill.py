@@ -4,7 +4,7 @@
 # 1, 2, 3, each with its own student (pretrain.py --seed). Without the teacher, --reference=
 # --kl_beta=0, 45.5, 69.7, 66.7 at its best rate, 1e-3. From the teacher alone, --kl_beta=1
 # --rewards="{'verify': 0.0}", 86.0, 80.7, 89.6; with config/kl/forward.py and a rate of 1e-2 93.9,
-# 90.1, 97.2, with config/kl/symmetric.py 95.1, 90.0, 97.6
+# 90.1, 97.2, with config/kl/symmetric.py 95.1, 90.0, 97.6. All by an earlier version
 
 include('plugins/causal.py')
 

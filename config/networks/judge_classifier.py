@@ -2,7 +2,7 @@
 # generator's mistakes from before GRPO, so without a KL it is fooled
 # python train_grpo.py --judge=config/networks/judge_classifier.py --kl_beta=0
 # the judge's score rises from 0.47 to 0.61, and verify falls: start 42.9 %, policy 6.9, 5.3, 5.5 %;
-# with --kl_beta=0.5 verify ends at 41.3, 42.6, 41.9 %; seeds 1, 2, 3
+# with --kl_beta=0.5 verify ends at 41.3, 42.6, 41.9 %; seeds 1, 2, 3, one thread
 
 import functools
 
