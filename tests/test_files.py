@@ -83,7 +83,6 @@ include('plugins/causl.py') -> there is no file plugins/causl.py; similar: plugi
 generator, judge = '{0}/generator.pt', '{0}/judge.pt'; load_network = \
 lambda *x, inner=load_network: (inner(*x)[0].requires_grad_(False), {}) -> frozen
 kl_beta = None -> mine.py: kl_beta = None: expected a number
-collect = None -> mine.py: collect = None: expected a function in the place of ours
 def texts(): return [], [] -> mine.py is a dataset: expected --dataset=
 rewards = {'verify': 1.0}; verify = None -> error: rewards: there is no verify()
 rewards = {'verify': 1.0}; dataset = out_dir[:-3] + 'config.json'; open(dataset, 'w').write(\
