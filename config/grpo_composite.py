@@ -3,8 +3,8 @@
 # reward: start 0.430, line to beat 0.493, policy 0.790, 0.747, 0.784; seeds 1, 2, 3, bfloat16, one
 # thread: 5 minutes to pretrain, and 2 for a run. verify, the share of known words: 84.1 -> 96.9,
 # 96.6, 97.4 %
-# words that begin with s, with --rewards="{'verify': 1.0, 'alliteration': 1.0}": 7.4 -> 97.8, 97.6,
-# 97.5 %
+# words that begin with s, with --rewards="{'verify': 1.0, 'alliteration': 1.0}": 5.8 -> 97.9, 98.9,
+# 98.3 %
 
 from collections import Counter
 

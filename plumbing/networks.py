@@ -111,7 +111,7 @@ def make_networks(missing, dataset, device):
 
 def file_of(path, dataset):
     """Return the file or folder that has the weights of a network. The file that a recipe makes has
-    a readable name, and a number of its whole name."""
+    a readable name, and a number of the whole path."""
     if path.endswith('.py'):
         readable = re.sub('[^a-zA-Z0-9_.-]+', '-', f'{Path(path).stem}-{dataset}')[-60:]
         return f"out/{readable}-{zlib.crc32(f'{path}-{dataset}'.encode()):08x}.pt"

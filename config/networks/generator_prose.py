@@ -4,7 +4,7 @@ blank_kind = 'answer'
 
 n_layer = 4
 n_embd = 128
-# seeds 1, 2, 3: held-out loss 2.51, 2.42, 2.43; with 'learned' 3.01, 3.04, 3.05
+# docstrings, seed 1, one thread: held-out loss 2.50; with 'learned' 3.00
 positions = 'rotary'
 
 batch_size = 64
