@@ -101,7 +101,11 @@ class Network(nn.Module):
         # Padding stands at the end, so these are the columns of the longest text.
         length = max(1, int((tokens != self.pad_id).any(0).sum()))
         inputs = F.pad(tokens[:, :length - 1], (1, 0), value=self.bos_id)
-        x = features_of_inputs(self.trunk, inputs)      # trunk(inputs), but shared prefixes once
+        if inputs.is_cuda and self.head.in_features < 256:
+            # A GPU waits for the CPU here, so a second call would cost more than it saves.
+            x = self.trunk(inputs, {})
+        else:
+            x = features_of_inputs(self.trunk, inputs)  # trunk(inputs), but shared prefixes once
         return F.pad(x, (0, 0, 0, tokens.size(1) - length))
 
 

@@ -14,6 +14,7 @@ max_new_tokens = 300        # of a solution; most take less
 rewards = {'verify': 1.0}   # the last number is right
 
 generator = 'Qwen/Qwen2.5-0.5B-Instruct'        # of the hub, 1 GB, downloaded once
+dtype = 'bfloat16'          # float32 takes 29 GB
 
 group_size = 8
 batch_size = 2              # 16 solutions at a time are what memory holds

@@ -14,7 +14,7 @@ import torch
 
 IS_TOY = '--device=cpu' in sys.argv
 DEVICE = '--device=cpu' if IS_TOY else '--device=cuda'
-SIZES = ['--n_layer=3 --n_head=4 --n_embd=64 --length=9 --batch_size=64',
+SIZES = ['--n_steps=90',         # as large as the default's
          '--n_layer=3 --n_head=4 --n_embd=64 --length=128 --batch_size=32',
          '--n_layer=6 --n_head=6 --n_embd=384 --length=128 --batch_size=32',
          '--n_layer=12 --n_head=12 --n_embd=768 --length=128 --batch_size=32']

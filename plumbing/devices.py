@@ -25,6 +25,7 @@ def init_device(device, dtype):
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision('high')      # TF32, also if dtype is 'float32'
+        torch.backends.cuda.enable_cudnn_sdp(False)     # cuDNN plans each new shape
     if N_RANKS > 1:
         # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
         backend = 'gloo' if device == 'cpu' else 'cpu:gloo,cuda:nccl'    # scores are on the CPU
@@ -34,17 +35,14 @@ def init_device(device, dtype):
 
 
 def set_precision(network, dtype):
-    """Set the precision of matrix products, the knob dtype. 'auto' is bfloat16 where it is faster:
-    on a CPU that has it, and on a GPU for networks of 256 channels or more."""
+    """Set the precision of matrix products, the knob dtype. 'auto' is bfloat16 on a CPU that has
+    it. On a GPU it is float32, as TF32: in bfloat16 small networks only add casts, and no size that
+    was measured was faster (docs/gpu.md)."""
     device_type = network.device.type
-    is_small = network.head.in_features < 256
-    if device_type == 'cpu':
-        is_faster = torch.cpu._is_avx512_bf16_supported()
-        if is_small:
-            keep_memory()
-            torch.set_num_threads(min(2, torch.get_num_threads()))      # more would wait
-    else:           # small networks leave a GPU idle, and casts would only add operations
-        is_faster = not is_small and torch.cuda.is_bf16_supported()
+    is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported()
+    if device_type == 'cpu' and network.head.in_features < 256:
+        keep_memory()
+        torch.set_num_threads(min(2, torch.get_num_threads()))          # more would wait
     # Under autocast logits and losses stay float32.
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(device_type, torch.bfloat16)
