@@ -121,8 +121,8 @@ class Task:
         if network:
             assert network.kind == self.kind, (
                 f"the generator is of the kind {network.kind!r}, which "
-                + ("needs plugins/causal.py, without plugins/passes.py" if network.causal
-                   else "fills blanks: leave out plugins/causal.py"))
+                + ("fills blanks: leave out plugins/causal.py" if network.kind == 'fill'
+                   else "needs plugins/causal.py, without plugins/passes.py"))
             assert self.is_causal or not data.reply, (
                 "the dataset is a world: expected plugins/causal.py, and a causal generator")
         self.verify = data.verify

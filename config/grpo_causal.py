@@ -1,6 +1,6 @@
 # 12+35= -> 047, from left to right; the reward is the verifier; no KL
 # python train_grpo.py config/grpo_causal.py
-# verify: start 39.5 to 50.4 %, line to beat 53.7 to 74.4 %,
+# verify: start 39.6 to 54.1 %, line to beat 51.0 to 79.1 %,
 # policy 99.5 to 100.0 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')

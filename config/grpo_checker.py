@@ -1,7 +1,7 @@
 # a checker of your own, and no answers: --dataset=FILE.py, with texts() and verify()
 # python train_grpo.py config/grpo_checker.py
-# verify: start 15.6 to 21.6 %, line to beat 45.6 to 52.6 %,
-# policy 92.9 to 95.9 % (docs/results.md: three generators, two precisions, two seeds)
+# verify: start 15.9 to 21.6 %, line to beat 45.6 to 54.7 %,
+# policy 92.9 to 94.9 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')
 

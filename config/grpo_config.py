@@ -1,6 +1,6 @@
 # blanks of equations, filled all at once; a likelihood judge scores the texts. These are the
 # defaults of train_grpo.py. A minute of two cores, pretraining included. verify: start 42.9 to
-# 45.0 %, line to beat 45.5 to 48.2 %, policy 95.9 to 97.4 % (docs/results.md: three generators, two
+# 44.9 %, line to beat 44.6 to 48.2 %, policy 95.2 to 97.4 % (docs/results.md: three generators, two
 # precisions, two seeds)
 # Behind a knob: verify at the end with another value; seeds 1, 2, 3 of one generator, one thread
 # (as it is: 96.9, 96.9, 96.6 %)

@@ -1,8 +1,8 @@
 # your own prompts and answers: --dataset=mine.jsonl
 # python -m extras.hours 1000 > mine.jsonl            (a file to try)
 # python train_grpo.py config/grpo_pairs.py --dataset=mine.jsonl
-# verify: start 18.4 to 38.6 %, line to beat 37.5 to 63.0 %,
-# policy 76.0 to 92.2 % (docs/results.md: three generators, two precisions, two seeds)
+# verify: start 18.8 to 38.6 %, line to beat 37.5 to 63.0 %,
+# policy 76.1 to 92.2 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')
 

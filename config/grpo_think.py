@@ -1,7 +1,7 @@
 # a GPT learns to think: under which cup is the ball? The reward is 1 if the last letter is right
 # python train_grpo.py config/grpo_think.py
-# verify: start 46.6 to 51.8 %, line to beat 46.6 to 51.8 %,
-# policy 98.8 to 99.5 % (docs/results.md: three generators, two precisions, two seeds)
+# verify: start 47.7 to 51.3 %, line to beat 47.7 to 51.3 %,
+# policy 98.8 to 99.6 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')
 

@@ -31,14 +31,13 @@ from model import GPT
 from plumbing import devices
 from plumbing.configurator import must_exist
 from plumbing.datasets import is_answer, load
-from plumbing.networks import save_network
+from plumbing.networks import make_tokenizer, paths_of, save_network
 from plumbing.rewards import as_numbers, call_each, call_reward, world_answers
-from pretrain import make_tokenizer
 from tasks import BLANK
 
 TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '--mini_batches=1',
        '--eval_prompts=8', '--grad_clip=0', '--device=cpu', '--dtype=float64', '--compile=False',
-       '--reference=', '--wandb_project=']
+       '--wandb_project=']
 RNG = random.Random(0)
 
 
@@ -81,6 +80,11 @@ def open_toy(words):
     assert 'chat_template' not in config, (
         "plugins/hf.py needs a tokenizer, and this command makes toy networks of characters: check "
         "the dataset alone")
+    # Would the networks of the run fit?
+    networks = grpo.open_networks(paths_of(vars(grpo)), grpo.dataset, torch.device('cpu'),
+                                  grpo.load_network)
+    grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
+    grpo.reference = ''
     torch.manual_seed(0)
     tok = make_tokenizer('char', grpo.dataset)
     length = grpo.Task(data, tok, 'answer').length + config.get('max_new_tokens', 0)

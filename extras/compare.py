@@ -146,6 +146,8 @@ if __name__ == '__main__':
         f"--seeds={seeds}: expected two or more seeds, no two equal, such as 1,2,3")
     runs = [(command.replace('{seed}', seed), seed) for seed in all_seeds for command in commands]
     first = None
+    for command, _ in runs:                     # before networks are made
+        grpo.read_words([*command.split(), '--device=cpu'])
     for command, _ in runs:
         meaning, *_ = open_experiment(command)
         first = first or meaning

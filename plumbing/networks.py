@@ -1,5 +1,6 @@
 """Checkpoints of networks, and the recipes from which pretrain.py makes them."""
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -12,9 +13,10 @@ from types import SimpleNamespace
 import torch
 
 from model import GPT
+from plumbing import datasets
 from plumbing.configurator import must_exist, say
 from plumbing.devices import RANK, wait_for_ranks
-from tasks import Tokenizer
+from tasks import BLANK, Tokenizer
 
 
 def save_network(path, network, **more):
@@ -68,14 +70,15 @@ def paths_of(script):
 def open_networks(paths, dataset, device, load_network, compile=False, as_they_are=False):
     """Open the networks of paths {role: path}. A path is a checkpoint, the folder of a run, a
     recipe, or '' for None. Return them, and `missing`, {file: recipe}: what make_networks() has to
-    make first, because it is not there, or stale and not to be taken as it is."""
+    make first, because it is not there, or stale and not to be taken as it is. Until then a
+    plan_of() stands for it, so that a mistake is found before."""
     files = {role: file_of(must_exist(path, 'network'), dataset)
              for role, path in paths.items() if path}
     recipes = {files[role]: path for role, path in paths.items() if path.endswith('.py')}
     missing = {file: path for file, path in recipes.items() if must_be_made(file, as_they_are)}
     wait_for_ranks()                            # all have looked, before the first one makes some
-    networks = {role: load_network(file, device)[0]
-                for role, file in files.items() if file not in missing}
+    networks = {role: plan_of(missing[file], dataset, device) if file in missing
+                else load_network(file, device)[0] for role, file in files.items()}
     for role, network in networks.items():
         first, *_ = networks
         assert network.tok.vocabulary == networks[first].tok.vocabulary, (
@@ -85,13 +88,47 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
                 f"the judge {files[role]} fills blanks, so it sees what it scores: expected a "
                 "causal one, or a classifier")
         else:
-            assert network.kind == networks[first].kind != 'classifier' or first == 'judge', (
+            assert network.kind == networks[first].kind != 'classifier', (
                 f"{files[role]}: expected a generator, of the kind of {files[first]}")
+        if files[role] in missing:
+            continue
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         if compile and not network.causal:      # a cache has another size at each place
             network.trunk = torch.compile(network.trunk)
     return SimpleNamespace(**dict.fromkeys(paths) | networks, missing=missing)
+
+
+def plan_of(recipe, dataset, device):
+    """Return what is known of the network that a recipe will make."""
+    settings = settings_of(recipe)
+    return SimpleNamespace(kind=settings.get('kind', 'fill'), block_size=math.inf, device=device,
+                           tok=make_tokenizer(settings.get('tokenizer', 'char'), dataset))
+
+
+def settings_of(recipe):
+    """Return kind and tokenizer, as far as lines of a recipe, or of what it includes, set them."""
+    settings, source = {}, Path(recipe).read_text('utf-8')
+    lines = re.findall(r"""^(kind|tokenizer|include)[ =(]+['"](.+?)['"]""", source, re.M)
+    for name, value in lines:
+        settings |= settings_of(value) if name == 'include' else {name: value}
+    return settings
+
+
+def make_tokenizer(kind, dataset):
+    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
+    whose characters are taken, so that two networks have one vocabulary."""
+    if kind == 'gpt2':
+        return Tokenizer('gpt2')
+    data = datasets.load(dataset if kind == 'char' else kind)
+    chars = set()
+    for record in data.train + data.held_out:
+        text = record['prompt'] + record['answer']
+        assert '\n' not in text, (
+            f"{dataset}: a line feed in a text is read as its end: leave it out of "
+            f"{record!r:.200}")
+        chars.update(text)
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 
 
 def make_networks(missing, dataset, device):

@@ -73,11 +73,14 @@ class RunFolder:
                 f"another run is writing to {path}: choose another --out_dir") from None
 
     def claim(self):
-        """Move an older run out of the way, unless it is resumed. From here on --resume=True goes
-        on with this run, or begins it."""
+        """Move an older run out of the way. From here on --resume=True begins this run. A resumed
+        run goes on with the networks that it had, and new ones would be others."""
         path = self.path
+        assert not self.saved, (
+            f"{path}/ckpt.pt needs a network that is not there: expected the old knobs and files, "
+            "or another out_dir")
         has_run = any((path / name).exists() for name in ('ckpt.pt', 'log.jsonl'))
-        if RANK == 0 and has_run and not self.saved:
+        if RANK == 0 and has_run:
             number = 1
             while Path(f'{path}-{number}').exists():
                 number += 1
@@ -110,7 +113,8 @@ class RunFolder:
             if changed.keys() & {*measured} or changed.keys() - new.keys():     # of a lost plugin
                 say('so a new line to beat begins at the next evaluation')
                 line = None
-        self.claim()
+        else:
+            self.claim()
         if RANK == 0:                           # last: a refused --resume changes no file
             self.begin_files(step)
         self.saved = {}                         # its weights and moments would stay in memory

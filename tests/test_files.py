@@ -385,6 +385,7 @@ def test_a_network_is_made_if_it_is_missing_or_made_of_other_contents(
 
     monkeypatch.chdir(tmp_path)
     os.mkdir('out')
+    Path('mine.jsonl').write_text(''.join(f'{{"prompt": "{i}"}}\n' for i in range(99)))
     network, source = file_of('recipe.py', 'mine.jsonl'), Path('recipe.py')
     source.touch()
     Path('other.pt').touch()

@@ -252,10 +252,17 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
-    recipe = f"--judge={file('recipe.py', 'n_head = 3')}"
-    causal = toy[-1].replace('--judge', '--generator')
-    assert 'needs plugins/causal.py' in run(*toy, recipe, f'--out_dir={out}', causal)[2]
-    assert not (tmp_path / 'run-3').exists()
+    judge = file('judge.py', 'kind = "causal"\nn_head = 3')
+    causal, fill = file('recipe.py', f"include('{judge}')"), file('fill.py', '')
+    other = file('other.py', "tokenizer = 'cups'")
+    for word, sentence in ((f'--generator={causal}', 'needs plugins/causal.py'),
+                           (f'--reference={causal}', 'expected a generator, of the kind of'),
+                           (f'--reference={other}', 'expected the vocabulary of'),
+                           (f'--judge={fill}', 'fills blanks, so it sees what it scores')):
+        assert sentence in run(*toy, f'--out_dir={out}', word)[2]
+        assert not (tmp_path / 'run-3').exists()
+    assert 'needs a network that is not there' in run(
+        *toy, f'--out_dir={out}', f'--judge={judge}', '--resume=True')[2]
     # A new run that was stopped while its networks were made is not the older one, and a log that
     # has lost its checkpoint is not cut.
     config = json.loads((out / 'config.json').read_text())
