@@ -11,6 +11,7 @@ are characters here, so plugins/hf.py has no part in it: check the task alone.
 
 A case is what rewards see of a completion: its record, and more columns."""
 import copy
+import difflib
 import os
 import random
 import shlex
@@ -294,6 +295,11 @@ def checks(words):
             yield from check_reward(name, function, texts, group)
     if policy.causal and task.reply and task.verify:
         yield from check_world(task, *texts)
+    ours = {name for name, x in grpo._original.items() if callable(x)}
+    for name in functions.keys() - ours - grpo.rewards.keys():
+        similar = difflib.get_close_matches(name, ours, cutoff=0.8)
+        if callable(functions[name]) and similar:
+            yield 'look', f"{name}() replaces nothing; similar: {', '.join(similar)}()"
     if not any(grpo.rewards.values()):
         yield 'look', "all weights of rewards are 0"
         return
@@ -302,10 +308,12 @@ def checks(words):
 
 if __name__ == '__main__':
     words = words_for(words_or_help(__doc__))
-    is_bad = False
+    marks = []
     for mark, sentence in checks(words):
         print(f'{mark:5}{sentence}', flush=True)
-        is_bad |= mark == 'bad'
-    if is_bad:
+        marks.append(mark)
+    if 'bad' in marks:
         sys.exit(1)
-    print('nothing is bad -> python train_grpo.py', shlex.join(words))
+    n = marks.count('look')
+    print(f'nothing is bad{n and f", {n} to look at" or ""} -> python train_grpo.py',
+          shlex.join(words))

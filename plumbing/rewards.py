@@ -10,14 +10,19 @@ from plumbing import datasets
 from plumbing.configurator import near
 
 
-def call(name, function, columns):
-    """Return what a function of the user returns for those columns {name: value} that it names."""
+def asked_of(name, function, columns):
+    """Return which of the columns (names) a function of the user asks for."""
     asked = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in asked)
     for p in asked:
         assert takes_all or p.name in columns or p.default is not p.empty, (
             f"{name}() asks for {p.name}: expected one of {', '.join(sorted(columns))}")
-    names = columns if takes_all else [p.name for p in asked if p.name in columns]
+    return columns if takes_all else [p.name for p in asked if p.name in columns]
+
+
+def call(name, function, columns):
+    """Return what a function of the user returns for those columns {name: value} that it names."""
+    names = asked_of(name, function, columns)
     try:
         # A reward computes in the precision in which its author tried it.
         with torch.autocast('cpu', enabled=False), torch.autocast('cuda', enabled=False):
@@ -85,7 +90,8 @@ def as_tensor(values):
 
 def open_data(script):
     """Return the Dataset of a script, with the verify() and reply() of config files. Refuse
-    rewards that are no functions, or whose weights are no numbers."""
+    rewards that are no functions, that ask for what no column is, or whose weights are no numbers.
+    """
     data = datasets.load(script['dataset'])
     data = data._replace(verify=script.get('verify', data.verify),
                          reply=script.get('reply', data.reply))
@@ -101,4 +107,6 @@ def open_data(script):
             f"{near(name, ['verify', *script.keys() - script['_original'].keys()])}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
+        if name != 'judge':
+            asked_of(name, f, data.train[0].keys() | datasets.NO_COLUMNS)
     return data
