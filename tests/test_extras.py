@@ -24,8 +24,8 @@ DIFFERENT = ['--jobs=1', '--seeds=1,1,2||--group_size=2', '|--eval_prompts=4', '
 # words of what is found
 WORDS = ('are different', 'one text has', 'all weights', 'outside of', 'for all that',
          'called again', 'losses (M,)', 'the policy writes', 'verify:', 'mine:', 'where a prompt',
-         'the order of', 'other completions', 'taken again', 'good completions', 'own group',
-         'each process', 'only held-out', 'also those', 'same rewards', 'kl_beta = 0',
+         'the order of', 'other completions', 'taken again', 'have no logp_old', 'good completions',
+         'own group', 'each process', 'only held-out', 'also those', 'same rewards', 'kl_beta = 0',
          'equal rewards are')
 FILES = {'game': """
 import random
@@ -149,7 +149,8 @@ objective: (torch.rand_like(losses) * losses, clipped) -> bad taken again
 step: state['n'] ->
 step: len(_steps) -> bad taken again
 step: -1 -> bad good completions
-replay: None -> bad taken again
+replay: None -> bad have no logp_old, bad taken again
+replay: log_probs_of(networks.policy, r) -> bad taken again
 rate: -1e-3 -> bad good completions
 rate: floor ->
 penalty: 2 * stats.kl -> look kl_beta = 0"""
