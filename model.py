@@ -31,7 +31,7 @@ def attention(q, k, v, mask):
         return F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype))
     # Two ways for one formula is ugly. But in bfloat16 torch's fused kernel is slow on a CPU: with
     # it a default step takes 1.5 times as long. (In float32 there is no difference.)
-    mask = mask.to(q.dtype).expand(len(q), q.size(1), -1, -1).flatten(0, 1)     # (N H, L, keys)
+    mask = mask.to(q.dtype).expand(len(q), q.size(1), -1, -1).flatten(0, 1)     # (N H, L | 1, keys)
     scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=q.size(-1) ** -0.5)
     return (scores.softmax(-1) @ v.flatten(0, 1)).view_as(q)
 

@@ -18,7 +18,7 @@ from model import GPT
 from plumbing import datasets, devices, networks, report
 from plumbing.configurator import CHOICES, configure  # a recipe can add to CHOICES
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
-from tasks import BLANK, Task
+from tasks import BLANK, Task, Tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
 out = 'out/network.pt'      # the checkpoint to write
@@ -45,6 +45,22 @@ dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16
 seed = 1
 
 
+def make_tokenizer(kind, dataset):
+    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
+    whose characters are taken, so that two networks have one vocabulary."""
+    if kind == 'gpt2':
+        return Tokenizer('gpt2')
+    data = datasets.load(dataset if kind == 'char' else kind)
+    chars = set()
+    for record in data.train + data.held_out:
+        text = record['prompt'] + record['answer']
+        assert '\n' not in text, (
+            f"{dataset}: a line feed in a text is read as its end: leave it out of "
+            f"{record!r:.200}")
+        chars.update(text)
+    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
+
+
 def loss_of(network, prompts):
     """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of
     answers. config/networks/classifier.py replaces this."""
@@ -69,7 +85,7 @@ def main():
     if kind == 'causal':
         configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below
     torch_device = devices.init_device(device, dtype)
-    tok = networks.make_tokenizer(tokenizer, dataset)
+    tok = make_tokenizer(tokenizer, dataset)
     data = datasets.load(dataset)
     if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
         data = data._replace(train=[record for record in data.train if record['answer']])

@@ -29,9 +29,14 @@ def open_run(path, more=()):
     words = [*config['words'], '--device=auto', '--compile=False', '--resume=True', *more]
     print('train_grpo.py', *words, flush=True)
     _, data = grpo.read_words(words)
-    networks, task = grpo.open_task(data)
+    networks, task = grpo.open_task(data, refuse)
     after, saved = grpo.load_network(f'{path}/ckpt.pt', task.device)
     return task, networks, after, saved
+
+
+def refuse():
+    """Make no network: it would be another one than that before GRPO."""
+    raise AssertionError("a network with which the run began is not there")
 
 
 def show(prompts, networks, policy, step, label):

@@ -32,8 +32,9 @@ from model import GPT
 from plumbing import devices
 from plumbing.configurator import must_exist
 from plumbing.datasets import is_answer, load
-from plumbing.networks import make_tokenizer, paths_of, save_network
+from plumbing.networks import paths_of, save_network
 from plumbing.rewards import as_numbers, call_each, call_reward, world_answers
+from pretrain import make_tokenizer
 from tasks import BLANK
 
 TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '--mini_batches=1',

@@ -2,8 +2,9 @@
 
     python -m extras.tiny                           # torch, one core, 8 seconds
 
-train_grpo.py adds: a learned judge, advantages that are divided by a std, several passes,
-writing from left to right, micro-steps and ranks, logs, checkpoints."""
+train_grpo.py adds a learned judge, advantages that are divided by a std, an entropy bonus,
+micro-steps and ranks, logs and checkpoints; plugins add several passes, and writing from left to
+right."""
 import copy
 
 import torch

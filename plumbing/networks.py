@@ -3,6 +3,7 @@ import hashlib
 import math
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,10 +14,9 @@ from types import SimpleNamespace
 import torch
 
 from model import GPT
-from plumbing import datasets
-from plumbing.configurator import must_exist, say
+from plumbing.configurator import configure, must_exist, say
 from plumbing.devices import RANK, wait_for_ranks
-from tasks import BLANK, Tokenizer
+from tasks import Tokenizer
 
 
 def save_network(path, network, **more):
@@ -79,17 +79,17 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
     wait_for_ranks()                            # all have looked, before the first one makes some
     networks = {role: plan_of(missing[file], dataset, device) if file in missing
                 else load_network(file, device)[0] for role, file in files.items()}
+    policy = networks['policy']
     for role, network in networks.items():
-        first, *_ = networks
-        assert network.tok.vocabulary == networks[first].tok.vocabulary, (
-            f"{files[role]}: expected the vocabulary of {files[first]}")
+        assert network.tok.vocabulary == policy.tok.vocabulary, (
+            f"{files[role]}: expected the vocabulary of {files['policy']}")
         if role == 'judge':
             assert network.kind != 'fill', (
                 f"the judge {files[role]} fills blanks, so it sees what it scores: expected a "
                 "causal one, or a classifier")
         else:
-            assert network.kind == networks[first].kind != 'classifier', (
-                f"{files[role]}: expected a generator, of the kind of {files[first]}")
+            assert network.kind == policy.kind != 'classifier', (
+                f"{files[role]}: expected a generator, of the kind of {files['policy']}")
         if files[role] in missing:
             continue
         if role != 'policy':                    # it learns what load_network() has not frozen
@@ -100,41 +100,19 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
 
 
 def plan_of(recipe, dataset, device):
-    """Return what is known of the network that a recipe will make."""
-    settings = settings_of(recipe)
-    return SimpleNamespace(kind=settings.get('kind', 'fill'), block_size=math.inf, device=device,
-                           tok=make_tokenizer(settings.get('tokenizer', 'char'), dataset))
-
-
-def settings_of(recipe):
-    """Return kind and tokenizer, as far as lines of a recipe, or of what it includes, set them."""
-    settings, source = {}, Path(recipe).read_text('utf-8')
-    lines = re.findall(r"""^(kind|tokenizer|include)[ =(]+['"](.+?)['"]""", source, re.M)
-    for name, value in lines:
-        settings |= settings_of(value) if name == 'include' else {name: value}
-    return settings
-
-
-def make_tokenizer(kind, dataset):
-    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
-    whose characters are taken, so that two networks have one vocabulary."""
-    if kind == 'gpt2':
-        return Tokenizer('gpt2')
-    data = datasets.load(dataset if kind == 'char' else kind)
-    chars = set()
-    for record in data.train + data.held_out:
-        text = record['prompt'] + record['answer']
-        assert '\n' not in text, (
-            f"{dataset}: a line feed in a text is read as its end: leave it out of "
-            f"{record!r:.200}")
-        chars.update(text)
-    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
+    """Return what is known of the network that a recipe will make: its knobs, as pretrain.py reads
+    them."""
+    script = runpy.run_path('pretrain.py')
+    knobs = configure(script, [f'--dataset={dataset}', recipe])
+    tok = script['make_tokenizer'](knobs['tokenizer'], knobs['dataset'])
+    return SimpleNamespace(kind=knobs['kind'], tok=tok, device=device,
+                           block_size=knobs['block_size'] or math.inf)
 
 
 def make_networks(missing, dataset, device):
     """Make networks {file: recipe} by pretrain.py, at the same time. Exit if one fails."""
-    n_threads = max(1, torch.get_num_threads() // len(missing))             # of each network
-    environment = os.environ | {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': str(n_threads)}
+    # One thread for each network: with two it would become another one, on two cores or eight.
+    environment = os.environ | {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': '1'}
     processes = []
     for file, recipe in missing.items() if RANK == 0 else ():
         words = [f'--dataset={dataset}', f'--device={device.type}', recipe, f'--out={file}']
@@ -165,10 +143,10 @@ def must_be_made(file, as_it_is):
     """Return whether the network of a recipe is not there, or, unless it is taken as it is, stale:
     the recipe, a file that this includes, or the dataset was another one. Times do not count:
     copies and clones have new ones."""
-    if not os.path.exists(file):
-        return True
+    if as_it_is or not os.path.exists(file):
+        return not os.path.exists(file)
     sources = load_checkpoint(file).get('sources', {})
     changed = [name for name, now in hashes_of(sources).items() if now != sources[name]]
-    if changed and not as_it_is:
+    if changed:
         say(f"{file} is made anew: {', '.join(changed)} has changed")
-    return bool(changed) and not as_it_is
+    return bool(changed)

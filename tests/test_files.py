@@ -20,6 +20,8 @@ from plumbing.networks import (
     load_network,
     make_networks,
     open_networks,
+    paths_of,
+    plan_of,
 )
 
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
@@ -372,6 +374,15 @@ def test_every_config_file_of_ours_is_understood(grpo):
             configure(vars(grpo), [str(path)])
 
 
+def test_networks_that_an_experiment_will_make_fit(grpo):
+    for name in ('config', 'labels', 'composite', 'checker', 'guess', 'order'):
+        _, data = grpo.read_words([f'config/grpo_{name}.py'])
+        paths = paths_of(vars(grpo)).values()
+        policy, *others = [plan_of(path, grpo.dataset, 'cpu') for path in paths if path]
+        assert all(x.tok.vocabulary == policy.tok.vocabulary for x in others)
+        grpo.Task(data, policy.tok, grpo.blank_kind, policy)
+
+
 # ---- networks that are missing -------------------------------------------------------------------
 
 
@@ -383,6 +394,7 @@ def test_a_network_is_made_if_it_is_missing_or_made_of_other_contents(
         return open_networks({'policy': 'recipe.py'} | more, 'mine.jsonl', torch.device('cpu'),
                              load_network, as_they_are=resume).missing
 
+    Path(tmp_path, 'pretrain.py').symlink_to(os.path.abspath('pretrain.py'))
     monkeypatch.chdir(tmp_path)
     os.mkdir('out')
     Path('mine.jsonl').write_text(''.join(f'{{"prompt": "{i}"}}\n' for i in range(99)))

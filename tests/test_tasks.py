@@ -9,9 +9,10 @@ import torch
 from conftest import run, train
 from extras.check import play
 from plumbing.datasets import load
-from plumbing.networks import load_network, make_tokenizer, save_network
+from plumbing.networks import load_network, save_network
 from plumbing.report import print_group
 from plumbing.rewards import call_reward
+from pretrain import make_tokenizer
 from tasks import Task, columns_of
 from test_grpo import TOK, tiny
 
