@@ -61,6 +61,24 @@ def make_tokenizer(kind, dataset):
     return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
 
 
+def new_network():
+    """Return a network that has not learned, and the Task from which it will."""
+    tok = make_tokenizer(tokenizer, dataset)
+    data = datasets.load(dataset)
+    if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
+        data = data._replace(train=[record for record in data.train if record['answer']])
+    has_answers = any(record['answer'] for record in data.train)
+    is_open = blank_kind == 'answer' or any(BLANK in record['prompt'] for record in data.train)
+    assert kind == 'classifier' or has_answers or not is_open, (
+        f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
+    task = Task(data, tok, blank_kind)
+    torch.manual_seed(seed)
+    network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
+                  positions)
+    network.tok = tok
+    return network, task
+
+
 def loss_of(network, prompts):
     """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of
     answers. config/networks/classifier.py replaces this."""
@@ -85,20 +103,9 @@ def main():
     if kind == 'causal':
         configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below
     torch_device = devices.init_device(device, dtype)
-    tok = make_tokenizer(tokenizer, dataset)
-    data = datasets.load(dataset)
-    if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
-        data = data._replace(train=[record for record in data.train if record['answer']])
-    has_answers = any(record['answer'] for record in data.train)
-    is_open = blank_kind == 'answer' or any(BLANK in record['prompt'] for record in data.train)
-    assert kind == 'classifier' or has_answers or not is_open, (
-        f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
-    task = Task(data, tok, blank_kind)
+    network, task = new_network()
+    network.to(torch_device)
     task.device = torch_device
-    torch.manual_seed(seed)
-    network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
-                  positions).to(torch_device)
-    network.tok = tok
     devices.set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512)

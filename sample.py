@@ -52,16 +52,17 @@ def show(prompts, networks, policy, step, label):
 
 
 def main():
-    path, ours, others = 'out-grpo', [], []
+    paths, ours, others = [], [], []
     for word in sys.argv[1:]:
         if word.startswith(('--prompt', '--num', '-h', '--help')):
             ours.append(word)
         elif word.startswith('--') or word.endswith('.py'):
             others.append(word)
         else:
-            path = word
+            paths.append(word)
     configure(globals(), ours)
-    task, networks, after, saved = open_run(path, others)
+    assert len(paths) < 2, f"expected one run, not {' '.join(paths)}"
+    task, networks, after, saved = open_run(''.join(paths) or 'out-grpo', others)
     grpo.state.update(saved['state'][0])        # rewards may look at it
     devices.set_seed(0)                         # the records of an evaluation
     if prompt:

@@ -153,6 +153,8 @@ if __name__ == '__main__':
         first = first or meaning
         wrong = dict(first.items() ^ meaning.items())
         assert not wrong, f"{command}: {goal} is another number than of the first, by {[*wrong]}"
+    assert not Path(out_dir, 'config.json').exists(), (
+        f"--out_dir={out_dir} is a run: expected a folder of runs")
     os.makedirs(out_dir, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         # Python's map() makes a run when the list asks for it, so it ends with the first mistake.

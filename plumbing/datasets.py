@@ -1,6 +1,7 @@
 """Read the files of datasets, and check their records."""
 import functools
 import json
+import re
 import runpy
 import zlib
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Callable, NamedTuple
 from data.text import of_file
 from plumbing.configurator import must_exist
 
-# What a reward gets by these names is no column of a record.
-NO_COLUMNS = {'text', 'completion', 'original', 'sampled', 'ended', 'prompts', 'completions',
-              'texts', 'r', 'networks', 'step', 'split'}
+# What rewards, or verify() and reply(), get by these names is no column of a record.
+OF_BOTH = {'original', 'sampled', 'ended'}
+OF_ONE = OF_BOTH | {'prompt', 'completion', 'text'}
+OF_MANY = OF_BOTH | {'prompts', 'completions', 'texts', 'r', 'networks', 'step', 'split'}
 
 
 class Dataset(NamedTuple):
@@ -33,6 +35,8 @@ def load(dataset):
     held out, or, if there are none, a tenth. data/text.py makes records of FILE.txt."""
     path = must_exist(path_of(dataset), 'dataset')
     if path.suffix == '.py':
+        assert not re.search(r'^include\(', path.read_text('utf-8'), re.M), (
+            f"{path} is a config file: expected a dataset")
         functions = runpy.run_path(str(path))
     elif path.suffix == '.txt':
         functions = of_file(path)
@@ -87,7 +91,7 @@ def as_record(x, place):
         f'not {x!r:.80}')
     assert type(record.get('held_out', True)) is bool, f"{place}: held_out is true or false"
     assert record['prompt'] + record['answer'], f"{place}: prompt and answer are empty"
-    names = NO_COLUMNS & record.keys()
+    names = record.keys() & (OF_ONE | OF_MANY) - {'prompt'}
     assert not names, f"{place}: rewards get something else by the name {names}"
     return record
 

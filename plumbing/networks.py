@@ -1,6 +1,5 @@
 """Checkpoints of networks, and the recipes from which pretrain.py makes them."""
 import hashlib
-import math
 import os
 import re
 import runpy
@@ -38,7 +37,7 @@ def load_checkpoint(path):
         assert 'kind' in saved['args'] or 'folder' in saved['args']
     except Exception as e:                      # many kinds, from half a file to another one
         sys.exit(f"{path} is no checkpoint of this version, or not all of it is there "
-                 f"({type(e).__name__}): delete it, and what a recipe makes is made anew; a folder "
+                 f"({type(e).__name__}): delete what a recipe made, and it is made anew; a folder "
                  "of transformers needs plugins/hf.py")
     return saved
 
@@ -70,8 +69,8 @@ def paths_of(script):
 def open_networks(paths, dataset, device, load_network, compile=False, as_they_are=False):
     """Open the networks of paths {role: path}. A path is a checkpoint, the folder of a run, a
     recipe, or '' for None. Return them, and `missing`, {file: recipe}: what make_networks() has to
-    make first, because it is not there, or stale and not to be taken as it is. Until then a
-    plan_of() stands for it, so that a mistake is found before."""
+    make first, because it is not there, or stale and not to be taken as it is. Until then its
+    plan_of() stands for it, so that mistakes are found before."""
     files = {role: file_of(must_exist(path, 'network'), dataset)
              for role, path in paths.items() if path}
     recipes = {files[role]: path for role, path in paths.items() if path.endswith('.py')}
@@ -90,8 +89,6 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
         else:
             assert network.kind == policy.kind != 'classifier', (
                 f"{files[role]}: expected a generator, of the kind of {files['policy']}")
-        if files[role] in missing:
-            continue
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         if compile and not network.causal:      # a cache has another size at each place
@@ -100,13 +97,11 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
 
 
 def plan_of(recipe, dataset, device):
-    """Return what is known of the network that a recipe will make: its knobs, as pretrain.py reads
-    them."""
-    script = runpy.run_path('pretrain.py')
-    knobs = configure(script, [f'--dataset={dataset}', recipe])
-    tok = script['make_tokenizer'](knobs['tokenizer'], knobs['dataset'])
-    return SimpleNamespace(kind=knobs['kind'], tok=tok, device=device,
-                           block_size=knobs['block_size'] or math.inf)
+    """Return the network of a recipe before it learns, as pretrain.py begins with it."""
+    script = runpy.run_path('pretrain.py')['new_network'].__globals__
+    configure(script, [f'--dataset={dataset}', recipe])
+    network, _ = script['new_network']()
+    return network.to(device)
 
 
 def make_networks(missing, dataset, device):

@@ -72,7 +72,10 @@ def as_numbers(name, values, n, completions=()):
     """Return what a reward has returned as a tensor (n,), a finite number for each completion."""
     numbers, wrong = as_tensor(values), f'{values!r:.80}'
     is_right = numbers.shape == (n,) and math.isfinite(numbers.sum())
-    if not is_right and isinstance(values, (list, tuple)) and len(values) == n:
+    is_list = isinstance(values, (list, tuple))
+    if is_list and len(values) != n:
+        wrong = f'{len(values)}: {wrong}'
+    elif is_list and not is_right:
         i = [as_tensor(x).isfinite().tolist() is True for x in values].index(False)
         text = f': {completions[i]!r:.200}' if completions else ''
         wrong = f'{values[i]!r:.80} for completion {i}{text}'
@@ -107,6 +110,9 @@ def open_data(script):
             f"{near(name, ['verify', *script.keys() - script['_original'].keys()])}")
         assert type(weight) in (int, float) and math.isfinite(weight), (
             f"rewards: the weight of {name} is {weight!r}: expected a number")
-        if name != 'judge':
-            asked_of(name, f, data.train[0].keys() | datasets.NO_COLUMNS)
+        if name not in ('judge', 'verify'):
+            asked_of(name, f, data.train[0].keys() - datasets.OF_ONE | datasets.OF_MANY)
+    for name, f in {'verify': data.verify, 'reply': data.reply}.items():
+        if f:
+            asked_of(name, f, data.train[0].keys() | datasets.OF_ONE)
     return data

@@ -57,9 +57,9 @@ class RunFolder:
         """Refuse a folder that this run would spoil, and one to which another run is writing."""
         is_run = (self.path / 'config.json').exists()           # the first file of a run
         assert is_run or not any(self.path.glob('*')), f"{self.path} is no folder of a run"
-        for name in ('generator', 'judge', 'reference'):
-            network = Path(file_of(self.config[name], self.config['dataset'])).resolve()
-            assert self.path not in (network, *network.parents), (
+        for name in ('generator', 'judge', 'reference', 'dataset'):
+            file = Path(file_of(self.config[name], self.config['dataset'])).resolve()
+            assert self.path not in (file, *file.parents), (
                 f"{name} = {self.config[name]} is in out_dir: choose another out_dir")
         if self.config['wandb_project']:
             refuse_wandb_without_key()

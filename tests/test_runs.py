@@ -252,12 +252,13 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
     out = tmp_path / 'run'
     for seed in (1, 2, 3):
         train(toy, out, '--max_iters=0', f'--seed={seed}')
-    judge = file('judge.py', 'kind = "causal"\nn_head = 3')
+    judge = file('judge.py', 'kind = "causal"\nn_layer = 1')
     causal, fill = file('recipe.py', f"include('{judge}')"), file('fill.py', '')
-    other = file('other.py', "tokenizer = 'cups'")
+    other, odd = file('other.py', "tokenizer = 'cups'"), file('odd.py', 'n_embd = 33')
     for word, sentence in ((f'--generator={causal}', 'needs plugins/causal.py'),
+                           (f'--generator={odd}', 'n_embd = 33: expected a multiple'),
                            (f'--reference={causal}', 'expected a generator, of the kind of'),
-                           (f'--reference={other}', 'expected the vocabulary of'),
+                           (f'--reference={other}', 'the vocabulary of the network lacks'),
                            (f'--judge={fill}', 'fills blanks, so it sees what it scores')):
         assert sentence in run(*toy, f'--out_dir={out}', word)[2]
         assert not (tmp_path / 'run-3').exists()
