@@ -34,9 +34,9 @@ def open_run(path, more=()):
     return task, networks, after, saved
 
 
-def refuse():
+def refuse(missing):
     """Make no network: it would be another one than that before GRPO."""
-    raise AssertionError("a network with which the run began is not there")
+    raise AssertionError(f"{', '.join(missing)} is not there, with which the run began")
 
 
 def show(prompts, networks, policy, step, label):

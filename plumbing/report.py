@@ -56,9 +56,9 @@ def console_text(numbers, parts=()):
     return shown
 
 
-def digits(x):
+def digits(x, sign=''):
     """Return a number as text, with three digits after the point; a tiny one in powers of ten."""
-    return f'{x:.3f}' if abs(x) >= 5e-4 or x == 0 else f'{x:.1e}'
+    return f'{x:{sign}.3f}' if abs(x) >= 5e-4 or x == 0 else f'{x:{sign}.1e}'
 
 
 def means_of_step(scores, rewards):
@@ -100,7 +100,8 @@ def verdict_of(result, n):
         return f"{goal} {score:.3f}: nothing can be told: {why}"
     margin = (2 + 4 / (n - 1)) * error          # a little more than Student's quantile of 95 %
     where = 'not above' if abs(above) <= margin else 'above' if above > 0 else 'below'
-    return f"{goal} {score:.3f} is {where} the line to beat: {above:+.3f} +- {margin:.3f}"
+    return (f"{goal} {digits(score)} is {where} the line to beat: {digits(above, '+')} +- "
+            f"{digits(margin)}")
 
 
 # ---- completions ---------------------------------------------------------------------------------

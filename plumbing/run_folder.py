@@ -72,13 +72,13 @@ class RunFolder:
             raise AssertionError(
                 f"another run is writing to {path}: choose another --out_dir") from None
 
-    def claim(self):
+    def claim(self, missing=()):
         """Move an older run out of the way. From here on --resume=True begins this run. A resumed
-        run goes on with the networks that it had, and new ones would be others."""
+        run goes on with the networks that it had: those that are missing would become others."""
         path = self.path
         assert not self.saved, (
-            f"{path}/ckpt.pt needs a network that is not there: expected the old knobs and files, "
-            "or another out_dir")
+            f"{', '.join(missing)} is not there, and a resumed run makes no network: expected the "
+            "old knobs and files, or another out_dir")
         has_run = any((path / name).exists() for name in ('ckpt.pt', 'log.jsonl'))
         if RANK == 0 and has_run:
             number = 1

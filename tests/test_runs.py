@@ -262,7 +262,7 @@ def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, fil
                            (f'--judge={fill}', 'fills blanks, so it sees what it scores')):
         assert sentence in run(*toy, f'--out_dir={out}', word)[2]
         assert not (tmp_path / 'run-3').exists()
-    assert 'needs a network that is not there' in run(
+    assert 'is not there, and a resumed run makes no network' in run(
         *toy, f'--out_dir={out}', f'--judge={judge}', '--resume=True')[2]
     # A new run that was stopped while its networks were made is not the older one, and a log that
     # has lost its checkpoint is not cut.
