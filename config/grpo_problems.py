@@ -1,8 +1,8 @@
 # a language model answers word problems in sentences; first: python -m extras.smollm2 out/smollm2
 # python train_grpo.py config/grpo_problems.py
-# verify: start 6.0 %, greedy 3.1 %, policy 85.4, 79.9, 89.3 %; seeds 1, 2, 3. Right, and stopped by
-# itself: 1.8 % -> 83.6, 79.9, 89.3 %. By an earlier version, 45 minutes of one busy core of an
-# Intel Xeon
+# verify: start 6.2 %, greedy 9.4 %, policy 91.7 % (right, and stopped by itself: 1.0 -> 91.7); seed
+# 1, bfloat16, one thread of an AMD EPYC, 46 minutes. An earlier version: 85.4, 79.9, 89.3 %, seeds
+# 1, 2, 3
 
 from data.problems import verify as _verify
 
