@@ -6,8 +6,8 @@
 # rloo.py before this file has it
 # python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
 #     --judge=config/networks/judge_classifier.py
-# verify, of an earlier recipe: start 43.8 %, line 44.1 %, policy 57.4, 59.8, 57.4 %; seeds 1, 2, 3
-# (57.0, 59.0, 57.5 % with the weight 0.2 throughout)
+# verify, which this judge does not know: start 42.9 %, line to beat 48.2 %, policy 35.6, 34.3,
+# 37.7 %; seeds 1, 2, 3, one thread (27.7, 26.6, 28.6 % with the weight 0.2 throughout)
 
 TARGET_KL = 0.5             # in nats per token
 _used = set()               # whether kl_penalty() was called
