@@ -110,7 +110,7 @@ def likely_cause(evals, steps, goal, n, config, groups):
     now = {name: fmean(line.get(name, 0) for line in steps[-10:]) for name in steps[-1]}
     rise = last[goal] - evals[(len(evals) - 1) * 2 // 3][goal]              # in the last third
     margin = 3 * last['standard error'] or math.inf     # of equal scores nothing is known
-    top, now_at = best[goal], last[goal]
+    top, score = best[goal], last[goal]
     is_above = last['above it'] > margin
     is_short = len(evals) > 1 and not is_above          # it has learned, but not enough
     dead = now['dead_groups']
@@ -151,9 +151,9 @@ def likely_cause(evals, steps, goal, n, config, groups):
             is_short and config['rewards'].get('verify', 0) < 0,
         'rewards of a prompt differ, and all advantages are 0: is advantages() right?':
             begin['dead_groups'] == dead == 1 and min(ranges[-8:]) > 0,
-        '{goal} is {last[greedy]:.3f} for the likeliest tokens, {now_at:.3f} for samples: {smaller '
+        '{goal} is {last[greedy]:.3f} for the likeliest tokens, {score:.3f} for samples: {smaller '
         'temperature}':
-            is_short and config['temperature'] > 1 and last['greedy'] - now_at > margin,
+            is_short and config['temperature'] > 1 and last['greedy'] - score > margin,
         'only the likeliest tokens are sampled: {larger top_k}':
             is_short and 0 < config['top_k'] < 4,
         'only the likeliest tokens are sampled: {larger top_p}':

@@ -238,10 +238,10 @@ def advantages_of(reward):
     return aside(grpo.advantages, reward.clone(), scores)
 
 
-def step(networks, optimizers, task, seed, asked):
-    """Take the second step. Return the weights. Add to `asked` the Rollouts that have losses."""
+def step(networks, optimizers, task, seed, learned):
+    """Take the second step. Return the weights. Add to `learned` the Rollouts that have losses."""
     def token_losses(networks, r, inner=grpo.token_losses):
-        asked.append(copy.copy(r))              # before logp_old is set
+        learned.append(copy.copy(r))            # before logp_old is set
         return inner(networks, r)
 
     grpo.token_losses, inner = token_losses, grpo.token_losses
@@ -279,10 +279,10 @@ def check_steps(networks, task, optimizers):
     # Estimates of the likelihood are nan for a token that no mask looks at.
     gain = r.advantage * (grpo.log_probs_of(networks.policy, r) - before)       # (M,)
     yield so(gain.nansum() > 0, "a step makes good completions likelier")
-    asked = []
-    one, other = [aside(step, *copy.deepcopy((networks, optimizers)), task, seed, asked)
+    learned = []
+    one, other = [aside(step, *copy.deepcopy((networks, optimizers)), task, seed, learned)
                   for seed in (1, 2)]
-    if any(x.logp_old is None and x.texts.equal(r.texts) for x in asked):
+    if any(x.logp_old is None and x.texts.equal(r.texts) for x in learned):
         yield 'bad', "texts of an earlier step have no logp_old, so their ratio is 1: set it then"
     yield so(one.equal(other), "a step that is taken again is the same, because what lasts is in "
              "`state`, and learn() draws no random numbers, or with a seed from the data")

@@ -98,6 +98,7 @@ def open_networks(paths, dataset, device, load_network, compile=False, as_they_a
 
 def plan_of(recipe, dataset, device):
     """Return the network of a recipe before it learns, as pretrain.py begins with it."""
+    # run_path() returns a copy of the globals that its functions see: a file must change those.
     script = runpy.run_path('pretrain.py')['new_network'].__globals__
     configure(script, [f'--dataset={dataset}', recipe])
     network, _ = script['new_network']()
