@@ -244,17 +244,77 @@ def test_a_learned_order_has_a_reference_beside_adapters(opened, grpo):
         assert (kl.abs().max() > 1e-3) == (shift > 0)
 
 
-# ---- in bfloat16 ---------------------------------------------------------------------------------
+# ---- faster sampling -----------------------------------------------------------------------------
 @pytest.mark.parametrize('has_mask', [False, True])
-def test_the_attention_of_one_query_is_that_of_transformers_in_float32(has_mask, hf):
+@pytest.mark.parametrize('dtype, atol', [(torch.float32, 1e-6), (torch.bfloat16, 0.03)])
+def test_the_attention_of_one_query_is_that_of_transformers(dtype, atol, has_mask, hf):
     """Two heads of q share one of k and v. Masks are left to transformers."""
     q, k, v = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 2, 5, 6)
     mask = (torch.arange(5) > 1).expand(3, 1, 1, 5) if has_mask else None
     inputs = SimpleNamespace(num_key_value_groups=2), q, k, v, mask
     expected, _ = hf.sdpa_attention_forward(*inputs, scaling=0.3)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast('cpu', dtype, enabled=dtype == torch.bfloat16):
         actual, _ = hf.attention(*inputs, scaling=0.3)
-    close(actual.float(), expected, atol=0.03)
+    close(actual.float(), expected, atol=atol)
+
+
+needs_packing = pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="no AVX-512")
+
+
+@needs_packing
+@pytest.mark.parametrize('dtype, atol', [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@torch.no_grad()
+def test_a_weight_is_packed_once_and_gives_the_same_products(dtype, atol, hf):
+    layers = torch.nn.Linear(8, 5), torch.nn.Linear(8, 7, bias=False)
+    x = torch.randn(8, 3, 4).permute(1, 2, 0)
+    old = hf.F.linear
+    lower = torch.autocast('cpu', dtype, enabled=dtype == torch.bfloat16)
+    with lower, hf.packed_weights() as packed:
+        for layer in 2 * layers:
+            y = layer(x)
+            expected = x @ layer.weight.T if layer.bias is None else x @ layer.weight.T + layer.bias
+            assert y.dtype == dtype
+            close(y.float(), expected.float(), atol=atol)
+        # What is computed is another weight each time, so it is not kept.
+        close(hf.F.linear(x, 2 * layers[1].weight), 2 * y, atol=atol)
+    assert {*packed} == {layer.weight for layer in layers} and hf.F.linear is old
+
+
+@needs_packing
+@pytest.mark.parametrize('kind', MODELS)
+def test_packed_weights_write_the_same_completions(kind, opened, grpo, monkeypatch):
+    """All linear layers of a causal network are packed, also the output layer, and again after a
+    step."""
+    networks, task, _ = opened(kind, '--dtype=float32')
+    ours = networks.policy
+    packed, inner = [], grpo.packed_weights
+
+    @contextlib.contextmanager
+    def spied():
+        with inner() as weights:
+            packed.append(weights)
+            yield
+
+    monkeypatch.setitem(vars(grpo), 'packed_weights', spied)
+    prompts = task.prompts('train', 5)
+    for _ in range(2):
+        texts = []
+        for is_able in (True, False):
+            monkeypatch.setattr(torch.cpu, '_is_avx512_supported', lambda: is_able)
+            texts.append(grpo.complete(ours, prompts, 2, greedy=True).texts)
+        assert texts[0].equal(texts[1])
+        for p in ours.parameters():
+            p.data += 0.1 * torch.randn_like(p)
+    n_linear = sum(isinstance(layer, torch.nn.Linear) for layer in ours.modules())
+    assert [*map(len, packed)] == ([n_linear, n_linear] if ours.causal else [])
+
+
+def test_one_id_is_drawn_as_often_as_it_is_likely(hf):
+    logits = torch.tensor([0.0, 1.0, -30.0, 2.0]).expand(20000, -1)
+    for k in (1, 3):
+        ids, _ = hf.sample(logits, k)
+        assert ids.shape == (20000, k)
+        close(ids.flatten().bincount(minlength=4) / ids.numel(), logits[0].softmax(0), atol=0.02)
 
 
 # ---- refusals ------------------------------------------------------------------------------------
