@@ -52,9 +52,9 @@ def set_precision(network, dtype):
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
-    get them again takes a fifth of a collect(), or of learn() with a language model. (Its memory
-    grows by a tenth.) To call the C library by numbers is as ugly as it looks, but Python has no
-    other way, and 431 ms become 342."""
+    get them again takes a fifth of a collect(), or of learn() with a language model, whose memory
+    grows by 4 to 14 percent. To call the C library by numbers is as ugly as it looks, but Python
+    has no other way, and 431 ms become 342."""
     if sys.platform == 'linux':
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX
