@@ -1,8 +1,8 @@
 # SmolLM2-135M learns to use a calculator, which is a world that answers: data/tools.py
 # python -m extras.smollm2 && python train_grpo.py config/grpo_tools.py
-# verify: start 10.4 %, line to beat 31.2 %, policy 95.3 % (greedy 100); seed 3, bfloat16, one core
-# of an AMD EPYC, 12 minutes, 10 GB of memory. In all right samples the calculator has said the
-# answer (by_tool): the policy writes it once, after the world
+# verify: start 9.9 %, line to beat 31.2 %, policy 94.3, 96.4, 96.9 % (greedy 97.9 to 100), seeds 1,
+# 2, 3; bfloat16, one core of an AMD EPYC, 7 minutes, 8 GB of memory. In all right samples the
+# calculator has said the answer (by_tool): the policy writes it once, after the world
 
 import re
 
