@@ -40,10 +40,9 @@ def set_precision(network, dtype):
     was measured was faster (docs/gpu.md)."""
     device_type = network.device.type
     is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported()
-    if device_type == 'cpu':
+    if device_type == 'cpu' and network.head.in_features < 256:
         keep_memory()
-        if network.head.in_features < 256:
-            torch.set_num_threads(min(2, torch.get_num_threads()))      # more would wait
+        torch.set_num_threads(min(2, torch.get_num_threads()))          # more would wait
     # Under autocast logits and losses stay float32.
     torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(device_type, torch.bfloat16)
@@ -52,9 +51,8 @@ def set_precision(network, dtype):
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
-    get them again takes a fifth of a collect(), or of learn() with a language model, whose memory
-    grows by 4 to 14 percent. To call the C library by numbers is as ugly as it looks, but Python
-    has no other way, and 431 ms become 342."""
+    get them again takes a fifth of a collect(). To call the C library by numbers is as ugly as it
+    looks, but Python has no other way, and 431 ms become 342."""
     if sys.platform == 'linux':
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX
