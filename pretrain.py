@@ -15,10 +15,10 @@ import torch.nn.functional as F
 
 import train_grpo as grpo
 from model import GPT
-from plumbing import datasets, devices, networks, report
-from plumbing.configurator import CHOICES, configure  # a recipe can add to CHOICES
+from plumbing import datasets, devices, networks, process
+from plumbing.configurator import configure
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
-from tasks import BLANK, Task, Tokenizer
+from tasks import BLANK, Task, make_tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
 out = 'out/network.pt'      # the checkpoint to write
@@ -36,7 +36,7 @@ positions = 'learned'       # 'learned': absolute, for equations | 'rotary': rel
 batch_size = 256
 max_iters = 1000
 eval_interval = 250         # steps between evaluations on held-out texts
-stop_at = 0.0               # stop if an evaluation finds this share of right samples; 0: never
+stop_at = 0.0               # stop if share_right() finds this share of right samples; 0: never
 learning_rate = 4e-3        # peak; cosine to a tenth of it
 warmup_iters = 50
 weight_decay = 0.01
@@ -45,32 +45,15 @@ dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16
 seed = 1
 
 
-def make_tokenizer(kind, dataset):
-    """Return a Tokenizer. kind: 'char', all characters of the dataset | 'gpt2' | another dataset,
-    whose characters are taken, so that two networks have one vocabulary."""
-    if kind == 'gpt2':
-        return Tokenizer('gpt2')
-    data = datasets.load(dataset if kind == 'char' else kind)
-    chars = set()
-    for record in data.train + data.held_out:
-        text = record['prompt'] + record['answer']
-        assert '\n' not in text, (
-            f"{dataset}: a line feed in a text is read as its end: leave it out of "
-            f"{record!r:.200}")
-        chars.update(text)
-    return Tokenizer('char', ''.join(sorted(chars - {BLANK})))
-
-
 def new_network():
     """Return a network that has not learned, and the Task from which it will."""
-    tok = make_tokenizer(tokenizer, dataset)
     data = datasets.load(dataset)
+    source = datasets.load(dataset if tokenizer in ('char', 'gpt2') else tokenizer)
+    chars = {char for record in source.train + source.held_out
+             for char in record['prompt'] + record['answer']}
+    tok = make_tokenizer(tokenizer, ''.join(sorted(chars - {BLANK, '\n'})))     # \n shows an eos
     if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
         data = data._replace(train=[record for record in data.train if record['answer']])
-    has_answers = any(record['answer'] for record in data.train)
-    is_open = blank_kind == 'answer' or any(BLANK in record['prompt'] for record in data.train)
-    assert kind == 'classifier' or has_answers or not is_open, (
-        f"{dataset} has no answers, so there is nothing to imitate: expected some, right or not")
     task = Task(data, tok, blank_kind)
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
@@ -92,16 +75,16 @@ def loss_of(network, prompts):
     return F.cross_entropy(logits, prompts.tokens[where], ignore_index=network.blank_id)
 
 
+def share_right(network, held_out):
+    """Return the share of right samples, of a network that fills blanks in one pass. The recipe of
+    a causal network that has a stop_at includes config/networks/writes.py, which replaces this."""
+    r = grpo.complete(network, held_out, 1)
+    return grpo.score(r, None, {'verify': 1.0}, 0, 'val')['verify'].mean()
+
+
 def main():
     configure(globals(), sys.argv[1:])
-    # A run makes the network anew if the contents of one of these are others (networks.py). A file
-    # that is edited while the network learns counts as it was.
-    files = [*globals()['_files'], datasets.path_of(dataset), datasets.path_of(tokenizer)]
-    sources = networks.hashes_of(files)         # 'char' and 'gpt2' are no files
-    assert not Path(out).is_dir(), f"out = {out} is a folder: expected a file"
     Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
-    if kind == 'causal':
-        configure(vars(grpo), ['plugins/causal.py'])        # for complete(), below
     torch_device = devices.init_device(device, dtype)
     network, task = new_network()
     network.to(torch_device)
@@ -109,7 +92,7 @@ def main():
     devices.set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512)
-    for step in report.bar(range(1, max_iters + 1), out):
+    for step in range(1, max_iters + 1):
         loss = loss_of(network, task.prompts('train', batch_size))
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
@@ -118,20 +101,11 @@ def main():
             # Evaluations have random numbers of their own, so their interval changes no network.
             with torch.no_grad(), torch.random.fork_rng():
                 torch.manual_seed(0)
-                held_out_loss = loss_of(network, held_out)
-                line = f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f}'
-                right = 0.0
-                if task.verify and kind != 'classifier':
-                    # right is near the first `verify` of a run in one pass. A causal network
-                    # with blank_kind 'random' continues after a random place here.
-                    r = grpo.complete(network, held_out, 1)
-                    scores = grpo.score(r, None, ['verify'], 0, 'val')
-                    right = scores['verify'].mean().item()
-                    line += f' | right {right:.3f}'
-            report.say(line)
-            if 0 < stop_at <= right:
-                break
-    networks.save_network(out, network, dataset=dataset, blank_kind=blank_kind, sources=sources)
+                process.say(f'{out} step {step} | loss {loss:.3f} | held-out loss '
+                           f'{loss_of(network, held_out):.3f}')
+                if stop_at > 0 and share_right(network, held_out) >= stop_at:
+                    break
+    networks.save_network(out, network)
 
 
 if __name__ == '__main__':

@@ -18,7 +18,6 @@ ends a text. Sums have three digits:
 
 This is blank_kind = 'answer'. With 'random', the default of train_grpo.py, random characters of
 prompt and answer are blank in the place of these, and the length is given."""
-import copy
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,31 +31,19 @@ BLANK = '_'
 
 
 class Tokenizer:
-    """Characters, or the byte pairs of GPT-2. One of the V ids that a network can write is eos,
-    which ends a text. Ids V to V + 2 are only read: blank, bos (the beginning), and pad."""
+    """Characters. One of the V ids that a network can write is eos, which ends a text. Ids V to
+    V + 2 are only read: blank, bos (the beginning), and pad."""
 
-    def __init__(self, kind, chars=''):
-        self.vocabulary = {'kind': kind, 'chars': chars}    # Tokenizer(**vocabulary) is a copy
-        if kind == 'gpt2':
-            import tiktoken  # its first use downloads the vocabulary
-            bpe = tiktoken.get_encoding('gpt2')
-            self.eos = bpe.eot_token            # the last id
-            # Ugly, but shorter than two classes: this hides the method below, which is for
-            # characters.
-            self.encode = bpe.encode_ordinary
-            pieces = bpe.decode_tokens_bytes(range(self.eos)) + [b'\n']
-        else:
-            self.eos = 0
-            self.ids = {char: i for i, char in enumerate(chars, 1)}
-            pieces = [char.encode() for char in '\n' + chars]           # an eos is shown as \n
-        self.vocab_size = len(pieces)
+    def __init__(self, chars):
+        self.vocabulary = {'kind': 'char', 'chars': chars}
+        self.eos = 0
+        self.ids = {char: i for i, char in enumerate(chars, 1)}
+        self.vocab_size = 1 + len(chars)
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
-        self.pieces = pieces + [BLANK.encode(), b'', b'']
+        self.pieces = ['\n', *chars, BLANK, '', '']         # an eos is shown as \n
 
     def encode(self, text):
-        """Return a list of ids."""
-        unknown = set(text) - self.ids.keys()
-        assert not unknown, f"the vocabulary of the network lacks {sorted(unknown)} of {text!r:.80}"
+        """Return a list of ids. A KeyError names a character that the vocabulary lacks."""
         return [self.ids[char] for char in text]
 
     def prompt_ids(self, text):
@@ -68,14 +55,19 @@ class Tokenizer:
 
     def decode(self, ids):
         """Return the text of a list of ids, without padding and the eos at the end."""
-        ids = [i for i in ids if i != self.pad]
-        if ids[-1:] == [self.eos]:
-            ids.pop()
-        return self.show(ids)
+        return self.show(ids).removesuffix('\n')
 
     def show(self, ids):
         """Return the text of a list of ids, each of them: an eos is a line feed."""
-        return b''.join([self.pieces[i] for i in ids]).decode(errors='replace')
+        return ''.join([self.pieces[i] for i in ids])
+
+
+def make_tokenizer(kind, chars=''):
+    """Return the Tokenizer of a vocabulary: make_tokenizer(**tok.vocabulary) is a copy of tok."""
+    if kind == 'gpt2':
+        from data.gpt2 import BytePairs  # which needs tiktoken
+        return BytePairs()
+    return Tokenizer(chars)
 
 
 class Row(NamedTuple):
@@ -115,19 +107,15 @@ class Task:
 
     def __init__(self, data, tok, blank_kind, network=None):
         self.tok = tok
-        self.device = network.device if network else 'cpu'
-        self.max_length = network.block_size if network else math.inf
-        self.is_causal = bool(network and self.kind == 'causal')        # no matter in pretraining
-        if network:
-            assert network.kind == self.kind, (
-                f"the generator is of the kind {network.kind!r}, which "
-                + ("fills blanks: leave out plugins/causal.py" if network.kind == 'fill'
-                   else "needs plugins/causal.py, without plugins/passes.py"))
-            assert self.is_causal or not data.reply, (
-                "the dataset is a world: expected plugins/causal.py, and a causal generator")
+        self.blank_kind = blank_kind
         self.verify = data.verify
         self.reply = data.reply
-        self.blank_kind = blank_kind
+        self.device = network.device if network else 'cpu'
+        self.max_length = network.block_size if network else math.inf
+        assert not network or network.kind == self.kind and (
+            self.kind == 'causal' or not self.reply), (
+            f"the task is {self.kind} (plugins/causal.py makes it causal, as a world must be): "
+            "expected such a generator")
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
@@ -152,15 +140,10 @@ class Task:
         if tok.blank not in shown:
             answer.append(tok.eos)
             return Row(shown + answer, shown + [tok.blank] * len(answer), len(shown))
-        assert not self.is_causal, (
-            f"{record}: {BLANK} is the sign of a blank, and the generator, which writes from left "
-            "to right, fills no blanks")
         whole = answer or shown
-        # Somebody who writes an underscore as a character of his language ends here, too.
         fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
-        assert len(whole) == len(shown) and all(fits), (
-            f"{record}: {BLANK} is the sign of a blank; expected as the answer the prompt with its "
-            "blanks filled")
+        assert self.kind == 'fill' and len(whole) == len(shown) and all(fits), (
+            f"{record}: expected the prompt with its blanks filled, by a network that fills blanks")
         return Row(whole + [tok.eos], shown + [tok.eos], len(shown))
 
     def pad(self, rows):
@@ -191,18 +174,6 @@ class Task:
             blank = self.pad([row.shown for row in rows]) == self.tok.blank
         return Prompts(self, *[x.to(self.device) for x in (tokens, blank, record)])
 
-    def prompt_of_user(self, prompt):
-        """Return Prompts of one text that somebody has typed."""
-        assert self.is_causal or BLANK in prompt, f"{prompt!r} has no blank: expected a {BLANK}"
-        task = copy.copy(self)                  # in which this is the only record
-        task.blank_kind = 'answer'
-        task.records = [{'prompt': prompt, 'answer': ''}]
-        row = task.encode(task.records[0])
-        task.rows = [row]
-        task.longest_prompt = row.n_prompt
-        task.length = max(len(row.whole), self.length)
-        return task.prompts_of(torch.tensor([0]))
-
 
 def random_blanks(is_text, low, high):
     """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
@@ -221,13 +192,11 @@ def columns_of(r):
     'prompt', as it was shown, in the place of the record's; 'original', the whole text of the
     record; 'text', the finished text; and 'completion', the same. (From left to right a completion
     is what follows the prompt: plugins/causal.py puts a function around this one.)"""
-    task = r.prompts.task
-    decode = task.tok.decode
+    task, decode = r.prompts.task, r.prompts.task.tok.decode
     shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
-    records = [task.records[i] for i in r.prompts.record.tolist()]
-    columns = {name: [record[name] for record in records] for name in task.records[0]}
-    columns['prompt'] = list(map(decode, shown.tolist()))
-    columns['original'] = list(map(decode, r.prompts.tokens.tolist()))
-    columns = {name: [x for x in values for _ in range(r.k)] for name, values in columns.items()}
+    records = [task.records[i] | {'prompt': decode(prompt), 'original': decode(whole)}
+               for i, prompt, whole in zip(r.prompts.record.tolist(), shown.tolist(),
+                                           r.prompts.tokens.tolist())]
+    columns = {name: [x[name] for x in records for _ in range(r.k)] for name in records[0]}
     texts = list(map(decode, r.texts.tolist()))
     return columns | {'completion': texts, 'text': texts}

@@ -5,6 +5,8 @@
 # Behind a knob: verify at the end with another value; seeds 1, 2, 3 of one generator, one thread
 # (as it is: 96.9, 96.9, 96.6 %)
 
+include('plugins/watch.py')
+
 dataset = 'arithmetic'
 rewards = {'judge': 1.0}
 

@@ -2,7 +2,7 @@
 # pip install transformers accelerate && python train_grpo.py config/grpo_gsm8k.py
 # Not run on a GPU, and not with this network: there is no result, and no knob is tuned. What was
 # run: three steps of 2 x 8 completions of 200 tokens on a CPU, with random weights of the shape of
-# SmolLM2-135M, in 0.75 of the time of TRL (docs/compare.md).
+# SmolLM2-135M, in 0.75 of the time of TRL.
 # Memory, computed and not measured: 22 GB with matrix products in bfloat16 (docs/gpu.md)
 
 include('plugins/causal.py')

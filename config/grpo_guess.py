@@ -5,6 +5,7 @@
 # Any strategy wins at most 100 %: binary search
 
 include('plugins/causal.py')
+include('plugins/watch.py')
 
 dataset = 'guess'
 rewards = {'verify': 1.0}

@@ -6,6 +6,7 @@
 # other orders: --fill_order=left | confident | random, with --n_fill_steps=8
 
 include('plugins/passes.py')
+include('plugins/watch.py')
 
 dataset = 'thoughts'
 blank_kind = 'answer'
@@ -22,7 +23,7 @@ adv_norm = 'batch'
 kl_beta = 0.0
 entropy_coef = 0.0
 optimizer = 'adamw'
-learning_rate = 7e-4        # the order learns 16 times as fast: ORDER_SPEED of plugins/passes.py
+learning_rate = 7e-4        # the order learns 16 times as fast: ORDER_SPEED of plugins/order.py
 warmup_iters = 2
 max_iters = 80
 

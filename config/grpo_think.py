@@ -4,6 +4,7 @@
 # policy 98.8 to 99.6 % (docs/results.md: three generators, two precisions, two seeds)
 
 include('plugins/causal.py')
+include('plugins/watch.py')
 
 dataset = 'cups'
 rewards = {'verify': 1.0}

@@ -4,6 +4,7 @@ the reference and the judge. The networks are of any size, and not trained; text
     python -m extras.benchmark                                  # as large as the default's
     python -m extras.benchmark --n_layer=6 --n_head=6 --n_embd=384 --length=128 --batch_size=4
     python -m extras.benchmark --dtype=float32                  # or bfloat16
+    python -m extras.benchmark --device=cuda --n_steps=90       # a GPU
 
 More words are for train_grpo.py. Both ways have the same loss and the same optimizers, so their
 ratio is about sampling, scoring and learning. They take turns, at learning rate 0, so that the
@@ -23,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from model import GPT
-from plumbing.configurator import configure, knobs_of
+from plumbing.configurator import configure
 from plumbing.networks import save_network
 from tasks import Tokenizer
 
@@ -33,12 +34,11 @@ n_head = 4
 n_embd = 64
 length = 9                  # letters of a text
 n_steps = 15                # of which the first third warms up
-LOWEST = {'n_layer': 1, 'n_head': 1, 'n_embd': 1, 'length': 1, 'n_steps': 1}
 
 
 def make_files(folder):
     """Write texts and networks. Return words for train_grpo.py."""
-    tok = Tokenizer('char', '+0123456789=')
+    tok = Tokenizer('+0123456789=')
     random.seed(0)
     texts = [''.join(random.choices(tok.vocabulary['chars'], k=length)) for _ in range(2000)]
     records = [json.dumps({'prompt': text}) for text in texts]
@@ -52,16 +52,9 @@ def make_files(folder):
             f'--judge={folder}/causal.pt']
 
 
-def open_job(*words):
-    """Return networks, optimizers and the Task of words of train_grpo.py."""
-    _, data = grpo.read_words(words)
-    networks, task = grpo.open_task(data)
-    return networks, grpo.make_optimizers(networks.policy, grpo.optimizer), task
-
-
-def our_step(networks, optimizers, task, step, lr=0.0):
+def our_step(networks, optimizers, task, step):
     rollouts, _ = grpo.collect(networks, task, step)
-    grpo.learn(networks, optimizers, rollouts, lr)
+    grpo.learn(networks, optimizers, rollouts, 0.0)
 
 
 def usual_step(networks, optimizers, task, step):
@@ -93,23 +86,27 @@ def usual_step(networks, optimizers, task, step):
     grpo.optimizer_step(policy, optimizers, 0.0, grpo.grad_clip)
 
 
-def seconds_of(clock, take_step, *args):
+def seconds_of(take_step, *args):
     """Return the seconds that a step takes. It ends with a number, for which a GPU is waited."""
-    began = clock()
+    began = time.time()
     take_step(*args)
-    return clock() - began
+    return time.time() - began
 
 
 if __name__ == '__main__':
-    names = ['help', *knobs_of(globals())]
+    names = {'help', *globals()}
     ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
-    others = [word for word in sys.argv[1:] if word not in ours]
     configure(globals(), ours)
     with tempfile.TemporaryDirectory() as folder:
-        job = open_job(*make_files(folder), *others)
-    seconds = [[seconds_of(time.time, take_step, *job, step)
-                for take_step in (our_step, usual_step)] for step in range(n_steps)]
+        others = [word for word in sys.argv[1:] if word not in ours]
+        configure(vars(grpo), make_files(folder) + others)
+        device = grpo.devices.init_device(grpo.device, grpo.dtype)
+        networks, task = grpo.open_task(device, {})
+    job = networks, grpo.make_optimizers(networks.policy, grpo.optimizer), task
+    seconds = [[seconds_of(take_step, *job, step) for take_step in (our_step, usual_step)]
+               for step in range(n_steps)]
     mine, usual = map(statistics.median, zip(*seconds[n_steps // 3:]))
-    print(f"{n_layer} x {n_embd}, {grpo.batch_size} x {grpo.group_size} texts of {length}: "
-          f"a step takes {1000 * mine:.1f} ms, the usual way {1000 * usual:.1f} ms, "
-          f"{usual / mine:.2f} times as long")
+    one = torch.ones(1, 1, device=device)
+    print(f"{n_layer} x {n_embd}, {grpo.batch_size} prompts x {grpo.group_size} completions of "
+          f"{length} letters, {(one @ one).dtype} on {device}: a step takes {1000 * mine:.1f} ms, "
+          f"the usual way {1000 * usual:.1f} ms, {usual / mine:.2f} times as long at this size")

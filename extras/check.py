@@ -1,329 +1,175 @@
-"""Check a task, a world, a reward or a paper with toy networks, before anything is trained:
+"""Try a task, a world, a reward or a paper with toy networks in two steps, before anything is
+trained:
 
     python -m extras.check examples/worlds/lock.py
     python -m extras.check small.py
     python -m extras.check config/grpo_think.py config/papers/gspo.py
 
-The words are those of train_grpo.py, from the experiment on (config/grpo_pairs.py mine.py). The
-file of a task stands for --dataset=FILE, and without an experiment it gets one that fits. `bad` is
-a mistake; of `look` only you know whether it is one. The exit code is 1 if something is bad. Tokens
-are characters here, so plugins/hf.py has no part in it: check the task alone.
-
-A case is what rewards see of a completion: its record, and more columns."""
+The words are those of train_grpo.py. The file of a dataset stands for --dataset=FILE, and without
+an experiment it gets one that fits. `bad` is a mistake, and then the exit code is 1. All else is
+for you to judge. Tokens are characters here, so plugins/hf.py has no part in it."""
 import copy
-import difflib
-import os
-import random
-import shlex
 import subprocess
 import sys
 import tempfile
-from inspect import signature
 from pathlib import Path
-
-if not __package__:
-    sys.exit("expected: python -m extras.check ...")
+from unittest.mock import patch
 
 import torch
 from torch.nn.utils import parameters_to_vector
 
+import pretrain
 import train_grpo as grpo
 from model import GPT
 from plumbing import devices
-from plumbing.configurator import must_exist
+from plumbing.configurator import configure
 from plumbing.datasets import is_answer, load
 from plumbing.networks import paths_of, save_network
-from plumbing.rewards import as_numbers, call_each, call_reward, world_answers
-from pretrain import make_tokenizer
 from tasks import BLANK
 
 TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '--mini_batches=1',
-       '--eval_prompts=8', '--grad_clip=0', '--device=cpu', '--dtype=float64', '--compile=False',
-       '--wandb_project=']
-RNG = random.Random(0)
-
-
-def so(is_so, sentence, mark='bad'):
-    return ('ok', sentence) if is_so else (mark, f'not so: {sentence}')
-
-
-def words_or_help(doc):
-    """Return the words of the command line. Print doc instead if they ask for help."""
-    return sys.exit(print(doc)) if {'-h', '--help'} & {*sys.argv} else sys.argv[1:]
-
-
-def is_task(word):
-    kind = '' if word.startswith('--') else Path(word).suffix
-    source = Path(must_exist(word)).read_text('utf-8') if kind == '.py' else ''
-    # The file of an experiment may have a verify() too, and says so in `rewards`.
-    assert 'def texts(' in source or 'def verify(' not in source or 'rewards' in source, (
-        f"{word}: there is no texts(), which returns the records")
-    return kind == '.jsonl' or 'def texts(' in source
+       '--eval_prompts=8', '--dtype=float64']
 
 
 def words_for(words):
-    """Return words for train_grpo.py: --dataset=FILE for the file of a task, and an experiment."""
-    words = [f'--dataset={word}' if is_task(word) else word for word in words]
-    tasks = [word for word in words if word.startswith('--dataset=')]
-    if not tasks or any(word.startswith(('config/', 'plugins/')) for word in words):
+    """Return words for train_grpo.py: --dataset=FILE for a dataset, and, if this is the first word,
+    an experiment."""
+    for i, word in enumerate(words):            # co_names: names outside of functions
+        if word.endswith('.jsonl') or word.endswith('.py') and (
+                'texts' in compile(Path(word).read_text('utf-8'), word, 'exec').co_names):
+            words[i] = f'--dataset={word}'
+    if not words[0].startswith('--dataset='):
         return words
-    data = load(tasks[-1].removeprefix('--dataset='))
-    if data.reply:
-        return ['config/grpo_world.py', *words]
+    data = load(words[0].removeprefix('--dataset='))
+    name = 'pairs' if data.verify is is_answer else 'checker'
     if BLANK in data.train[0]['prompt']:
-        return ['config/grpo_config.py', '--blank_kind=answer', *words]
-    return [f"config/grpo_{'pairs' if data.verify is is_answer else 'checker'}.py", *words]
+        name = 'config'
+        words.append('--blank_kind=answer')
+    return [f"config/grpo_{'world' if data.reply else name}.py", *words]
 
 
-def open_toy(words):
-    """Apply words, and make tiny, random networks. Return them, the task and the optimizers of a
-    run. Its rewards are drawn, because most of a random network would be equal."""
-    config, data = grpo.read_words(words + TOY)
-    assert 'chat_template' not in config, (
-        "plugins/hf.py needs a tokenizer, and this command makes toy networks of characters: check "
-        "the dataset alone")
-    # Would the networks of the run fit?
-    networks = grpo.open_networks(paths_of(vars(grpo)), grpo.dataset, torch.device('cpu'),
-                                  grpo.load_network)
-    grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
-    grpo.reference = ''
+def open_toy(folder):
+    """Make tiny, random networks in a folder. Return them, and the task."""
+    pretrain.dataset = grpo.dataset
     torch.manual_seed(0)
-    tok = make_tokenizer('char', grpo.dataset)
-    length = grpo.Task(data, tok, 'answer').length + config.get('max_new_tokens', 0)
-    with tempfile.TemporaryDirectory() as folder:
-        for name, kind in {'generator': grpo.Task.kind, 'judge': 'causal'}.items():
-            network = GPT(tok.vocab_size, length, 1, 2, 8, kind)
-            network.tok = tok
-            for p in network.parameters():      # of a new one the logits are 0
-                torch.nn.init.normal_(p, std=0.5)
-            path = vars(grpo)[name] = f'{folder}/{name}.pt'
-            save_network(path, network)
-        networks, task = grpo.open_task(data)
-    grpo.as_numbers = lambda *args: torch.rand_like(as_numbers(*args))
-    return networks, task, grpo.make_optimizers(networks.policy, grpo.optimizer)
+    _, task = pretrain.new_network()            # for its characters
+    paths = {}
+    for role, path in paths_of(vars(grpo)).items():
+        kind = 'causal' if role == 'judge' else grpo.Task.kind
+        network = GPT(task.tok.vocab_size, task.length + 512, 1, 2, 8, kind)
+        network.tok = task.tok
+        for p in network.parameters():          # of a new one the logits are 0
+            torch.nn.init.normal_(p, std=0.5)
+        paths[path] = f'{folder}/{role}.pt'
+        save_network(paths[path], network)
+    return grpo.open_task(torch.device('cpu'), paths)
 
 
-def aside(function, *words):
-    """Return what a function returns, and leave `state` as it was."""
-    kept = copy.deepcopy(grpo.state)
-    result = function(*words)
-    grpo.state.clear()
-    grpo.state.update(kept)
-    return result
+# ---- rewards -------------------------------------------------------------------------------------
+def rollout_of(prompts, k, texts):
+    """Return the Rollout of texts (N, T), k for each prompt. Its rows are the tokens of blanks, but
+    for the words of a world, which is asked again."""
+    task, rows = prompts.task, []
+    for n, text in enumerate(texts.tolist()):
+        blanks = prompts.blank[n // k].nonzero()[:, 0].tolist()
+        left = [place for place in blanks if text[place] != task.tok.pad]
+        begun = [grpo.Completion(prompts.record[n // k].item(), [])] if task.reply else ()
+        while left:
+            place, *left = left
+            rows.append((n, place))
+            if begun and left:
+                _, lost = grpo.replies(task, begun, texts[n, [place]], torch.tensor([len(left)]))
+                left = left[lost:]
+    text_of, place = torch.tensor(rows).T
+    return grpo.Rollout(prompts, k, texts, texts, text_of, place, texts[text_of, place], text_of)
 
 
-# ---- texts, and a world --------------------------------------------------------------------------
-# Prints the prompts and answers of a dataset. Sets have another order in another process, and
-# random numbers without a seed are others.
-PRINT_PAIRS = """
-import sys
-from plumbing.datasets import load
-data = load(sys.argv[1])
-print(ascii([(record['prompt'], record['answer']) for record in data.train + data.held_out]))"""
+def show_rewards(networks, weights, task):
+    """Score texts of the data, and others that a toy has written for their prompts. Then score two
+    of these and two of those for each prompt, in two orders."""
+    def scores_of(k, texts):
+        devices.set_seed(0)
+        with patch.dict(grpo.state):            # a reward may change it
+            return grpo.score(rollout_of(r.prompts, k, texts), networks, weights, 0, 'val')
+
+    r = grpo.complete(networks.policy, task.prompts('val', 99, grpo.blank_low, grpo.blank_high), 4)
+    for whose, texts in ('the data', r.prompts.tokens), ('a toy', r.texts[::4]):
+        scores, example = scores_of(1, texts), task.tok.decode(texts[0].tolist())
+        for name in weights:
+            print(f'{name} is {scores[name].mean():.3f} for texts of {whose}, such as {example!r}')
+    r.texts[::4] = r.texts[1::4] = r.prompts.tokens
+    first = scores_of(4, r.texts)
+    same = torch.arange(4)
+    for order, what in (
+            (same, "is called again: random numbers need a seed, what lasts must be in `state`"),
+            (same.flip(0), "gets the completions of a prompt in another order")):
+        again = scores_of(4, r.texts.unflatten(0, (-1, 4))[:, order].flatten(0, 1))
+        for name in weights:
+            if not again[name].allclose(first[name][:, order]):
+                print(f'{name} is another one when it {what}')
 
 
-def check_records(task):
-    """Look at the records of a dataset."""
-    one, other = [subprocess.check_output([sys.executable, '-c', PRINT_PAIRS, grpo.dataset],
-                                          env=os.environ | {'PYTHONHASHSEED': seed})
-                  for seed in '12']
-    yield so(one == other, "each process has the same texts, because random numbers have a seed, "
-             "and no set gives the order")
-    different = {repr(record | {'line': 0}) for record in task.records}
-    if len(different) < len(task.records) / 4:
-        yield 'look', f"only {len(different)} records are different"
-    sizes = sorted(len(row.whole) for row in task.rows)
-    if sizes[-1] > 3 * sizes[-2]:
-        yield 'look', f"one text has many more characters than the others: {sizes[-2:]}"
-    seen, held = [{id for row in rows for id in row.whole}
-                  for rows in (task.rows[:task.n_train], task.rows[task.n_train:])]
-    if held - seen:
-        yield 'look', f"only held-out texts have {task.tok.show(held - seen)!r}"
-
-
-def play(world, case, room, write):
-    """Return the case in which the policy goes on with the characters write(completion), until
-    '', or until the world ends the game: then it is `over`."""
-    completion, sampled = case['completion'], case['sampled']
-    is_over = case.get('over', False)
-    while not is_over and len(completion) < room and (char := write(completion)):
-        completion += char
-        sampled += char
-        if world and len(completion) < room:
-            [(text, is_over)] = world_answers(world, [case | {'completion': completion}])
-            completion = (completion + text)[:room]
-    text = case['prompt'] + completion
-    return case | {'completion': completion, 'sampled': sampled, 'text': text, 'over': is_over}
-
-
-def texts_to_score(policy, task):
-    """Return what rewards see, {name: list}, of held-out texts, and of others for their prompts:
-    random ones, or, from left to right, empty ones."""
-    other = grpo.columns_of(grpo.complete(policy, task.prompts('val', 200), 1))
-    if not policy.causal:
-        return other | {'completion': other['original'], 'text': other['original']}, other
-    n = len(other['text'])
-    other |= {'completion': [''] * n, 'sampled': [''] * n, 'text': other['prompt']}
-    games = [play(task.reply, case, len(case['answer']), lambda begun: case['answer'][len(begun)])
-             for case in cases_of(other)]
-    return {name: [game[name] for game in games] for name in other} | {'ended': [True] * n}, other
-
-
-def cases_of(columns):
-    return [dict(zip(columns, values)) for values in zip(*columns.values())]
-
-
-def reordered(columns, order):
-    return {name: [values[i] for i in order] for name, values in columns.items()}
-
-
-def score(name, function, columns):
-    """Return a reward (N,), called as score() of train_grpo.py does at the first step."""
-    devices.set_seed(0)
-    values = aside(call_reward, name, function, columns, {'step': 0, 'split': 'val'})
-    return as_numbers(name, values, len(columns['text']))
-
-
-def check_reward(name, function, texts, group):
-    """Score texts_to_score(), and four completions of each of some prompts, in several orders."""
-    scores = torch.stack([score(name, function, columns) for columns in texts])     # (2, 200)
-    own, other = scores.mean(1).tolist()
-    mark = 'ok' if own - other > 0.02 else 'look'       # or hardly a text is right
-    yield mark, f"{name}: {own:.3g} for the texts, {other:.3g} for random or empty ones"
-    if name == 'verify' and not 0 <= scores.min() <= scores.max() <= 1:
-        yield 'bad', "verify() is outside of 0 to 1"
-    now = score(name, function, group)
-    rows = torch.arange(len(now)).view(-1, 4)
-    if not (scores.std(0).any() or now[rows].std(1).any()):
-        yield 'look', f"{name} is equal for all that was tried: if it always is, nothing is learned"
-    for order, mark, fault in (
-            (rows, 'look', "is another one when it is called again: random numbers need a seed, "
-                           "and what it remembers must be in `state`"),
-            (rows.roll(1, 0), 'bad', "depends on where a prompt stands, with four completions"),
-            (rows.flip(1), 'look', "depends on the order of the completions of a prompt"),
-            (rows[:, :1].expand(-1, 4), '', "depends on the other completions")):
-        order = order.flatten()
-        if not score(name, function, reordered(group, order)).allclose(now[order]):
-            yield mark, f"{name} {fault}"
-            return
-
-
-def check_world(task, own, empty):
-    """Win by chance, and by writing what the world would write."""
-    room = 1 + max(map(len, own['completion']))
-    mine = sorted({*''.join(own['sampled'])})
-    only = sorted({*''.join(own['completion'])} - {*mine})
-    won, forged = [], []
-    cases = cases_of(empty) * 3
-    for case in cases:
-        game = play(task.reply, case, room, lambda _: RNG.choice(mine + ['']))
-        end = play(task.reply, game, room, lambda _: RNG.choice(only * 2 + ['']))
-        is_won, is_forged = call_each('verify', task.verify, [game, end])
-        if is_won == 1:
-            won.append(game['completion'])
-        elif is_forged == 1:
-            forged.append(end['completion'])
-    yield '', (f"random play wins {len(won)} of {len(cases)} games; do these keep your rules? "
-               f"{won[:3]}")
-    if forged:
-        yield 'bad', (f"if the policy writes {''.join(only)!r} itself, a lost game is won: "
-                      f"{forged[:3]}; let verify() look at `sampled`")
-
-
-# ---- toy steps -----------------------------------------------------------------------------------
-
-
-def advantages_of(reward):
-    scores = dict.fromkeys([*grpo.rewards, 'reward', 'tokens'], reward)
-    return aside(grpo.advantages, reward.clone(), scores)
-
-
-def step(networks, optimizers, task, seed, learned):
-    """Take the second step. Return the weights. Add to `learned` the Rollouts that have losses."""
-    def token_losses(networks, r, inner=grpo.token_losses):
-        learned.append(copy.copy(r))            # before logp_old is set
-        return inner(networks, r)
-
-    grpo.token_losses, inner = token_losses, grpo.token_losses
-    rollouts, _ = grpo.collect(networks, task, 1)
-    devices.set_seed(seed)
-    grpo.learn(networks, optimizers, rollouts, 1e-3)
-    grpo.token_losses = inner
-    return parameters_to_vector(networks.policy.parameters())
-
-
-def check_steps(networks, task, optimizers):
-    """Take two steps of a toy run, and the second one again."""
-    reward = torch.rand(4, 6, dtype=torch.float64)
-    A, again, none = map(advantages_of, (reward, reward, torch.ones_like(reward)))
-    assert isinstance(A, torch.Tensor), f"advantages() returned {A!r:.80}: expected a tensor (P, k)"
-    yield so(A.shape == reward.shape and A.isfinite().all() and none.isfinite().all(),
-             "advantages (P, k) are finite, also those of equal rewards")
-    yield so(A.equal(again), "advantages of the same rewards are the same", 'look')
-    yield so(grpo.adv_norm == 'batch' or advantages_of(reward[:2]).allclose(A[:2]),
-             "advantages depend on the rewards of their own group alone", 'look')
-    yield so(not none.any(), "advantages of equal rewards are 0", 'look')
-    if grpo.kl_beta == 0 and grpo.kl_penalty is not grpo._original['kl_penalty']:
-        yield 'look', "kl_penalty() is replaced, and has no effect, because kl_beta = 0"
-    grpo.evaluate(networks, task, 0)
-    rollouts, _ = grpo.collect(networks, task, 0)
-    copy_of_r = grpo.updates_of(rollouts)[0][0].select(slice(None))
-    losses, _ = grpo.token_losses(networks, copy_of_r)
-    yield so(losses.shape == copy_of_r.token.shape and losses.isfinite().all(),
-             "losses (M,) are finite numbers")
+# ---- two steps -----------------------------------------------------------------------------------
+def take_step(networks, task, optimizers, number, seed):
+    """Take a step. Return the weights, and the mean of advantage * change of log-probability."""
+    rollouts, _ = grpo.collect(networks, task, number)
     r = rollouts[0]
     before = grpo.log_probs_of(networks.policy, r)
-    lr = grpo.get_lr(grpo.max_iters // 2, grpo.learning_rate, grpo.min_lr, grpo.warmup_iters,
-                     grpo.max_iters)
-    grpo.learn(networks, optimizers, rollouts, min(lr, 1e-3))           # for small networks
-    # Estimates of the likelihood are nan for a token that no mask looks at.
-    gain = r.advantage * (grpo.log_probs_of(networks.policy, r) - before)       # (M,)
-    yield so(gain.nansum() > 0, "a step makes good completions likelier")
-    learned = []
-    one, other = [aside(step, *copy.deepcopy((networks, optimizers)), task, seed, learned)
-                  for seed in (1, 2)]
-    if any(x.logp_old is None and x.texts.equal(r.texts) for x in learned):
-        yield 'bad', "texts of an earlier step have no logp_old, so their ratio is 1: set it then"
-    yield so(one.equal(other), "a step that is taken again is the same, because what lasts is in "
-             "`state`, and learn() draws no random numbers, or with a seed from the data")
+    devices.set_seed(seed)
+    grpo.learn(networks, optimizers, rollouts, 1e-3)
+    gain = r.advantage * (grpo.log_probs_of(networks.policy, r) - before)
+    return parameters_to_vector(networks.policy.parameters()), gain.nanmean()
 
 
-def checks(words):
-    """Yield (mark, sentence) of words of train_grpo.py."""
-    networks, task, optimizers = open_toy(words)
-    policy = networks.policy
-    yield '', (f"{grpo.dataset}: {task.n_train} texts to learn from; a"
-               f" {policy.kind!r} generator, blank_kind = {grpo.blank_kind!r}")
-    yield from check_records(task)
-    texts = texts_to_score(policy, task)
-    two = grpo.columns_of(grpo.complete(policy, task.prompts('val', 9), 2))
-    group = reordered(two, torch.arange(len(two['text'])).repeat_interleave(2))
-    functions = vars(grpo) | {'verify': task.verify}
-    for name in {'verify': 1.0} | grpo.rewards:
-        function = functions[name]              # 'judge' is a knob, and no function
-        if callable(function) and not {'r', 'networks'} & signature(function).parameters.keys():
-            yield from check_reward(name, function, texts, group)
-    if policy.causal and task.reply and task.verify:
-        yield from check_world(task, *texts)
-    ours = {name for name, x in grpo._original.items() if callable(x)}
-    for name in functions.keys() - ours - grpo.rewards.keys():
-        similar = difflib.get_close_matches(name, ours, cutoff=0.8)
-        if callable(functions[name]) and similar:
-            yield 'look', f"{name}() replaces nothing; similar: {', '.join(similar)}()"
-    if not any(grpo.rewards.values()):
-        yield 'look', "all weights of rewards are 0"
-        return
-    yield from check_steps(networks, task, optimizers)
+def is_the_same_again(networks, task, path):
+    """Take two steps, and the second one again, as a run that is resumed does. Is it the same?"""
+    def score(*words, inner=grpo.score):
+        # Most rewards of a toy would be equal, so they are random. Those of one prompt are equal.
+        return {name: torch.rand_like(x) * torch.arange(len(x))[:, None]
+                for name, x in inner(*words).items()}
+
+    grpo.score = score
+    optimizers = grpo.make_optimizers(networks.policy, grpo.optimizer)
+    grpo.evaluate(networks, task, 0)
+    _, gain = take_step(networks, task, optimizers, 0, 0)
+    print(f"advantage * change of log-probability in a step, mean: {gain:.2g} (above 0: it makes "
+          "good completions likelier)")
+    torch.save(grpo.state, path)
+    kept = copy.deepcopy((networks, optimizers))
+    one, _ = take_step(networks, task, optimizers, 1, 1)
+    grpo.state.clear()          # it may have numbers, texts, tensors, lists and dicts alone
+    grpo.state.update(torch.load(path, weights_only=True))
+    networks, optimizers = kept
+    other, _ = take_step(networks, task, optimizers, 1, 2)
+    return one.equal(other)
+
+
+PRINT = "import sys; from plumbing.datasets import load; print(ascii(load(sys.argv[1])[:2]))"
+
+
+def main():
+    if not sys.argv[1:] or '--help' in sys.argv:
+        sys.exit(__doc__)
+    words, known = words_for(sys.argv[1:]), {*vars(grpo)}
+    configure(vars(grpo), words + TOY)
+    devices.init_device('cpu', 'float64')
+    with tempfile.TemporaryDirectory() as folder:
+        networks, task = open_toy(folder)
+        print(f"{task.n_train} records to learn from; {task.kind = }, {task.blank_kind = }")
+        for name in vars(grpo).keys() - known - grpo.rewards.keys() - {'verify', 'reply'}:
+            if getattr(vars(grpo)[name], '__code__', main.__code__).co_filename in words:
+                print(f"{name}() replaces no function and is no reward: who calls it?")
+        weights = ({'verify': 1.0} if task.verify else {}) | grpo.rewards
+        weights.pop('judge', None)              # a toy
+        show_rewards(networks, weights, task)
+        again = subprocess.check_output([sys.executable, '-c', PRINT, grpo.dataset], text=True)
+        assert again.endswith(f'{load(grpo.dataset)[:2]!a}\n'), (
+            "bad: texts() returns other records in another process: random numbers need a seed, "
+            "and no set gives an order")
+        assert is_the_same_again(networks, task, f'{folder}/state.pt'), (
+            "bad: a step that is taken again from a checkpoint is another one: what lasts must be "
+            "in `state`, and random numbers of learn() need a seed")
 
 
 if __name__ == '__main__':
-    words = words_for(words_or_help(__doc__))
-    marks = []
-    for mark, sentence in checks(words):
-        print(f'{mark:5}{sentence}', flush=True)
-        marks.append(mark)
-    if 'bad' in marks:
-        sys.exit(1)
-    n = marks.count('look')
-    print(f'nothing is bad{n and f", {n} to look at" or ""} -> python train_grpo.py',
-          shlex.join(words))
+    main()

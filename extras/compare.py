@@ -10,21 +10,24 @@ interrupted goes on, and can get more commands and seeds. A run is made anew if 
 config files, of its dataset or of its networks have changed since. The scripts do not count: after
 an edit of one take another --out_dir."""
 import functools
+import importlib
 import json
 import math
 import os
 import re
+import shlex
+import signal
 import statistics
 import subprocess
 import sys
+import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import train_grpo as grpo
-from plumbing.configurator import configure, knobs_of, near
-from plumbing.datasets import path_of
-from plumbing.networks import file_of, hashes_of, paths_of
+import torch
+
+from plumbing.configurator import configure
+from plumbing.datasets import files_of
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 words = ''                  # of all commands, before their own
@@ -32,92 +35,101 @@ seeds = '1,2,3'             # two or more: three for a first look, five for a cl
 goal = 'eval/verify'        # a number of log.jsonl: 'greedy/verify', 'eval/pass@4', 'kl', ...
 out_dir = 'out-compare'     # folder of the folders of the runs
 jobs = 1                    # runs at a time
-LOWEST = {'jobs': 1}
 
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 
 
-# ---- before the runs -----------------------------------------------------------------------------
+def words_of(command, seed):
+    """Return the words of a run. Braces in a command hold a dict together."""
+    quoted = re.sub(r'"?(\{.*?\})"?', lambda x: shlex.quote(x[1]), command.replace('{seed}', seed))
+    return [*shlex.split(quoted), f'--seed={seed}']
+
+
 @functools.cache
-def open_experiment(command):
-    """Find the mistakes of a command, and make networks that are missing. Return what must be
-    equal, or the goal is another number: the held-out prompts, and the rewards that it is about;
-    the files on which the runs depend; and their last step."""
-    assert '--seed=' not in command and '--out_dir=' not in command, (
-        f"{command}: each run gets its seed and its folder: expected neither")
-    config, data = grpo.read_words([*command.split(), '--device=cpu'])
-    grpo.open_task(data)
-    meaning = {knob: config[knob] for knob in ('dataset', 'blank_kind', 'eval_prompts')}
+def open_run(command, seed):
+    """Find the mistakes of a command, and make its networks. Return what must be equal, or the goal
+    is another number; the folder of the run; and its last step."""
+    sys.modules.pop('train_grpo', None)         # its knobs may be those of another command
+    grpo = importlib.import_module('train_grpo')
+    configure(vars(grpo), [*words_of(command, seed), '--device=cpu'])
+    networks, task = grpo.open_task(torch.device('cpu'), {})
+    grpo.devices.set_seed(0)                    # an evaluation draws the same prompts
+    prompts = task.prompts('val', grpo.eval_prompts, grpo.blank_low, grpo.blank_high)
+    shown = prompts.tokens.masked_fill(prompts.blank, task.tok.blank)
     about = goal.split('/')[-1].removeprefix('mean_').replace('pass@4', 'verify')
-    weights = {about: 1.0}
-    if about == 'reward':
-        weights = config['rewards'] | {'score': 1.0}    # a plugin may add to the sum
-    functions = vars(grpo) | {'verify': data.verify}
-    for name, weight in weights.items():
-        function = functions.get(name)          # of numbers such as kl: None
-        if weight:                              # 0: only watched
-            meaning[name] = weight, getattr(function, '__code__', function)
-    files = grpo._files + [path_of(grpo.dataset)]
-    for path in filter(None, paths_of(vars(grpo)).values()):
-        file = Path(file_of(path, grpo.dataset))
+    # A file may add to the sum.
+    weights = grpo.rewards | {'score': 1.0} if about == 'reward' else {about: 1.0}
+    functions = vars(grpo) | {'verify': task.verify}            # but judge is a path
+    meaning = [[(name, weight, getattr(functions.get(name), '__code__', functions.get(name)))
+                for name, weight in weights.items() if weight],         # 0: only watched
+               [task.records[i] for i in prompts.record.tolist()],
+               [task.tok.show(ids) for ids in shown.tolist()]]
+    # All words and the contents of the files are in the name of the folder, so that no run of
+    # other contents is there.
+    files = files_of(grpo.dataset, *[x for x in words_of(command, seed) if x[:2] != '--'])
+    for file in map(Path, networks.files.values()):
         files += [file, *file.glob('*')]        # of transformers: a folder
-    return meaning, files, config['max_iters']
+    contents = [(command, x, zlib.crc32(x.read_bytes())) for x in files if x.is_file()]
+    name = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
+    folder = f'{out_dir}/{name}-{zlib.crc32(repr(contents).encode())}-{seed}'
+    return meaning, folder, grpo.max_iters
 
 
 # ---- the runs ------------------------------------------------------------------------------------
-def curve_of(folder, max_iters):
+def curve_of(run):
     """Return {step: the goal} of a run that has come to its end, or {}."""
+    _, folder, last = open_run(*run)
     try:
         lines = [json.loads(line) for line in open(f'{folder}/log.jsonl')]
     except (FileNotFoundError, ValueError):     # ValueError: it was killed, and left half a line
         return {}
-    if max_iters not in [line['step'] for line in lines]:
+    if last not in [line['step'] for line in lines]:
         return {}
     curve = {line['step']: line[goal] for line in lines if goal in line}
-    assert curve, f"there is no {goal} in the log{near(goal, set().union(*lines[:2]))}"
+    assert curve, f"there is no {goal} in the log: expected one of {sorted(set().union(*lines))}"
     return curve
 
 
-def train(run):
-    """Make a run, if it is not there. Return its curve."""
-    command, seed = run
-    _, files, max_iters = open_experiment(command)
-    # All words and the contents of the files are in the name of the folder, so that no run of
-    # other contents is there.
-    number = zlib.crc32(f'{command} {sorted(hashes_of(files).items())}'.encode())
-    name = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
-    folder = f'{out_dir}/{name}-{number}-{seed}'
-    curve = curve_of(folder, max_iters)
-    if not curve:
-        with open(f'{folder}.txt', 'w') as file:
-            subprocess.call(
-                [sys.executable, 'train_grpo.py', *command.split(),
-                 f'--seed={seed}', f'--out_dir={folder}'],
-                stdout=file, stderr=file)
-        curve = curve_of(folder, max_iters)
-        assert curve, f"a run failed, or was stopped: see {folder}.txt"
-    print(f'{folder}: {goal} {[*curve.values()][-1]:.4f}', flush=True)
-    return curve
+def make(runs):
+    """Make those of the runs, pairs of a command and a seed, that are not there. If one fails, or
+    this script is stopped, end the others."""
+    waiting, processes, codes = [run for run in runs if not curve_of(run)], [], []
+    try:
+        while waiting or None in codes:
+            if waiting and codes.count(None) < max(1, jobs):
+                run = waiting.pop(0)
+                _, folder, _ = open_run(*run)
+                print(f'{folder}.txt', flush=True)
+                with open(f'{folder}.txt', 'w') as file:
+                    processes.append(subprocess.Popen(
+                        [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
+                        stdout=file, stderr=file))
+            time.sleep(0.1)
+            codes = [process.poll() for process in processes]       # None: it is running
+            assert not any(codes), "a run failed: its file says why"
+    finally:
+        for process in processes:
+            process.kill()
 
 
 # ---- the table -----------------------------------------------------------------------------------
 def show(label, columns, more='', noise=math.inf):
     """Print means and standard errors of columns of numbers, a number of each seed. A difference
-    gets a star if it is more than `noise` standard errors."""
+    gets a star if it is more than `noise` standard errors. Of equal differences the error is 0, but
+    for rounding, and nothing can be told."""
     cells = []
     for column in columns:
         mean = statistics.mean(column)
         error = statistics.stdev(column) / len(column) ** 0.5
-        star = '*' if abs(mean) > noise * error else ' '
+        star = '*' if abs(mean) > noise * error > 1e-9 else ' '
         cells.append(f'{mean:9.4f} +- {error:.4f}{star}')
     print(f'{label:18}', *cells, more)
 
 
 def report(curves):
     """Print tables of curves {command: {step: goal} of each seed}."""
-    all_curves = sum(curves.values(), [])
-    steps = sorted(set.intersection(*map(set, all_curves)))
+    steps = sorted(set.intersection(*map(set, sum(curves.values(), []))))
     last = len(steps) - 1
     steps = sorted({steps[i * last // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
@@ -136,27 +148,19 @@ def report(curves):
 
 
 if __name__ == '__main__':
-    names = ['help', *knobs_of(globals())]
+    names = {'help', *globals()}
     ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
     configure(globals(), ours)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # by way of `finally` in make()
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
-    assert commands, "expected commands of train_grpo.py, such as '' and --kl_beta=0"
-    all_seeds = seeds.split(',')
-    assert len({*all_seeds}) == len(all_seeds) > 1 and seeds.replace(',', '').isdecimal(), (
-        f"--seeds={seeds}: expected two or more seeds, no two equal, such as 1,2,3")
-    runs = [(command.replace('{seed}', seed), seed) for seed in all_seeds for command in commands]
-    first = None
-    for command, _ in runs:                     # before networks are made
-        grpo.read_words([*command.split(), '--device=cpu'])
-    for command, _ in runs:
-        meaning, *_ = open_experiment(command)
-        first = first or meaning
-        wrong = dict(first.items() ^ meaning.items())
-        assert not wrong, f"{command}: {goal} is another number than of the first, by {[*wrong]}"
-    assert not Path(out_dir, 'config.json').exists(), (
-        f"--out_dir={out_dir} is a run: expected a folder of runs")
+    all_seeds = [*dict.fromkeys(seeds.split(','))]          # no two are equal
+    assert commands and all_seeds[1:], f"{seeds = }: expected two or more, and commands, such as ''"
+    runs = [(command, seed) for seed in all_seeds for command in commands]
+    for run in runs:
+        assert open_run(*run)[0] == open_run(*runs[0])[0], (
+            f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}")
     os.makedirs(out_dir, exist_ok=True)
-    with ThreadPoolExecutor(jobs) as pool:
-        # Python's map() makes a run when the list asks for it, so it ends with the first mistake.
-        made = [*(map(train, runs) if jobs == 1 else pool.map(train, runs))]
-    report({command: made[i::len(commands)] for i, command in enumerate(commands)})
+    make(runs)
+    curves = {command: [curve_of((command, seed)) for seed in all_seeds] for command in commands}
+    assert all(map(all, curves.values())), "a run was stopped: the same command goes on"
+    report(curves)

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import train_grpo as grpo
-from plumbing.configurator import configure, must_exist
 from plumbing.networks import load_checkpoint
 
 if __name__ == '__main__':
@@ -16,11 +15,10 @@ if __name__ == '__main__':
         sys.exit(__doc__)
     run, folder = sys.argv[1:]
     assert not Path(folder).exists(), f"{folder} is there already: choose a new name"
-    args = load_checkpoint(must_exist(f'{run}/ckpt.pt'))['args']
-    assert 'folder' in args, f"{run} did not begin with a network of transformers"
-    configure(vars(grpo), ['plugins/hf.py'] + ['plugins/lora.py'] * ('lora_alpha' in args))
+    has_adapters = 'lora_alpha' in load_checkpoint(f'{run}/ckpt.pt')['args']
+    grpo.configure(vars(grpo), ['plugins/lora.py' if has_adapters else 'plugins/hf.py'])
     policy, saved = grpo.load_network(f'{run}/ckpt.pt', 'cpu')
-    network = policy.network.merge_and_unload() if 'lora_alpha' in args else policy.network
+    network = policy.network.merge_and_unload() if has_adapters else policy.network
     network.save_pretrained(folder)
     policy.tok.theirs.save_pretrained(folder)
     print(f"wrote {folder}")

@@ -1,8 +1,8 @@
 """Draw a picture of the pages, docs/assets/NAME.png, from runs of these commands:
 
     python -m extras.pictures step out-step
-        # train_grpo.py --rewards="{'verify': 1.0}" --kl_beta=0 --entropy_coef=0 --group_size=6
-        # --batch_size=1 --warmup_iters=0 --max_iters=1 --seed=307
+        # train_grpo.py plugins/watch.py --rewards="{'verify': 1.0}" --kl_beta=0 --entropy_coef=0
+        # --group_size=6 --batch_size=1 --warmup_iters=0 --max_iters=1 --seed=307
     python -m extras.pictures curve out-curve-1 out-curve-2 out-curve-3
         # train_grpo.py config/grpo_config.py --eval_interval=10 --seed=1, 2, 3
     python -m extras.pictures guess out-guess
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import train_grpo as grpo
 from data.guess import LETTERS
-from extras.advice import read_lines
+from extras.page import read_lines
 from sample import open_run
 
 BLUE = '#2f6fb0'
@@ -45,12 +45,15 @@ def sampled(sample):
 
 
 def held_out(folder):
-    """Return pairs of 'before' or 'after' and four samples of each held-out prompt."""
-    task, networks, after, saved = open_run(folder)
-    for label, policy in {'before': networks.policy, 'after': after}.items():
-        networks.policy = policy
-        samples, _, _ = grpo.evaluate(networks, task, saved['step'], n_shown=10 ** 6)   # all
-        yield label, samples
+    """Return pairs of 'before' or 'after' and four samples of each held-out prompt. The run must
+    have plugins/watch.py."""
+    task, networks, after, _ = open_run(folder, [])
+    for label, policy in ('before', networks.policy), ('after', after):
+        grpo.devices.set_seed(0)
+        prompts = task.prompts('val', grpo.eval_prompts, grpo.blank_low, grpo.blank_high)
+        r = grpo.complete(policy, prompts, 4)
+        scores = grpo.score(r, networks, {'verify': 1.0}, 0, 'val')
+        yield label, grpo.samples_of(r, grpo.columns_of(r), scores)
 
 
 def maps(axes, folder, places_of, alpha=0.0, **titles):
@@ -132,7 +135,7 @@ def orders(figure, *folders):
          xticks=range(1, 9))
     for folder in folders:
         plot(right, folder, 'verify', 'right answers to held-out prompts', label=folder[4:])
-    right.legend(title='fill_order', loc='upper right', bbox_to_anchor=(1, 0.9))
+    right.legend(title='fill_order')
 
 
 def think(figure, folder):
@@ -152,10 +155,8 @@ def think(figure, folder):
 
 
 if __name__ == '__main__':
-    pictures = {f.__name__: f for f in (step, curve, guess, orders, think)}
-    name, *folders = sys.argv[1:] or ['']
-    assert name in pictures and folders, f"expected one of {[*pictures]}, and folders of runs"
+    name, *folders = sys.argv[1:]
     figure = Figure(figsize=(12, 3.6))
-    pictures[name](figure, *folders)
+    globals()[name](figure, *folders)           # one of the functions above
     # twice as wide as pages of GitHub, for fine screens
     figure.savefig(f'docs/assets/{name}.png', dpi=1760 / figure.get_figwidth())

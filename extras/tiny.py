@@ -73,6 +73,8 @@ for step in range(241):                     # 241, so that step 240 is printed
         old = distributions(policy, prompts)
     # k draws from the same distributions: expand() of a distribution copies nothing.
     actions = old.expand((len(prompts), k, 6)).sample()             # (P, k, 6)
+    # (train_grpo.py does not keep this: before several updates it reads the completions again, and
+    # for a single one it detaches the new log-probability.)
     logp_old = old.log_prob(actions)
     # Score, and compare each completion with the mean of its group (not divided by the std).
     reward = verify(prompts[:, None], actions).float()              # (P, k)

@@ -14,8 +14,8 @@ import shutil
 class RunFolder(RunFolder):
     """A folder with best.pt."""
 
-    def log(self, step, numbers, to_console=True):
-        super().log(step, numbers, to_console)
+    def log(self, step, numbers, is_shown=True):
+        super().log(step, numbers, is_shown)
         if 'line to beat' not in numbers:       # of a step, not of an evaluation
             return
         # Scores with another line to beat are of other prompts or rewards. A resumed run has the

@@ -1,9 +1,9 @@
 """Write from left to right what follows prompts, up to and including eos. A task with a reply() is
 a world: it may add words after each token that the policy writes.
 
-include() this file in a config, before plugins/passes.py. It is executed in the globals of
-train_grpo.py, and its Task, complete() and columns_of() take the place of those there. `inner` is
-the old function.
+This file is executed in the globals of train_grpo.py, and its Task, complete() and columns_of()
+take the place of those there. `inner` is the old function. The same without a cache and without a
+world, in ten lines, is write() of config/networks/writes.py: read it first.
 
 Texts of a record that are equal so far share a row of the cache, so the network reads them once.
 Example: the prompts `2:` and `13:`, three completions of each, and a world that says < or > after a
@@ -25,16 +25,10 @@ from itertools import zip_longest
 import torch.nn.functional as F
 
 from model import unique_rows
-from plumbing.rewards import world_answers
-
-assert 'n_fill_steps' not in globals(), "include plugins/causal.py before plugins/passes.py"
+from plumbing.rewards import call_each
 
 blank_kind = 'answer'
-CHOICES['blank_kind'] = ('answer',)
-CHOICES['compile'] = (False,)       # each place has another size, so torch would compile all steps
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T places
-# An evaluation depends on it, so a run that goes on with another limit gets a new line to beat.
-MEASURED += ('max_new_tokens',)
 
 # sizes: B prompts | N texts of T places, G of them go on | S rows of the cache, with L unread ids
 # C channels
@@ -46,47 +40,47 @@ class Task(Task):
 
     def __init__(self, *words):
         super().__init__(*words)
-        self.check_length(self.longest_prompt + max_new_tokens)
+        self.length = max(self.length, self.longest_prompt + max_new_tokens)            # T
+        self.check_length(self.length)
+
+    def prompts_of(self, *words):
+        """Return Prompts in which all is blank that a completion may fill."""
+        prompts = super().prompts_of(*words)
+        place = torch.arange(self.length, device=self.device) - prompts.start[:, None]  # (B, T)
+        return replace(prompts, blank=(0 <= place) & (place < (max_new_tokens or self.length)))
 
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Continue each of B prompts k times, place by place. The drawing above explains the names."""
-    # Make room for completions after the prompts.
-    task = prompts.task
-    length = prompts.tokens.size(1)
-    T = max(length, task.longest_prompt + max_new_tokens)
-    task.check_length(T)
-    tokens = F.pad(prompts.tokens, (0, T - length), value=policy.pad_id)        # (B, T)
+    task, T = prompts.task, prompts.tokens.size(1)
     due = prompts.start.repeat_interleave(k)    # (N,) where the policy writes next
-    stop = (due + (max_new_tokens or T)).clamp(max=T)       # (N,) where the room ends
-    places = torch.arange(T, device=due.device)
-    is_after = places >= due[:, None]                                           # (N, T)
-    prompts = replace(prompts, tokens=tokens, blank=(is_after & (places < stop[:, None]))[::k])
-    texts = tokens.repeat_interleave(k, 0).masked_fill(is_after, policy.pad_id)         # (N, T)
-    # At first a row for each record. (pretrain.py draws starts, so there a record has several.)
+    stop = due + prompts.blank.sum(1).repeat_interleave(k)      # (N,) where the room ends
+    is_prompt = torch.arange(T, device=due.device) < due[:, None]
+    texts = prompts.tokens.repeat_interleave(k, 0).where(is_prompt, policy.pad_id)      # (N, T)
     same = torch.stack((prompts.record, prompts.start), 1).repeat_interleave(k, 0)
     example, row_of = unique_rows(same)         # (S,) a text of each row; (N,)
     first = int(due.min())
     unread = F.pad(texts[example, :first], (1, 0), value=policy.bos_id)             # (S, L)
-    cache = {}
-    table, filters = [], []                     # filters: which ids were allowed, or None
+    cache, table = {}, []
     seen = []                                   # (N,) by a world
     if task.reply:
         seen = [Completion(i, []) for i in prompts.record.repeat_interleave(k).tolist()]
     for at in range(first, T):
+        # Due: if no text is, only prompts, or words of a world, are here.
         writers = ((due == at) & (at < stop)).nonzero()[:, 0]
-        if len(writers):                        # else only prompts, or words of a world, are here
+        if len(writers):
+            # Read.
             x = policy.trunk(unread, cache)[:, -1]                              # (S, C)
             unread = unread[:, :0]
-            token, allowed = sample(policy.logits(x)[row_of[writers]], 1, greedy)
-            token = token.flatten()                                             # (writers,)
+            # Write.
+            token = sample(policy.logits(x)[row_of[writers]], 1, greedy)[:, 0]          # (writers,)
             table.append(torch.stack((writers, torch.full_like(writers, at), token)))
-            filters.append(allowed)
             texts[writers, at] = token
             due[writers] = torch.where(token == task.tok.eos, T, at + 1)
+            # Ask the world.
+            asked = writers[due[writers] < stop[writers]]
             if task.reply:
-                asked = writers[due[writers] < stop[writers]]
                 begun = [seen[n] for n in asked.tolist()]
                 words, n_lost = replies(task, begun, texts[asked, at], (stop - due)[asked])
                 due[asked] += n_lost
@@ -103,11 +97,9 @@ def complete(policy, prompts, k, greedy=False):
         if old_row.tolist() != [*range(len(unread))]:           # else the cache fits
             cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
         unread = torch.cat((unread[old_row], pairs[:, None] % policy.pad_id), 1)
-    text_of, place, token = torch.cat(table, 1)
-    allowed = None if filters[0] is None else torch.cat(filters)
     rows, view = unique_rows(texts)             # the view of a token is its whole text
-    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view[text_of],
-                   allowed=allowed)
+    text_of, place, token = torch.cat(table, 1)
+    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view[text_of])
 
 
 # ---- a world -------------------------------------------------------------------------------------
@@ -134,10 +126,11 @@ def replies(task, begun, tokens, room):
         # so there all ids are decoded again.
         x.text = x.text + tok.show([token]) if is_char else tok.decode(x.ids)
         cases[x.record, x.text] = task.records[x.record] | {'completion': x.text}
-    answers = dict(zip(cases, world_answers(task.reply, [*cases.values()])))
+    answers = dict(zip(cases, call_each(task.reply, [*cases.values()])))
     words, n_lost = [], []
     for x, n in zip(begun, room.tolist()):
-        said, is_end = answers[x.record, x.text]
+        said = answers[x.record, x.text]
+        said, is_end = said if type(said) is tuple else (said or '', False)
         ids = tok.encode(said)[:n]
         x.ids += ids
         x.text += said
@@ -150,14 +143,13 @@ def replies(task, begun, tokens, room):
 def columns_of(r, inner=columns_of):
     """A completion is what follows its prompt. 'sampled' is the same without the words of a world.
     'ended' says whether the policy ended it."""
-    columns = inner(r)
-    tok = r.prompts.task.tok
-    completions = r.texts.where(r.prompts.blank.repeat_interleave(r.k, 0), tok.pad)
-    sampled = torch.full_like(r.texts, tok.pad)
+    task = r.prompts.task
+    sampled = torch.full_like(r.texts, task.tok.pad)
     sampled[r.text_of, r.place] = r.token
-    columns['prompt'] = [r.prompts.task.records[i]['prompt']
-                         for i in r.prompts.record.tolist() for _ in range(r.k)]
-    columns['completion'] = list(map(tok.decode, completions.tolist()))
-    columns['sampled'] = list(map(tok.decode, sampled.tolist()))
-    columns['ended'] = (sampled == tok.eos).any(1).tolist()
-    return columns
+    completions = r.texts.where(r.prompts.blank.repeat_interleave(r.k, 0), task.tok.pad)
+    return inner(r) | {
+        'prompt': [task.records[i]['prompt']
+                   for i in r.prompts.record.repeat_interleave(r.k).tolist()],
+        'completion': list(map(task.tok.decode, completions.tolist())),
+        'sampled': list(map(task.tok.decode, sampled.tolist())),
+        'ended': (sampled == task.tok.eos).any(1).tolist()}

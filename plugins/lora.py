@@ -1,6 +1,6 @@
 """LoRA (arXiv:2106.09685): a network of plugins/hf.py keeps its weights, and learns adapters. An
 adapter adds lora_alpha / lora_rank * B (A x) to the output of a linear layer for x. B is 0 at the
-start. include() this file after plugins/hf.py.
+start.
 
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
@@ -12,29 +12,22 @@ This file is executed in the globals of train_grpo.py: its open_networks() repla
 import copy
 from types import SimpleNamespace
 
-try:
-    import peft
-except ImportError:
-    sys.exit("plugins/lora.py needs peft: pip install peft")
+import peft
 
-assert 'Pretrained' in globals(), "include plugins/hf.py before plugins/lora.py"
+include('plugins/hf.py')
 
 lora_rank = 16              # rows of A, columns of B
 lora_alpha = 32             # what adapters give is multiplied by lora_alpha / lora_rank
-LOWEST['lora_rank'] = 1
 
 
 def open_networks(paths, *more, inner=open_networks):
     """Give the policy adapters. A reference that is the generator is the policy without them."""
     path = paths['policy']
     is_start = paths['reference'] == path
-    if is_start:
-        paths = paths | {'reference': ''}       # opens none
-    networks = inner(paths, *more)
+    networks = inner(paths | {'reference': ''} if is_start else paths, *more)
     policy = networks.policy
-    assert isinstance(policy, Pretrained) and policy.is_start, (
-        f"{path} is a run, or a GPT of ours: expected a folder of transformers (python -m "
-        "extras.export makes one of a run), or a name of the hub")
+    assert not networks.files[path].endswith('.pt'), (
+        f"{path} is a run: python -m extras.export makes a folder, with which LoRA can begin")
     devices.set_seed(seed)                      # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
@@ -43,7 +36,7 @@ def open_networks(paths, *more, inner=open_networks):
                 return policy.features(tokens)
 
         networks.reference = SimpleNamespace(features=features, logits=policy.logits)
-        if hasattr(policy, 'order'):            # of plugins/passes.py
+        if hasattr(policy, 'order'):            # of plugins/order.py
             networks.reference.order = copy.deepcopy(policy.order).requires_grad_(False)
     return networks
 

@@ -15,21 +15,16 @@ N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
-    has_gpu = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
-    assert has_gpu.get(device, True), f"device = {device}: there is no such GPU"
-    assert N_RANKS == 1 or device != 'mps', "a run on an Apple GPU has one rank"
     if device == 'auto':                        # networks as small as ours make an Apple GPU wait
-        device = 'cuda' if has_gpu['cuda'] else 'cpu'
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision('high')      # TF32, also if dtype is 'float32'
         torch.backends.cuda.enable_cudnn_sdp(False)     # cuDNN plans each new shape
-    if N_RANKS > 1:
-        # A rank can wait for hours: for the first rank, which makes networks, or for slow rewards.
-        backend = 'gloo' if device == 'cpu' else 'cpu:gloo,cuda:nccl'    # scores are on the CPU
-        dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
+    if N_RANKS > 1:                             # scores are on the CPU, so both need a backend
+        dist.init_process_group('gloo' if device == 'cpu' else 'cpu:gloo,cuda:nccl')
         atexit.register(dist.destroy_process_group)
     return torch.device(device)
 
@@ -37,22 +32,21 @@ def init_device(device, dtype):
 def set_precision(network, dtype):
     """Set the precision of matrix products, the knob dtype. 'auto' is bfloat16 on a CPU that has
     it. On a GPU it is float32, as TF32: in bfloat16 small networks only add casts, and no size that
-    was measured was faster (docs/gpu.md)."""
-    device_type = network.device.type
-    is_faster = device_type == 'cpu' and torch.cpu._is_avx512_bf16_supported()
-    if device_type == 'cpu' and network.head.in_features < 256:
+    was measured was faster (docs/gpu.md). Under autocast logits and losses stay float32."""
+    kind = network.device.type
+    is_faster = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported()
+    if kind == 'cpu' and network.head.in_features < 256:
         keep_memory()
         torch.set_num_threads(min(2, torch.get_num_threads()))          # more would wait
-    # Under autocast logits and losses stay float32.
-    torch.set_autocast_enabled(device_type, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
-    torch.set_autocast_dtype(device_type, torch.bfloat16)
+    torch.set_autocast_enabled(kind, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
+    torch.set_autocast_dtype(kind, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
 
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
     get them again takes a fifth of a collect(). To call the C library by numbers is as ugly as it
-    looks, but Python has no other way, and 431 ms become 342."""
+    looks, but Python has no other way."""
     if sys.platform == 'linux':
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX
@@ -65,9 +59,14 @@ def set_seed(*numbers):
 
 
 # ---- over ranks ----------------------------------------------------------------------------------
-def wait_for_ranks():
+def from_first_rank(function):
+    """Return what function() returns on the first rank, which alone calls it: machines may share no
+    disk, so what the first rank reads, all get. It may make networks, so the others are patient."""
+    box = [function() if RANK == 0 else None]
     if N_RANKS > 1:
-        dist.barrier()
+        dist.broadcast_object_list(box, group=dist.new_group(
+            backend='gloo', timeout=datetime.timedelta(days=7)))
+    return box[0]
 
 
 def sum_over_ranks(x):
@@ -76,13 +75,6 @@ def sum_over_ranks(x):
         x = torch.as_tensor(x)
         dist.all_reduce(x)
     return x
-
-
-def sum_gradients(network):
-    """Replace each gradient by its sum over ranks."""
-    for p in network.parameters():
-        if p.grad is not None:                  # a network can have weights that nothing uses
-            sum_over_ranks(p.grad)
 
 
 def std_over_ranks(x):

@@ -1,6 +1,5 @@
 """Optimizers: Muon for the hidden matrices, AdamW for the rest, and the schedule of the learning
 rate."""
-import collections
 import math
 
 import torch
@@ -15,53 +14,45 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         [group] = self.param_groups
-        updates = collections.defaultdict(dict)             # {shape: {matrix: update}}
         for p in group['params']:
             if p.grad is not None:
                 moment = self.state[p].setdefault('moment', torch.zeros_like(p))
                 moment.lerp_(p.grad, 0.05)      # moment = 0.95 moment + 0.05 grad
-                updates[p.shape][p] = p.grad.lerp(moment, 0.95)             # Nesterov
-        for shape, update_of in updates.items():            # matrices of one shape at once
-            orthogonal = orthogonalize(torch.stack([*update_of.values()]))
-            for p, update in zip(update_of, orthogonal):
+                update = orthogonalize(p.grad.lerp(moment, 0.95))               # Nesterov
                 p.mul_(1 - group['lr'] * group['weight_decay'])
-                p.sub_(update, alpha=group['lr'] * 0.2 * max(shape) ** 0.5)
+                p.sub_(update, alpha=group['lr'] * 0.2 * max(p.shape) ** 0.5)
 
 
-def orthogonalize(matrices):
-    """Return matrices (n, rows, columns) whose singular values have become about 1: five steps of
-    Newton and Schulz, in the precision of the network."""
-    x = matrices if matrices.size(1) >= matrices.size(2) else matrices.mT
+def orthogonalize(matrix):
+    """Return a matrix whose singular values have become about 1: five steps of Newton and Schulz,
+    in the precision of the network."""
+    x = matrix if matrix.size(0) >= matrix.size(1) else matrix.T
     if torch.is_autocast_enabled(x.device.type):
         x = x.bfloat16()
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
-        a = x.mT @ x
-        b = torch.baddbmm(a, a, a, beta=-4.775, alpha=2.0315)
-        x = torch.baddbmm(x, x, b, beta=3.4445)
-    return (x if x.shape == matrices.shape else x.mT).to(matrices.dtype)
+        a = x.T @ x
+        b = torch.addmm(a, a, a, beta=-4.775, alpha=2.0315)
+        x = torch.addmm(x, x, b, beta=3.4445)
+    return (x if x.shape == matrix.shape else x.T).to(matrix.dtype)
 
 
 def make_optimizers(network, name, weight_decay=0.0):
-    """Return optimizers of the weights that are not frozen. name: 'muon' for the hidden matrices
+    """Return optimizers of the weights. name: 'muon' for the hidden matrices
     and AdamW for the rest | 'adamw' for all."""
-    hidden = set(network.blocks.parameters()) if name == 'muon' else ()
-    weights = [p for p in network.parameters() if p.requires_grad]
-    assert weights, "all weights are frozen: expected some that learn"
-    matrices = [p for p in weights if p in hidden]
-    others = [p for p in weights if p not in hidden]
-    optimizers = [Muon(matrices, {'lr': 0.0, 'weight_decay': weight_decay})] if matrices else []
-    if others:
-        optimizers.append(torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True,
-                                            weight_decay=weight_decay))
-    return optimizers
+    # Frozen weights have no gradient, and both skip such weights.
+    hidden = dict.fromkeys(network.blocks.parameters()) if name == 'muon' else {}
+    others = [p for p in network.parameters() if p not in hidden]
+    adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True, weight_decay=weight_decay)
+    muon = [Muon([*hidden], {'lr': 0.0, 'weight_decay': weight_decay})] if hidden else []
+    return [*muon, adamw]
 
 
 def get_lr(step, peak, floor, warmup, n_steps):
     """Return the learning rate of a step: linear warm-up, then a cosine from peak to floor."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
-    progress = (step - warmup) / max(1, n_steps - warmup)
+    progress = (step - warmup) / (n_steps - warmup)
     floor = min(floor, peak)
     return floor + 0.5 * (1 + math.cos(math.pi * progress)) * (peak - floor)
 

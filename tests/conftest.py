@@ -21,9 +21,10 @@ import pytest
 import torch
 import torch._dynamo  # optimizers import it, which takes a second: once, not in every run
 
-from plumbing.configurator import configure
+import train_grpo
 
 torch.set_num_threads(1)
+AS_IMPORTED = dict(vars(train_grpo))
 FORK = multiprocessing.get_context('fork')
 EQUATIONS = """
 from data.arithmetic import texts as all_texts, verify
@@ -77,7 +78,6 @@ def become(words, files, env):
     os.environ.update(env)
     sys.argv = list(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores them
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     ours = {path.stem for path in ROOT.glob('*.py')} | {'plumbing'}
     for name in [*sys.modules]:
         if name.partition('.')[0] in ours:
@@ -131,12 +131,22 @@ def file(tmp_path):
     return write
 
 
+def fresh(*words):
+    """Return train_grpo as it was imported, and then changed by the words of a command."""
+    script = vars(train_grpo)
+    script.clear()
+    for name, x in AS_IMPORTED.items():
+        script[name] = x.copy() if name in ('rewards', 'state') else x
+    train_grpo.configure(script, words)
+    return train_grpo
+
+
 @pytest.fixture
 def grpo():
-    """Return the module train_grpo. Its knobs, and what else a run changes, are restored."""
-    import train_grpo
-    yield train_grpo
-    configure(vars(train_grpo), [])
+    """Return train_grpo as it was imported, for one grpo.configure(vars(grpo), words); or
+    fresh(*words) begins anew. What a run changes is restored."""
+    yield fresh()
+    fresh()
     torch.set_default_dtype(torch.float32)
     torch.set_autocast_enabled('cpu', False)
 
@@ -149,11 +159,10 @@ def train(toy, out, *more, **how):
 
 
 def log_of(out):
-    """Return the lines of a log without the milliseconds, which differ from run to run."""
+    """Return the lines of a log without times, which differ from run to run."""
     lines = [json.loads(line) for line in open(out / 'log.jsonl')]
-    for line in lines:
-        line.pop('ms', None)
-    return lines
+    return [{name: x for name, x in line.items() if name != 'ms' and not name.startswith('time/')}
+            for line in lines]
 
 
 def checkpoint_of(out):

@@ -47,7 +47,6 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
                          f'--out={tmp_path}/judge.pt')
     assert code == 0, error
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    task = Task(load(dataset), judge.tok, 'random')
-    scores = judge_scores(judge, task.prompts_of(torch.arange(1000)).tokens)
-    is_right = (scores > 0.5) == (torch.arange(1000) >= 500)
+    texts = Task(load(dataset), judge.tok, 'random').prompts_of(torch.arange(1000)).tokens
+    is_right = (judge_scores(judge, texts) > 0.5) == (torch.arange(1000) >= 500)
     assert is_right.float().mean() > 0.9

@@ -1,41 +1,47 @@
-"""Runs: the same command, kill and resume, what a resumed run changes, folders, faults, ranks, and
-what a run writes."""
+"""Runs: kill and resume, signals, ranks, machines, folders, faults, and what a run writes."""
 import json
 import os
 import random
 import re
-import signal
+import shutil
+import subprocess
 import sys
 import time
+from pathlib import Path
 
+import filelock
 import pytest
 import torch
 
-from conftest import CPU, Process, assert_same, checkpoint_of, log_of, run, train
-from plumbing.configurator import configure
-from plumbing.networks import load_checkpoint, paths_of
-from plumbing.optim import make_optimizers
+from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, log_of, run, train
+from plumbing.networks import file_of
 from plumbing.report import verdict_of
-from plumbing.run_folder import RunFolder
 
 KINDS = {
-    'one pass': "rewards, epochs, mini_batches, top_p = {'judge': 1.0, 'verify': 0.5}, 2, 2, 0.9",
+    'one pass': """
+include('plugins/top.py')
+include('config/papers/cispo.py')
+rewards = {'judge': 1.0, 'verify': 0.5}
+epochs, mini_batches, top_p, kl_beta = 2, 2, 0.9, 0.1
+""",
     'a learned order': """
 include('plugins/passes.py')
 fill_order, n_fill_steps, optimizer = 'learned', 3, 'adamw'
 """,
-    'replay behind an estimate': """
-include('config/papers/replay.py')
+    'an estimate': """
 include('config/papers/d1.py')
 epochs = 2
 """,
-    'a world, and state': """
+    'a world, state, and frozen weights': """
+import os
 include('plugins/causal.py')
+include('plugins/watch.py')
 generator = judge
 rewards['calls'] = 1.0
+_same = state
 
 def calls(texts):
-    state.setdefault('calls', []).append(len(texts))
+    _same.setdefault('calls', []).append(len(texts))
     return len(texts) * [len(state['calls'])]
 
 def reply(completion):
@@ -43,149 +49,101 @@ def reply(completion):
 
 def learn(networks, optimizers, rollouts, lr, inner=learn):
     return inner(networks, optimizers, rollouts, lr / len(state['calls']))
-""",
-    'frozen weights': """
-import os
+
 def make_optimizers(network, name, inner=make_optimizers):
     if not os.path.exists(f'{out_dir}/ckpt.pt'):
         state['frozen'] = 1
     network.blocks[:state['frozen']].requires_grad_(False)
     return inner(network, name)
 """}
-SIGNAL = """
-import os, signal
-def collect(networks, task, step, draw=0, inner=collect):
-    if step == 2 and draw == 0 and not resume and devices.RANK == devices.N_RANKS - 1:
-        os.kill(os.getpid(), {number})
-    return inner(networks, task, step, draw)
+# A reward that needs other processes. In step 2 signals come, Ctrl-C to these, too.
+POOL = """
+import multiprocessing, os
+rewards = {{'zeros': 1.0}}
+_signals = {}
+def _zeros(text):
+    return float(text.count('0'))
+_pool = multiprocessing.get_context('fork').Pool(2)
+def zeros(completions, step, split):
+    while split == 'train' and step == 2 and _signals and not resume:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, 2)
+        os.kill(os.getpid(), _signals.pop(0))
+    return _pool.map(_zeros, completions)
 """
-SLOW = """
-import os, signal
-rewards['slow'] = 0.0
-_numbers = [signal.{}] * {}
-def slow(completions, step, split):
-    if split == 'train' and step == 0:
-        import multiprocessing, time
-        child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
-        child.start()
-        time.sleep(0.2)                         # Python forgets signals that come with the fork
-        child.terminate()
-        child.join(5)
-        assert child.exitcode == -signal.SIGTERM
-    while split == 'train' and step == 2 and _numbers and not resume:
-        os.kill(os.getpid(), _numbers.pop())
-    return [float(step)] * len(completions)
+# The last rank gets SIGTERM in step 2.
+SIGNAL = """
+import os
+def collect(networks, task, step, inner=collect):
+    if step == 2 and devices.RANK == devices.N_RANKS - 1:
+        os.kill(os.getpid(), 15)
+    return inner(networks, task, step)
 """
 ZEROS = """
 rewards = {'zeros': 1.0}
 def zeros(**columns):
-    assert type(columns['step']) is int         # also of a second draw
     return [float(text.count('0')) for text in columns['completions']]
 """
-FROZEN = """
-def load_network(path, device, inner=load_network):
-    network, saved = inner(path, device)
-    network.embed.requires_grad_(False)
-    return network, saved
+# files from which a network comes
+SOURCES = """config/networks/judge_classifier.py config/networks/classifier.py mine.py model.py
+config/networks/generator_arithmetic.py data/arithmetic.py pretrain.py""".split()
+# Each rank runs in a folder of its own.
+ELSEWHERE = """
+import os, runpy, sys
+tree = os.path.join(os.path.dirname(__file__), os.environ['RANK'])
+os.chdir(tree)
+sys.path.insert(0, tree)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name='__main__')
 """
-DATA = """
-dataset = f'{out_dir}.jsonl'
-open(dataset, 'w').writelines(f'["{i}+34=", "046"]\\n' for i in range(10, 99))
+# more words of a run that goes on, the knobs that it names, and its line to beat
+CHANGES = """
+ -> none -> old
+--max_iters=2 --seed=2 -> max_iters seed -> old
+--temperature=0.5 -> temperature -> new
+plugins/top.py --top_p=0.9 -> top_k top_p -> new
 """
-PASSES = "include('plugins/passes.py')\n"
-OTHER = """
-from plumbing.networks import save_network
-network, _ = load_network(generator, 'cpu')
-_args, _chars = network.args, network.tok.vocabulary
-%s
-generator = f'{out_dir}.pt'
-save_network(generator, network)
-"""
-NEW_LINE = 'a new line to beat begins at the next evaluation'
-# what is said of a run that goes on: its config files before and after
-CHANGES = {
-    NEW_LINE: [*[('', text) for text in (
-        'temperature = 0.5 | top_k = 3 | top_p = 0.9 | eval_prompts = 6 | blank_low = 0.1 | '
-        'blank_high = 0.9 | blank_kind = "answer" | rewards["judge"] = 2.0 | '
-        'import shutil; judge = shutil.copy(judge, out_dir + ".pt")').split(' | ')],
-        ('', DATA), ('', PASSES), (PASSES, PASSES + 'n_fill_steps = 2')],
-    f'n_fill_steps: None, not 5\nso {NEW_LINE}': [(PASSES, '')],
-    'another max_iters: 2, not 1': [(DATA, DATA + 'max_iters, learning_rate = 2, 0.1')],
-    'expected a larger max_iters': [('max_iters = 2', '')],
-    'nothing can be told': [
-        ('', "import os\nmax_iters = 2\nos.remove(f'{out_dir}/log.jsonl')"),
-        ('', "max_iters = 2\nopen(f'{out_dir}/log.jsonl', 'a').write('{')")],
-    'not all of it is there': [('', "import os\nos.truncate(f'{out_dir}/ckpt.pt', 1000)"), ('', """
-with open(f'{out_dir}/ckpt.pt', 'r+b') as _file:
-    _file.seek(_file.seek(0, 2) // 4)
-    _file.write(bytes(2 * _file.tell()))
-""")],
-    'another network': [
-        ('', "import shutil\nshutil.copy(generator, f'{out_dir}/ckpt.pt')"),
-        ('', "optimizer = 'adamw'"), ('', FROZEN),
-        ('', PASSES + "fill_order = 'learned'"),
-        ('', "include('plugins/causal.py')\ngenerator = judge"),
-        ('', OTHER % "_args['n_layer'], network.blocks = 1, network.blocks[:1]"),
-        ('', OTHER % "rewards, _chars['chars'] = {'verify': 1.0}, _chars['chars'][::-1]")]}
 FAULTS = {
-    'ckpt.pt could not be written: enforce fail': """
+    'error: enforce fail\n': """
 import os, torch
 write = torch.save
 def half(saved, path):
     write(saved, path)
     if saved['step'] == 4:
         os.truncate(path, 1000)
-        raise RuntimeError('enforce fail')      # as torch says it
+        assert 0, 'enforce fail'
 torch.save = half
 """,
-    'gradient is not finite': """
+    'error: the gradient is not finite.*\n': """
 def collect(networks, task, step, inner=collect):
-    global kl_beta, entropy_coef
     rollouts, scores = inner(networks, task, step)
-    if step == 3:                               # no text without an advantage may be left out
-        kl_beta = entropy_coef = 0.0
+    if step == 3:
         rollouts[0].advantage[:] = float('nan')
     return rollouts, scores
 """,
-    "step 4: not finite: {'verify': ": """
+    r'Traceback[^$]*mine.py", line \d+, in verify\n[^$]*Error: no\nin the reward verify\n': """
+from data.arithmetic import verify as _verify
+_steps = []
 def evaluate(networks, task, step, inner=evaluate):
-    samples, scores, greedy = inner(networks, task, step)
-    if step == 4:
-        scores['reward'] += torch.inf
-    return samples, scores, greedy
-""",
-    "state['recent'] is deque([1.0])": """
-import collections
-def collect(networks, task, step, inner=collect):
-    if step == 3:                               # a checkpoint with it could not be read again
-        state['recent'] = collections.deque([1.0])
+    _steps.append(step)
     return inner(networks, task, step)
+def verify(text):
+    assert _steps[-1] < 4, 'no'
+    return _verify(text)
 """}
 WANDB = """
 import json, sys
-def login(prompt):
-    return True
 id = 'theirs'
-def init(id, resume, config, **more):
-    log([id, resume, config['group_size']])
+def init(id, resume, **more):
+    log({'id': id}, resume)
     return sys.modules['wandb']
-def define_metric(*names, step_metric):
-    log([*names, step_metric])
-def log(numbers):
+def log(numbers, step):
     with open(__file__ + '.log', 'a') as file:
-        print(json.dumps(numbers), file=file)
+        print(json.dumps({'step': step} | numbers), file=file)
 """
 
 
-# ---- the same command, and resuming --------------------------------------------------------------
-
-
-def test_a_reference_is_opened_if_the_loss_needs_it_or_somebody_names_it(grpo):
-    for words, path in {'--kl_beta=0': '', '--kl_beta=0.1': 'start.pt',
-                        '--kl_beta=0 --reference=generator': 'start.pt',
-                        '--kl_beta=0 --reference=other.pt': 'other.pt'}.items():
-        configure(vars(grpo), ['--generator=start.pt', *words.split()])
-        assert paths_of(vars(grpo))['reference'] == path
+# ---- kill and resume -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -198,218 +156,196 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
         time.sleep(random.uniform(0, 0.05))
         process.ranks[0].kill()
         process.wait()
+        with open(tmp_path / 'parts' / 'log.jsonl', 'a') as log:
+            log.write('{"st')                   # as if it was killed while it wrote
     for name in ('parts', 'whole'):
         train(words, tmp_path / name)
     assert_same(tmp_path / 'parts', tmp_path / 'whole')
     assert log_of(tmp_path / 'whole')[-2]['kl'] > 1e-6      # it has moved
 
 
-@pytest.mark.parametrize('name', ['SIGINT', 'SIGHUP'])
-def test_a_signal_lets_the_step_end_and_save_and_the_second_one_is_one_line(
-        name, toy, tmp_path, file):
-    """Of Ctrl-C, or of a terminal that closes. A process that a reward has forked just ends."""
-    once, twice = [run(*toy, file('slow.py', SLOW.format(name, n)), f'--out_dir={tmp_path}/run')
-                   for n in (1, 2)]
-    assert once[0] == 0 and 'once more to stop at once' in once[2]
-    assert checkpoint_of(tmp_path / 'run-1')['step'] == 3
-    assert twice[0] == 1 and twice[2] == f'{once[2]}error: stopped at once\n'
+@pytest.mark.parametrize('signals, code, step', [([2], 0, 3), ([15], 0, 3), ([2, 15], 1, 2)])
+def test_a_signal_lets_the_step_end_and_save_and_the_second_one_ends_the_run_at_once(
+        signals, code, step, toy, tmp_path, file):
+    words = [*toy, file('pool.py', POOL.format(signals))]
+    assert run(*words, f'--out_dir={tmp_path}/parts')[0] == code
+    assert checkpoint_of(tmp_path / 'parts')['step'] == step
+    for name in ('parts', 'whole'):
+        train(words, tmp_path / name, '--resume=True')
+    assert_same(tmp_path / 'parts', tmp_path / 'whole')
 
 
-# ---- what a resumed run has changed --------------------------------------------------------------
-
-
-@pytest.mark.parametrize('said, before, after', [
-    (said, *texts) for said, cases in CHANGES.items() for texts in cases])
-def test_a_run_that_goes_on_says_what_has_changed_or_why_it_cannot(
-        said, before, after, toy, file, tmp_path):
-    """And its line to beat begins anew if something else is measured."""
-    for text, resume in ((before, False), (after, True)):
-        _, printed, error = run(*toy, '--max_iters=1', f'--out_dir={tmp_path}/run',
-                                f'--resume={resume}', file('mine.py', text))
-    assert said in printed + error and (NEW_LINE in printed) == (NEW_LINE in said)
-    last = log_of(tmp_path / 'run')[-1]         # also of a run that was refused
-    best = max(last.get('verify', last['eval/reward']), last['greedy'])
-    assert NEW_LINE not in said or last['line to beat'] == best
-
-
-def test_the_time_of_a_step_has_that_of_its_rewards(toy, file, tmp_path):
-    path = file('slow.py', """
-import time as _time
-rewards = {'slow': 1.0}
-def slow(texts):
-    _time.sleep(0.1)
-    return [0.0] * len(texts)
-""")
-    text = train([*toy, path], tmp_path / 'run', '--max_iters=1')
-    assert float(re.search(r'\| ms (\d+)', text)[1]) > 100
-
-
-# ---- folders -------------------------------------------------------------------------------------
-
-
-def test_an_older_run_is_moved_aside_and_one_that_goes_on_is_left_alone(toy, file, tmp_path):
-    """A run that is refused moves none, also if networks are missing."""
-    out = tmp_path / 'run'
-    for seed in (1, 2, 3):
-        train(toy, out, '--max_iters=0', f'--seed={seed}')
-    judge = file('judge.py', 'kind = "causal"\nn_layer = 1')
-    causal, fill = file('recipe.py', f"include('{judge}')"), file('fill.py', '')
-    other, odd = file('other.py', "tokenizer = 'cups'"), file('odd.py', 'n_embd = 33')
-    for word, sentence in ((f'--generator={causal}', 'needs plugins/causal.py'),
-                           (f'--generator={odd}', 'n_embd = 33: expected a multiple'),
-                           (f'--reference={causal}', 'expected a generator, of the kind of'),
-                           (f'--reference={other}', 'the vocabulary of the network lacks'),
-                           (f'--judge={fill}', 'fills blanks, so it sees what it scores')):
-        assert sentence in run(*toy, f'--out_dir={out}', word)[2]
-        assert not (tmp_path / 'run-3').exists()
-    assert 'is not there, and a resumed run makes no network' in run(
-        *toy, f'--out_dir={out}', f'--judge={judge}', '--resume=True')[2]
-    # A new run that was stopped while its networks were made is not the older one, and a log that
-    # has lost its checkpoint is not cut.
-    config = json.loads((out / 'config.json').read_text())
-    for _ in range(2):
-        RunFolder(out, config | {'seed': 4}).claim()
-        assert RunFolder(out, config | {'resume': True}).saved == {}
-    train(toy, out, '--max_iters=0')
-    assert not (tmp_path / 'run-4').exists()
-    os.remove(out / 'ckpt.pt')
-    train(toy, out, '--max_iters=0', '--resume=True')
-    assert log_of(tmp_path / 'run-4') == log_of(out)
-    for seed in (1, 2, 3):
-        config = json.loads((tmp_path / f'run-{seed}' / 'config.json').read_text())
-        assert config['seed'] == seed
-
-
-def test_no_run_writes_to_the_folder_of_another_one(toy, tmp_path):
-    process = Process(*toy, f'--out_dir={tmp_path}/run/', '--max_iters=99999')
-    process.wait_for('advantage')               # it has a checkpoint
-    error = run(*toy, f'--out_dir={tmp_path}/run')[2]
-    process.ranks[0].kill()
-    assert f'another run is writing to {tmp_path}/run:' in error
+@pytest.mark.parametrize('change', CHANGES.strip('\n').splitlines())
+def test_a_run_that_goes_on_names_the_knobs_that_differ_and_may_begin_a_new_line_to_beat(
+        change, toy, file, tmp_path):
+    words, names, line = change.split(' -> ')
+    toy = [*toy, file('zeros.py', ZEROS), '--max_iters=1', '--resume=True']
+    train(toy, tmp_path / 'run')
+    printed = train(toy, tmp_path / 'run', *words.split())
+    said, = re.findall('resumed at step 1; .*: (.*)', printed)
+    assert {*re.findall(r'\w+', said)} == {*names.split()}
+    first, *_, last = log_of(tmp_path / 'run')
+    lines = {'old': first['line to beat'], 'new': max(last['reward'], last['greedy'])}
+    assert last['line to beat'] == lines[line] and lines['old'] != lines['new']
 
 
 @pytest.mark.parametrize('fault', FAULTS)
-def test_a_fault_ends_a_run_in_one_line_and_its_last_checkpoint_stands(
-        fault, toy, finished, tmp_path, file):
-    path = file('fault.py', FAULTS[fault])
-    code, _, error = run(*toy, path, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.count('\n') == 1 and fault in error
+def test_a_fault_ends_a_run_and_its_last_checkpoint_stands(fault, toy, finished, tmp_path, file):
+    code, _, error = run(*toy, file('mine.py', FAULTS[fault]), f'--out_dir={tmp_path}/run')
+    assert code == 1 and re.fullmatch(fault, error)
     # A run saves itself before it evaluates.
-    assert checkpoint_of(tmp_path / 'run')['step'] == (4 if 'step 4' in fault else 2)
+    assert checkpoint_of(tmp_path / 'run')['step'] == (4 if 'verify' in fault else 2)
     train(toy, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
-    assert not [*tmp_path.glob('run/*.tmp')]    # of the save that failed
 
 
-class Evil(str):
-    """A path. Who opens its pickle makes a folder there."""
-
-    def __reduce__(self):
-        return os.mkdir, (str(self),)
+# ---- ranks, machines, and networks ---------------------------------------------------------------
 
 
-def test_no_checkpoint_runs_code(tmp_path):
-    evil, made = tmp_path / 'ckpt.pt', tmp_path / 'made'
-    torch.save({'args': Evil(made)}, evil)
-    with pytest.raises(SystemExit, match='UnpicklingError'):
-        load_checkpoint(evil)
-    assert not made.exists()
-    torch.load(evil, weights_only=False)
-    assert made.exists()                        # or this would be no test
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Make a copy of this tree, 0, and another one for a second rank, 1. Go to the first. Return
+    the first word of a command that runs there."""
+    for rank in '01':
+        shutil.copytree(ROOT, tmp_path / rank, ignore=shutil.ignore_patterns(
+            '.*', 'out*', '*env', 'wandb', '__pycache__'))
+    (tmp_path / 'elsewhere.py').write_text(ELSEWHERE)
+    monkeypatch.chdir(tmp_path / '0')
+    return f'{tmp_path}/elsewhere.py'
 
 
-# ---- ranks ---------------------------------------------------------------------------------------
+def test_two_ranks_take_the_steps_of_one_process_also_on_machines_that_share_no_disk(
+        tree, tmp_path, folder, file):
+    words = [tree, *TOY, f'--dataset={folder}/equations.py', file('zeros.py', ZEROS),
+             'config/papers/dapo.py', '--adv_norm=batch', '--gradient_accumulation_steps=4',
+             '--mini_batches=2', '--group_size=2', '--kl_beta=0.05', '--dtype=float64']
+    train(words, 'two', file('signal.py', SIGNAL), ranks=2)     # makes the networks
+    assert checkpoint_of(Path('two'))['step'] == 3
+    train(words, 'two', '--resume=True', ranks=2)
+    train(words, 'one')
+    for name, ranks in (('two-more', 2), ('one-more', 1)):      # the second tree has no `one`
+        train(words, name, '--generator=one', '--max_iters=2', ranks=ranks)
+    second = tmp_path / '1'
+    assert not [*second.glob('*two*'), *second.glob('out')]
+    shutil.rmtree(second)
+    second.symlink_to('0')
+    train(words, 'two-on-one-disk', ranks=2)
+    for one, two in (('one', 'two'), ('one', 'two-on-one-disk'), ('one-more', 'two-more')):
+        one, two = Path(one), Path(two)
+        assert {*os.listdir(one)} == {*os.listdir(two)}
+        assert log_of(one) == [pytest.approx(x, rel=1e-12, abs=1e-12) for x in log_of(two)]
+        torch.testing.assert_close(checkpoint_of(one)['model'], checkpoint_of(two)['model'],
+                                   rtol=0, atol=1e-12)
 
 
-def test_two_ranks_take_the_steps_of_one_process_also_after_a_signal(toy, tmp_path, file):
-    """And with a paper that looks at the groups of a whole step."""
-    words = [*toy, file('signal.py', SIGNAL.format(number=int(signal.SIGTERM))), '--dtype=float64',
-             file('zeros.py', ZEROS), 'config/papers/dapo.py', 'config/papers/replay.py',
-             '--adv_norm=batch',
-             '--gradient_accumulation_steps=4', '--mini_batches=2', '--group_size=2',
-             '--kl_beta=0.05']
-    for name, resume, step in (('two', False, 3), ('two', True, 6), ('one', True, 6)):
-        train(words, tmp_path / name, f'--resume={resume}', ranks=1 + (name == 'two'))
-        assert checkpoint_of(tmp_path / name)['step'] == step
-    one, two = log_of(tmp_path / 'one'), log_of(tmp_path / 'two')
-    assert one[-2]['kl'] > 1e-6 and 0 < one[1]['dead_groups'] < 1
-    assert one == [pytest.approx(line, rel=1e-6, abs=1e-9) for line in two]
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_rank_that_is_killed_ends_the_other_one_and_their_folder_is_theirs_until_then(
+        rank, toy, tmp_path):
+    process = Process(*toy, f'--out_dir={tmp_path}/run/', '--max_iters=99999', ranks=2)
+    process.wait_for('step     2')
+    code, _, error = run(*toy, f'--out_dir={tmp_path}/run')
+    process.ranks[rank].kill()
+    process.wait()                              # kills those that have not ended in a minute
+    assert process.ranks[1 - rank].exitcode == 1
+    assert code == 1 and re.fullmatch(f'error: .*{tmp_path}/run.lock.*\n', error)
 
 
-# ---- what a run writes ---------------------------------------------------------------------------
+def test_a_network_is_named_by_the_contents_of_all_from_which_it_comes(tree):
+    names = []
+    for path in ['mine.py', 'judge.py', *SOURCES]:
+        with open(path, 'a') as file:
+            file.write('\nfrom data.arithmetic import texts')
+        names.append(file_of('config/networks/judge_classifier.py', 'mine.py'))
+    assert names[0] == names[1] and len({*names}) == 1 + len(SOURCES)
 
 
-def test_log_and_samples_have_the_numbers_of_each_step_and_evaluation(toy, tmp_path, file, grpo):
-    """A second loop takes the same steps, though it evaluates more often. Samples are of the first
-    group that teaches something."""
-    toy = [*toy, file('zeros.py', ZEROS)]
-    train(toy, tmp_path / 'run')
-    _, data = grpo.read_words(toy[1:])
-    networks, task = grpo.open_task(data)
-    policy = networks.policy
-    optimizers = make_optimizers(policy, 'muon')
-    lines, samples, line = [], [], None
-    for step in range(7):
-        shown, *scores = grpo.evaluate(networks, task, step)
-        if step % 2 == 0:
-            samples += shown
-            line, numbers = grpo.report.against_line(*scores, line, grpo.rewards)
-            lines.append({'step': step} | numbers)
-        if step < 6:
-            rollouts, scores = grpo.collect(networks, task, step)
-            learns = scores['reward'].std(1) > 0
-            group = rollouts[0].select(rollouts[0].text_of // 4 == learns.int().argmax())
-            before = grpo.log_probs_of(policy, group)
-            numbers = grpo.learn(networks, optimizers, rollouts, 6e-3 * (step + 1) / 11)
-            logp = torch.stack((before, grpo.log_probs_of(policy, group)), 1)
-            if step % 2 == 0:
-                samples += grpo.report.samples_of(group, grpo.columns_of(group), scores, logp)
-            numbers |= {f'mean_{x}': scores[x].mean().item() for x in ('tokens', 'reward', 'zeros')}
-            dead = (~learns).double().mean().item()
-            lines.append({'step': step, 'dead_groups': dead} | numbers)
-    assert log_of(tmp_path / 'run') == [pytest.approx(line, rel=1e-4) for line in lines]
-    for line, expected in zip(open(tmp_path / 'run/samples.jsonl'), samples, strict=True):
-        sample = json.loads(line)
-        assert {'step': sample['step']} | expected == sample
-        assert sample['scores']['zeros'] == sample['completion'].count('0')
+def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
+        tree, toy, folder, file):
+    """Also if the run was moved aside."""
+    recipe = 'config/networks/generator_smoke.py'
+    words = [tree, *toy, f'--generator={recipe}', '--learning_rate=0.5']
+    network = file_of(recipe, f'{folder}/equations.py')
+    os.mkdir('out')
+    shutil.copy(folder / 'generator.pt', network)
+    train(words, 'whole')
+    train(words, 'run', file('signal.py', SIGNAL))
+    sample = [tree, 'sample.py', '--num_samples=1']
+    shown = run(*sample, 'run')
+    before, after = re.findall(r'\d x .*', shown[1])[::4]
+    assert before != after
+    Path(recipe).write_text('n_layer = 1')
+    train(toy, 'run', '--max_iters=0')
+    assert run(*sample, 'run-1') == shown
+    train(words, 'run-1', '--resume=True')
+    assert_same(Path('run-1'), Path('whole'))
+    os.remove(network)
+    for more in ([*sample, 'run-1'], [*words, '--out_dir=run-1', '--resume=True']):
+        code, _, error = run(*more)
+        assert code == 1 and re.fullmatch(f'error: .*{network}.*\n', error)
+
+
+def test_missing_networks_are_made_side_by_side_and_if_one_fails_the_other_is_ended(
+        toy, file, tmp_path):
+    lock = f'{tmp_path}/lock'                   # that of a process is free when it has ended
+    other = file('other.py', f"""
+import filelock
+_lock = filelock.FileLock('{lock}')
+_lock.acquire()
+max_iters = 10 ** 9
+""")
+    fails = file('fails.py', f"""
+import os, time
+while not os.path.exists('{lock}'):
+    time.sleep(0.01)
+raise ValueError('mine')
+""")
+    code, _, error = run(*toy, f'--generator={other}', f'--judge={fails}', f'--out_dir={lock}.run')
+    assert code == 1 and error.endswith('ValueError: mine\n')
+    filelock.FileLock(lock).acquire(timeout=60)
+
+
+# ---- where a run runs, and what it writes --------------------------------------------------------
+
+
+def test_a_reader_of_the_console_that_has_seen_enough_sees_no_error(toy, tmp_path):
+    words = ' '.join([sys.executable, *toy, f'--out_dir={tmp_path}/run'])
+    done = subprocess.run(f'{words} | head -1', shell=True, cwd=ROOT, capture_output=True)
+    assert done.stdout.startswith(b'step     0') and done.stderr == b''
+
+
+def test_a_thread_can_be_a_run(toy, file, finished, tmp_path):
+    script = file('thread.py', """
+import threading, train_grpo
+thread = threading.Thread(target=train_grpo.main)
+thread.start()
+thread.join()
+""")
+    train([script, *toy[1:]], tmp_path / 'run')
+    assert_same(tmp_path / 'run', finished)
+
+
+def test_log_and_samples_have_the_numbers_of_an_evaluation(toy, tmp_path, file):
+    train(toy, tmp_path / 'run', file('zeros.py', ZEROS), '--batch_size=8', '--max_iters=0')
+    samples = [*map(json.loads, open(tmp_path / 'run' / 'samples.jsonl'))]
+    zeros = [sample['completion'].count('0') for sample in samples]
+    assert zeros == [sample['scores']['zeros'] for sample in samples]
+    assert log_of(tmp_path / 'run')[0]['reward'] == sum(zeros) / 32 > 0     # 8 prompts, 4 of each
 
 
 def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(
         toy, tmp_path, file, monkeypatch):
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, 'wandb', raising=False)        # TRL has imported the real one
-    words = [*toy, '--wandb_project=mine']
-    train(words, tmp_path / 'run', '--max_iters=2')
-    train(words, tmp_path / 'run', '--max_iters=4', '--resume=True')
+    monkeypatch.delitem(sys.modules, 'wandb', raising=False)
+    for max_iters in (2, 4):
+        train(toy, tmp_path / 'run', '--wandb_project=mine', f'--max_iters={max_iters}',
+              '--resume=True')
     lines = [*open(tmp_path / 'run/log.jsonl')]
-    expected = ['[null, "allow", 4]\n["*", "step"]\n', *lines[:4],        # evaluations 0 and 2
-                '["theirs", "allow", 4]\n["*", "step"]\n', *lines[3:]]    # 2 and 4
-    assert open(f'{path}.log').read() == ''.join(expected)
+    # Evaluation 2 is made twice.
+    assert [*open(f'{path}.log')] == ['{"step": "allow", "id": null}\n', *lines[:4],
+                                      '{"step": "allow", "id": "theirs"}\n', *lines[3:]]
 
 
-# of Student's distribution for 95 % of n differences
-QUANTILES = {4: 3.182, 10: 2.262, 30: 2.045, 512: 1.965}
-
-
-@pytest.mark.parametrize('n', QUANTILES)
-def test_the_last_line_has_a_margin_of_95_percent_and_tells_nothing_from_three_prompts(n):
-    quantile = QUANTILES[n]
-    for above, error, n_prompts, said in (
-            (1.1 * quantile, 1.0, n, 'is above the line'),
-            (quantile, 1.0, n, 'is not above the line'),
-            (-1.1 * quantile, 1.0, n, 'is below the line'),
-            (5.0, 1.0, 3, 'nothing can be told'), (5.0, 0.0, n, 'nothing can be told')):
-        result = {'reward': 0.5, 'above it': above, 'standard error': error}
-        assert said in verdict_of(result, n_prompts)
-
-
-# ---- pretraining ---------------------------------------------------------------------------------
-
-
-def test_pretraining_makes_one_network_however_often_it_evaluates(folder, tmp_path):
-    run('pretrain.py', f'--dataset={folder}/equations.py', *CPU, '--eval_interval=3',
-        'config/networks/generator_smoke.py', '--max_iters=20', f'--out={tmp_path}/often.pt')
-    networks = [torch.load(path)['model']
-                for path in (folder / 'generator.pt', tmp_path / 'often.pt')]
-    torch.testing.assert_close(*networks, rtol=0, atol=0)
+def test_the_last_line_has_a_margin_of_two_standard_errors():
+    for above, error, said in ((2.1, 1.0, 'above'), (1.9, 1.0, 'not above'), (5.0, 0.0, 'not')):
+        assert verdict_of({'above it': above, 'standard error': error}).startswith(said)

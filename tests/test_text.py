@@ -19,12 +19,15 @@ SHARES = {                      # of a prompt and a text
     'a the_sat  -> a the sat ': 1, 'a th___sat -> a the  sat': 1 / 2,           # two spaces
     'a the c -> a the cat the': 1,                                          # it continues
     'a the cat_ -> a hax the cat sat': 2 / 3,   # tokens of several characters: all words count
-    ' \u0434_. ->  \u0434\u0430.': 1}
+    ' \u0434_. ->  \u0434\u0430.': 1,
+    # accents, and most vowels of Hindi, are characters of their own, and parts of words
+    'a ____ b -> a the\u0301 b': 0, 'a _____ b -> a cafe\u0301 b': 1,
+    'a ____ b -> a \u0939\u093f\u0928\u094d b': 1}
 
 
 @pytest.mark.parametrize('case', SHARES)
 def test_words_that_a_completion_touches_are_looked_up(case):
-    words = {'the', 'cat', 'sat', 'hat', '\u0434\u0430'}
+    words = {*'the cat sat hat \u0434\u0430 cafe\u0301 \u0939\u093f\u0928\u094d'.split()}
     assert known_words(words, *case.split(' -> ')) == SHARES[case]
 
 
@@ -37,3 +40,10 @@ def test_a_file_of_ones_own_is_halves_and_what_it_holds_out_is_not_trained(join,
         assert {*re.findall('([a-z])place', str(part))} == {*letters}
     for answer, prompt in map(dict.values, train):
         assert len(prompt) == len(answer) == 32 and verify(prompt, prompt + answer) == 1
+
+
+@pytest.mark.parametrize('content', [b'', b'a\n\nb', b'a\0b\0', 'caf\u00e9'.encode('latin-1')])
+def test_a_file_that_is_too_short_or_no_text_is_refused(content, tmp_path):
+    (tmp_path / 'mine.txt').write_bytes(content)
+    with pytest.raises(AssertionError):
+        load(f'{tmp_path}/mine.txt')

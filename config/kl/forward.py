@@ -1,5 +1,6 @@
 # forward: KL(reference || policy) of each place, exact. It is large where the policy gives up what
 # the reference does, so the policy keeps all of it. The tokens are the policy's (arXiv:2306.13649)
+# It is the kl of the log. Of several files with a KL, as grpo.py, the last one acts in the loss
 
 
 def divergence(logp, logp_ref):

@@ -2,7 +2,6 @@
 
 from judge import label_logits
 
-CHOICES['kind'] += ('classifier',)
 kind = 'classifier'
 
 

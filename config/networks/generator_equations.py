@@ -1,6 +1,8 @@
 # writes 047 after 12+35=; stopped when 40 % of its samples are right, so that something is left to
 # learn from a reward
 
+include('config/networks/writes.py')
+
 kind = 'causal'
 
 n_embd = 96

@@ -1,6 +1,8 @@
 # writes the answers of the run's pairs; stopped when 20 % of its samples are right, so that
 # something is left to learn from a reward
 
+include('config/networks/writes.py')
+
 kind = 'causal'
 blank_kind = 'answer'       # learn only answers: prompts may be random
 

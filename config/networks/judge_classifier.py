@@ -15,12 +15,9 @@ max_iters = 400             # stopped early: a better classifier is harder to fo
 
 
 @functools.cache
-def _filler(device):                            # grpo and dataset are names of pretrain.py
-    networks = grpo.open_networks({'policy': FILLER}, dataset, device, grpo.load_network)
-    if networks.missing:
-        grpo.make_networks(networks.missing, dataset, device)
-        return _filler(device)
-    return networks.policy
+def _filler(device):                            # grpo and networks are names of pretrain.py
+    files = {'policy': FILLER}
+    return networks.open_networks(files, dataset, device, {}, networks.load_network).policy
 
 
 def labelled(prompts):

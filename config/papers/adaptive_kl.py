@@ -1,29 +1,23 @@
 # adaptive KL (arXiv:1909.08593, eq. 3): the weight of the KL grows while the KL is above a target
 # and shrinks while it is below. As in the code of that paper, a step of 10,000 completions changes
-# the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion.
-# It stands behind all files that have a KL
-# Left out: the KL is in the loss here, per token; there it is in the reward, per completion, where
-# rloo.py before this file has it
+# the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion
 # python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
 #     --judge=config/networks/judge_classifier.py
 # verify, which this judge does not know: start 42.9 %, line to beat 48.2 %, policy 35.6, 34.3,
 # 37.7 %; seeds 1, 2, 3, one thread (27.7, 26.6, 28.6 % with the weight 0.2 throughout)
+# The log has the weight as kl_beta. There is none with kl_beta = 0, as rloo.py and others set it
+# Left out: the KL is in the loss here, per token; there it is in the reward, per completion
 
 TARGET_KL = 0.5             # in nats per token
-_used = set()               # whether kl_penalty() was called
-
-
-def kl_penalty(stats, r, inner=kl_penalty):
-    _used.add('kl_penalty')
-    return state.get('kl_factor', 1.0) * inner(stats, r)
 
 
 def learn(networks, optimizers, rollouts, lr, inner=learn):
-    numbers = inner(networks, optimizers, rollouts, lr)
-    assert _used, ("adaptive_kl.py: nothing uses its weight: expected kl_beta > 0, and no file "
-                   "behind it that replaces kl_penalty()")
-    factor = state.get('kl_factor', 1.0)        # of kl_beta; checkpoints keep it
+    global kl_beta
+    knob, factor = kl_beta, state.get('kl_factor', 1.0)         # checkpoints keep the factor
+    kl_beta = knob * factor
+    numbers = inner(networks, optimizers, rollouts, lr) | {'kl_beta': kl_beta}
+    kl_beta = knob
     error = max(-0.2, min(0.2, numbers.get('kl', TARGET_KL) / TARGET_KL - 1))
     n_completions = group_size * batch_size * gradient_accumulation_steps
     state['kl_factor'] = factor * (1 + error * min(1, n_completions / 10_000))
-    return numbers | {'kl_beta': factor * kl_beta}
+    return numbers

@@ -1,15 +1,15 @@
 # GSPO, arXiv:2507.18071, eq. 5 and 7: a text has one ratio, the geometric mean of those of its
 # tokens, and a narrow clip (5.1)
-# It takes four updates of a step: --batch_size=16 --gradient_accumulation_steps=4 --mini_batches=4
-# It stands behind cispo.py, if this is there, too
+# python train_grpo.py config/grpo_think.py config/papers/gspo.py --batch_size=64 \
+#     --gradient_accumulation_steps=4 --mini_batches=4 --max_iters=20
+# verify: start and line to beat 45.8 %, policy 85.8, 81.9, 83.3 %; seeds 1, 2, 3, one thread
+# (without this file 99.5, 99.3, 99.4 %: such a narrow clip stops nine of ten tokens of short texts)
+# clip_frac of the log is the share of the tokens of clipped texts
 # LUSPO (arXiv:2602.05261) is this with --loss_norm=constant --clip_low=2e-3 --clip_high=2.5e-3
 
 clip_low = 3e-4
 clip_high = 4e-4
 loss_norm = 'sequence'
-
-assert not objective.__code__.co_filename.endswith(('dppo.py', 'gmpo.py')), (
-    "gspo.py: the objectives of dppo.py and gmpo.py need the ratio of each token: leave one out")
 
 
 def objective(stats, r, inner=objective):

@@ -13,12 +13,13 @@ import itertools
 import json
 import os
 import runpy
-import sys
+
+import tokenizers
+import transformers
 
 from extras.smollm2 import folder_to_write
 from tasks import BLANK
 
-INSTALL = 'pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2'
 WEIGHTS = 'trained_models/AntiBERTy_md_smooth'
 VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'ACDEFGHIKLMNPQRSTVWY']
 # Prompts are held out by genes: all V genes of group 4, and J genes 2 and 3. Training prompts have
@@ -44,16 +45,11 @@ def make_prompts(v_genes, j_genes):
 
 if __name__ == '__main__':
     folder = folder_to_write('out/antiberty', __doc__)
-    try:
-        import tokenizers
-        import transformers
-        antiberty, anarci = [importlib.util.find_spec(name).submodule_search_locations[0]
-                             for name in ('antiberty', 'anarci')]
-        # The file also has a pooler, and heads that guess species and chain. They are left out.
-        transformers.logging.set_verbosity_error()
-        network = transformers.BertForMaskedLM.from_pretrained(f'{antiberty}/{WEIGHTS}')
-    except (ImportError, AttributeError, OSError):      # find_spec(): None for a missing package
-        sys.exit(f"something is missing: {INSTALL}")
+    antiberty, anarci = [importlib.util.find_spec(name).submodule_search_locations[0]
+                         for name in ('antiberty', 'anarci')]
+    # The file also has a pooler, and heads that guess species and chain. They are left out.
+    transformers.logging.set_verbosity_error()
+    network = transformers.BertForMaskedLM.from_pretrained(f'{antiberty}/{WEIGHTS}')
     vocabulary = dict(zip(VOCABULARY, itertools.count()))
     letters = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token='[UNK]'))
     letters.decoder = tokenizers.decoders.Fuse()

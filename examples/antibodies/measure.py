@@ -35,25 +35,21 @@ def pseudo_likelihood(network, texts, blank):
 def measure(r, before):
     """Return {name: number} and the loops of a Rollout. Only the first loop of each prompt gets a
     likelihood, that of the network before, because it takes minutes."""
-    blank = r.prompts.blank
-    first, second = r.texts[::r.k], r.texts[1::r.k]
+    first, second, blank = r.texts[::r.k], r.texts[1::r.k], r.prompts.blank
     likelihood = pseudo_likelihood(before, first, blank)
     columns = grpo.columns_of(r)
     loops = [*map(grpo._loop_of, columns['prompt'], columns['completion'])]
-
-    def share(pattern):
-        return fmean(bool(re.search(pattern, loop)) for loop in loops)
-
-    all_letters = ''.join(loops)
-    n_positive, n_negative = [len(re.findall(x, all_letters)) for x in ('[KR]', '[DE]')]
-    return loops, {
-        'free of motifs': 1 - share('|'.join(grpo.MOTIFS.values())),
+    numbers = {
         'nats a letter': likelihood.mean(),
         'standard error': likelihood.std() / len(likelihood) ** 0.5,
-        'ends as a J gene': share(J_GENE),
         'letters that differ': ((first != second).sum(1) / blank.sum(1)).mean(),
-        'net charge': (n_positive - n_negative) / len(loops),
-    } | {motif: share(pattern) for motif, pattern in grpo.MOTIFS.items()}
+        'net charge': fmean(len(re.findall('[KR]', loop)) - len(re.findall('[DE]', loop))
+                            for loop in loops)}
+    free = f"^(?!.*({'|'.join(grpo.MOTIFS.values())}))"
+    patterns = {'free of motifs': free, 'ends as a J gene': J_GENE}
+    for name, pattern in (patterns | grpo.MOTIFS).items():
+        numbers[name] = fmean(bool(re.search(pattern, loop)) for loop in loops)
+    return loops, numbers
 
 
 def random_loops(r):
@@ -67,13 +63,11 @@ def random_loops(r):
 if __name__ == '__main__':
     for folder in sys.argv[1:] or ['out-antibodies']:
         task, networks, after, _ = open_run(folder, ['--device=cpu'])
-        before = networks.policy
         torch.manual_seed(0)
         prompts = task.prompts('val', 10 ** 6)              # all of them
         start, end = [grpo.complete(policy, prompts, grpo.group_size)
-                      for policy in (before, after)]
-        rollouts = {'random': random_loops(start), 'before': start, 'after': end}
-        for label, r in rollouts.items():
-            loops, numbers = measure(r, before)
+                      for policy in (networks.policy, after)]
+        for label, r in ('random', random_loops(start)), ('before', start), ('after', end):
+            loops, numbers = measure(r, networks.policy)
             print(f'{folder}, {label}', *[f'| {name} {x:.3f}' for name, x in numbers.items()])
             print(' ' * 9, *loops[:8 * r.k:r.k])

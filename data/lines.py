@@ -1,0 +1,31 @@
+"""FILE.jsonl as records: a JSON object a line, such as {"prompt": "12+35=", "answer": "047"}, or a
+list, such as ["12+35=", "047"]. Those with "held_out": true are held out, or, if there are none, a
+tenth. Each record knows the number of its `line`."""
+import json
+import zlib
+from pathlib import Path
+
+
+def of_lines(path):
+    """Return {'texts': ...} of FILE.jsonl."""
+    records = []
+    for number, line in enumerate(Path(path).read_bytes().split(b'\n'), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            record = record if type(record) is dict else dict(zip(('prompt', 'answer'), record))
+            is_right = type(record['prompt']) is type(record.get('answer', '')) is str
+        except (ValueError, TypeError, KeyError):       # no JSON, no UTF-8, or no object
+            is_right = False
+        assert is_right and type(record.get('held_out', True)) is bool, (
+            f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, perhaps '
+            f'with "held_out": true, not {line!r:.80}')
+        records.append({'line': number} | record)
+    is_marked = any('held_out' in record for record in records)
+    parts = [], []
+    for record in records:
+        # A hash of the prompt, so that equal prompts stay together.
+        is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
+        parts[record.pop('held_out', False) if is_marked else is_tenth].append(record)
+    return {'texts': lambda: parts}

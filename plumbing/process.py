@@ -1,0 +1,51 @@
+"""The process: what it prints, how it fails, and how it is stopped."""
+import contextlib
+import os
+import signal
+import sys
+
+from plumbing.devices import RANK
+
+
+def say(text):
+    """Print text. The first rank speaks for all."""
+    if RANK == 0:
+        print(text, flush=True)
+
+
+def show_error(kind, error, trace):
+    """The excepthook. A failed assert, a file that is not there, or Ctrl-C, is one line. What a
+    reward raises has its traceback: rewards.py adds a note to it."""
+    if kind is BrokenPipeError:                 # `| head` has seen enough
+        os._exit(1)
+    is_ours = issubclass(kind, (AssertionError, OSError, KeyboardInterrupt))
+    if is_ours and not hasattr(error, '__notes__'):
+        print('error:', error, file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = show_error         # for all scripts
+
+
+class Stop:
+    """is_asked says whether Ctrl-C or SIGTERM has come. The first one lets the step end, and then
+    the run saves itself. The second one ends the run."""
+    is_asked = False
+
+    def __init__(self):
+        with contextlib.suppress(ValueError):           # only a main thread can set signals
+            signal.signal(signal.SIGINT, self)
+            signal.signal(signal.SIGTERM, self)
+        if hasattr(os, 'register_at_fork'):             # not on Windows
+            # A forked process of a reward: Ctrl-C is left to its parent, and a Pool can end it.
+            os.register_at_fork(
+                after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def __call__(self, number, frame):
+        if self.is_asked:
+            raise KeyboardInterrupt('stopped at once')
+        self.is_asked = True
+        # print() could be what was interrupted.
+        os.write(2, b'\nstopping after this step; the same command with --resume=True goes on; '
+                    b'once more to stop at once\n')
