@@ -142,7 +142,7 @@ class GPT(Network):
         start = next(iter(cache.values())).size(3) if cache else 0      # tokens in the cache
         stop = start + inputs.size(1)
         assert stop <= self.block_size, (
-            f"a text is longer than the {self.block_size} tokens that the network can read")
+            "a text is longer than the network can read")
         if self.causal:
             mask = self.mask[start:stop, :stop]
         else:                                   # padding is hidden

@@ -86,9 +86,6 @@ class Prompts:
     blank: Tensor       # (B, T) bool
     record: Tensor      # (B,) index in task.records
 
-    def __len__(self):
-        return len(self.tokens)
-
     @property
     def start(self):
         """The place (B,) of the first blank; from left to right, where a completion begins."""
@@ -114,8 +111,8 @@ class Task:
         self.max_length = network.block_size if network else math.inf
         assert not network or network.kind == self.kind and (
             self.kind == 'causal' or not self.reply), (
-            f"the task is {self.kind} (plugins/causal.py makes it causal, as a world must be): "
-            "expected such a generator")
+            "plugins/causal.py, which a world needs, expects a causal generator; without it the "
+            "generator is one that fills blanks")
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
@@ -130,7 +127,7 @@ class Task:
     def check_length(self, length):
         """Refuse texts that are longer than the network can read."""
         assert length <= self.max_length, (
-            f"texts have up to {length} tokens: the network can read {self.max_length}")
+            f"texts have up to {length} tokens, more than the network can read")
 
     def encode(self, record):
         """Return the Row of a record."""

@@ -112,11 +112,12 @@ class Pretrained(Network):
         ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *(tok.before or [0])[:1], 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         self.n_before = 0 if self.causal else len(tok.before)
+        assert self.n_before < 2, f"before a text stands {tok.before}: expected one token at most"
         self.block_size = min(getattr(config, 'max_position_embeddings', 1e9),
                               tok.theirs.model_max_length) - self.n_before      # for RoBERTa
         # From here on self.network(...).logits are features. At the few places where we need the
-        # output layer, the most expensive one, logits() multiplies by its weights. To replace a
-        # method of somebody's object is ugly, but networks call their bodies by many names.
+        # output layer, the most expensive, logits() multiplies by its weights. To replace a method
+        # of somebody's object is ugly, but networks call their bodies by many names.
         self.head.forward = lambda x: x
 
     @property

@@ -106,6 +106,7 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     passes = torch.arange(1, n_fill_steps, device=x.device)
     waits = (passes != r.more['pass'][:, None]).long()[..., None]   # (M, n_fill_steps - 1, 1)
     logp, logp_ref = [z.gather(-1, waits)[..., 0] for z in (ours, theirs)]
-    extra = Stats(logp, logp_ref, divergence(ours, theirs), -(ours.exp() * ours).sum(-1))
+    entropy = -(ours.exp() * ours).sum(-1)
+    extra = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
     is_decided = passes <= r.more['pass'][:, None]
     return Stats(*[a + (is_decided * b).sum(1) for a, b in zip(stats, extra)])

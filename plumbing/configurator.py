@@ -60,7 +60,7 @@ def configure(script, words):
         for name in made if file.parent.name != 'plugins' else ():
             # A misspelt function replaces nothing.
             say(f"{path} {'replaces' if name in before else 'brings'} {name}()")
-            if file.parent.name == 'papers' and name in before:
+            if file.parent.name == 'papers':
                 other = paper_of.setdefault(name, path)
                 assert other == path, f"{other} and {path} both replace {name}(): leave one out"
 
@@ -79,6 +79,7 @@ def configure(script, words):
             with contextlib.suppress(ValueError, SyntaxError):          # else it is a text
                 value = ast.literal_eval(value)
         script[name] = value
+        check_knob(script, known, name)         # also a name that no knob can have
     for name in known | knobs_of(script):
         check_knob(script, known, name)
     return knobs_of(script)

@@ -61,7 +61,7 @@ def load(dataset):
     parts = [[as_record(x, path) for x in part] for part in functions['texts']()]
     columns = {name: None for record in sum(parts, []) for name in record}
     train, held_out = [[columns | record for record in part] for part in parts]
-    assert train and len(held_out) > 1, f"{path}: expected two held-out records or more, and others"
+    assert train and len(held_out) > 1, f"{path}: expected two held-out records, and others"
     verify = is_answer if all(record['answer'] for record in train + held_out) else None
     return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'))
 

@@ -67,7 +67,7 @@ def open_networks(paths, dataset, device, files, load_network):
         setattr(networks, role, network)
         assert network.tok.vocabulary == networks.policy.tok.vocabulary and (
             network.kind in KINDS.get(role, (networks.policy.kind,))), (
-            f"{paths[role]}: expected the vocabulary of the generator, and a kind that fits it")
+            f"the {role}: expected the vocabulary of the generator, and a kind that fits it")
     return networks
 
 

@@ -18,8 +18,8 @@ def show_error(kind, error, trace):
     reward raises has its traceback: rewards.py adds a note to it."""
     if kind is BrokenPipeError:                 # `| head` has seen enough
         os._exit(1)
-    is_ours = issubclass(kind, (AssertionError, OSError, KeyboardInterrupt))
-    if is_ours and not hasattr(error, '__notes__'):
+    if isinstance(error, (AssertionError, OSError, KeyboardInterrupt)) and not hasattr(
+            error, '__notes__'):
         print('error:', error, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
@@ -38,9 +38,8 @@ class Stop:
             signal.signal(signal.SIGINT, self)
             signal.signal(signal.SIGTERM, self)
         if hasattr(os, 'register_at_fork'):             # not on Windows
-            # A forked process of a reward: Ctrl-C is left to its parent, and a Pool can end it.
-            os.register_at_fork(
-                after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+            os.register_at_fork(before=hold_sigterm, after_in_parent=release_sigterm,
+                                after_in_child=take_sigterm)
 
     def __call__(self, number, frame):
         if self.is_asked:
@@ -49,3 +48,18 @@ class Stop:
         # print() could be what was interrupted.
         os.write(2, b'\nstopping after this step; the same command with --resume=True goes on; '
                     b'once more to stop at once\n')
+
+
+def hold_sigterm():
+    """Python forgets a signal that comes while it forks, and a Pool would wait for ever."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def release_sigterm():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def take_sigterm():
+    """Let a Pool end a process that a reward has forked. Ctrl-C is left to the parent."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    release_sigterm()

@@ -67,8 +67,8 @@ def verdict_of(result):
     """Return what the numbers of against_line() say: is a run better than its line to beat?"""
     above, margin = result['above it'], 2 * result['standard error']
     # The error is 0 if all prompts have changed alike, and then nothing can be told.
-    where = 'above' if above > margin > 0 else 'not above'
-    return f'{where} the line to beat: {above:+.3f} +- {margin:.3f} (docs/run.md says what helps)'
+    return (f"{'' if above > margin > 0 else 'not '}above the line to beat: {above:+.3f} +- "
+            f"{margin:.3f} (docs/run.md says what helps)")
 
 
 # ---- completions ---------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def call(name, function, columns, context):
                 lists = context | {PLURAL.get(x, x): [*values] for x, values in columns.items()}
                 values = function(**{x: lists[x] for x in asked_of(function, lists)})
         numbers = torch.as_tensor(values).detach()
-        n = len(columns['text'])
-        assert (numbers.isfinite() & numbers.isreal()).tolist() == [True] * n, (
+        is_right = [True] * len(columns['text'])
+        assert (numbers.isfinite() & numbers.isreal()).tolist() == is_right, (
             f"expected a finite number for each completion, not {values!r:.200}")
     except Exception as e:
         e.add_note(f'in the reward {name}')     # and show_error() shows where

@@ -35,7 +35,7 @@ class RunFolder:
         """Refuse a folder of something else, and one to which another run is writing. Return the
         checkpoint of a resumed run."""
         assert (self.path / 'log.jsonl').exists() or not any(self.path.glob('*')), (
-            f"{self.path} holds something else than a run: choose another out_dir")
+            "out_dir holds something else than a run: choose another one")
         self.lock = filelock.FileLock(f'{self.path}.lock')      # ends with the process
         self.lock.acquire(timeout=0)
         ckpt = self.path / 'ckpt.pt'
@@ -53,7 +53,7 @@ class RunFolder:
                 optimizer.load_state_dict(moments)
             config = saved['config']
             changed = {x for x in config | self.config if config.get(x) != self.config.get(x)}
-            say(f"resumed at step {step}; knobs that differ: {changed - {'resume'} or 'none'}")
+            say(f"resumed at step {step}; knobs that differ: {changed - {'resume'} or None}")
             if changed - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
         elif RANK == 0 and (self.path / 'log.jsonl').exists():
@@ -66,12 +66,12 @@ class RunFolder:
     def move_away(self, files):
         """Rename the folder of an older run, which has none of the files of this one."""
         assert not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
-            f"one of {files} is in out_dir: choose another out_dir")
+            "a network of this run is in out_dir: choose another one")
         number = 1
-        while Path(f'{self.path}-{number}').exists():
+        while (older := Path(f'{self.path}-{number}')).exists():
             number += 1
-        self.path.rename(f'{self.path}-{number}')
-        say(f'an older run is now in {self.path}-{number}')
+        self.path.rename(older)
+        say(f'an older run is now in {older}')
 
     def begin_logs(self, step):
         """Cut the steps from the logs that come again, write the knobs, and begin wandb."""

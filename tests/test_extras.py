@@ -15,7 +15,7 @@ import filelock
 import pytest
 import torch
 
-from conftest import log_of, run
+from conftest import run
 from extras.page import page_of, read_lines
 
 # ---- tiny ----------------------------------------------------------------------------------------
@@ -79,36 +79,6 @@ def compare(toy, tmp_path, monkeypatch, capsys, grpo):
         return made, capsys.readouterr().out
     yield call
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def test_a_comparison_makes_only_what_is_missing_or_unfinished(compare):
-    made, text = compare('', '--kl_beta=0')
-    first, _, second, _ = made                  # of the two seeds
-    ends = [f'{log_of(folder)[-1]["eval/verify"]:.4f}' for folder in (first, second)]
-    assert ' '.join(ends) in text
-    log = second / 'log.jsonl'
-    lines = log.read_text()
-    for killed in (lines.rpartition('{')[0], lines[:-9], ''):
-        log.write_text(killed)
-        assert compare('', '--kl_beta=0')[0] == [second]
-
-
-@pytest.mark.parametrize('name', ['mine.py', 'included.py', 'equations.py', 'generator.pt'])
-def test_a_comparison_makes_a_run_anew_whose_files_have_other_contents(
-        name, compare, file, folder, tmp_path):
-    for copied in ('equations.py', 'generator.pt'):
-        shutil.copy(folder / copied, tmp_path)
-    file('included.py', 'learning_rate = 1e-3\n')
-    mine = file('mine.py', f"include('{tmp_path}/included.py')\n")
-    word = f'{mine} --generator={tmp_path}/generator.pt --dataset={tmp_path}/equations.py'
-    made, _ = compare(word)
-    assert not compare(word)[0]
-    if name == 'generator.pt':
-        torch.save(torch.load(tmp_path / name) | {'more': 1}, tmp_path / name)
-    else:
-        file(name, (tmp_path / name).read_text() + '\n\n')
-    again, _ = compare(word)
-    assert len(again) == 2 and not {*again} & {*made}
 
 
 @pytest.mark.parametrize('words', [

@@ -23,8 +23,8 @@ config/grpo_smok.py -> config/grpo_smok.py
 --generator=out/none.pt -> out/none.pt
 --rewards={"verfy":1.0} -> rewards, verfy()
 config/papers/gspo.py config/papers/cispo.py -> gspo.py, cispo.py, objective()
---out_dir={0} -> {0} holds something else
---out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> finished/ckpt.pt
+--out_dir={0} -> out_dir holds something else
+--out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> is in out_dir
 --out_dir={0}/finished --rewards={"verify":1.0} plugins/causal.py -> plugins/causal.py
 """
 LINES = r"""
@@ -42,12 +42,17 @@ texts
 [1j] * len(texts)
 [0.5] * (len(texts) - 1) + [torch.nan]
 """
-CALLABLES = """
+MAY = r"""
 import functools
-rewards = {'spoils': 1.0, 'zeros': 1.0, 'part': 1.0, 'thing': 1.0, 'wrapped': 1.0}
+dataset = f'{out_dir}.jsonl'
+_line = '{"prompt": "10+3%d=", "answer": "04%d"%s}\n'
+open(dataset, 'w').writelines(
+    _line % (i % 10, i % 10, ', "level": 1' * (i > 24)) for i in range(50))
+rewards = dict.fromkeys(['spoils', 'zeros', 'part', 'thing', 'wrapped', 'level_of', 'compare'], 1.0)
 
-def spoils(texts):
+def spoils(texts, level):
     assert (torch.full((1, 1), 257.0) @ torch.ones(1, 1)).item() == 257         # bfloat16 has none
+    level.clear()
     return [texts.pop(0).count('0') for _ in range(len(texts))]
 
 def zeros(texts, times=1):
@@ -63,24 +68,15 @@ class _Zeros:
 part = functools.partial(zeros, times=1)
 thing = _Zeros('0')
 wrapped = functools.wraps(zeros)(lambda *args, **named: zeros(*args, **named))
-"""
-MAY = {
-    'a reward that compares the completions of a group': """
-rewards = {'mine': 1.0}
-def mine(prompts, texts, r):
-    means = [texts[i:i + r.k].count(x) / prompts.count(prompts[i]) for i, x in enumerate(texts)]
-    return [x / (len(texts) - 1) for x in means]
-""",
-    'a column that only some records have': """
-dataset = f'{out_dir}.jsonl'
-_line = '{"prompt": "10+34=", "answer": "044", "level": 1, "held_out": %s}\\n'
-open(dataset, 'w').write('["10+34=", "044"]\\n' + _line % 'false' + 2 * (_line % 'true'))
-rewards = {'mine': 1.0}
-def mine(texts, level, line):
-    assert [*map(bool, level)] == [x > 1 for x in line]
+
+def level_of(texts, level, line):
+    assert [*map(bool, level)] == [x > 25 for x in line]
     return [float(x or 0) for x in level]
-""",
-    'a loss that computes with what is clipped, and blocks that are frozen late': """
+
+def compare(prompts, texts, r):
+    assert len({*prompts[:r.k]}) == 1
+    return [texts[i:i + r.k].count(x) for i, x in enumerate(texts)]
+
 def objective(stats, r, inner=objective):
     losses, is_clipped = inner(stats, r)
     return losses * (1 - is_clipped), is_clipped.mean() + 0 * is_clipped
@@ -89,7 +85,7 @@ def make_optimizers(network, *more, inner=make_optimizers):
     optimizers = inner(network, *more)
     network.blocks.requires_grad_(False)
     return optimizers
-"""}
+"""
 
 
 @pytest.mark.parametrize('case', MISTAKES.strip().splitlines())
@@ -129,11 +125,6 @@ def test_every_experiment_is_understood(grpo):
             fresh(str(path))
 
 
-@pytest.mark.parametrize('text', MAY.values(), ids=MAY)
-def test_what_a_file_may_do_runs(text, toy, file, tmp_path):
-    assert 'step     2' in train(toy, tmp_path / 'run', file('mine.py', text), '--max_iters=2')
-
-
 @pytest.mark.parametrize('line', LINES.strip().splitlines())
 def test_a_bad_line_of_data_is_named(line, file):
     good = '{"prompt": "1+1=", "answer": "2"}\n'
@@ -148,23 +139,15 @@ def test_a_wrong_value_of_a_reward_names_the_reward(values, toy, file, tmp_path)
     assert code == 1 and error.endswith('in the reward mine\n')
 
 
-def test_a_reward_may_be_any_callable_and_its_lists_are_copies(toy, file, tmp_path):
-    train(toy, tmp_path / 'run', file('mine.py', CALLABLES), '--dtype=bfloat16')
+def test_a_reward_is_any_callable_its_lists_are_copies_and_columns_may_be_missing(
+        toy, file, tmp_path):
+    train(toy, tmp_path / 'run', file('mine.py', MAY), '--dtype=bfloat16')
     step = log_of(tmp_path / 'run')[1]
     values = [step[f'mean_{name}'] for name in ('zeros', 'part', 'thing', 'wrapped', 'spoils')]
-    assert len({*values}) == 1 and values[0] > 0
+    assert len({*values}) == 1 and values[0] > 0 < step['mean_level_of'] < 1
 
 
-class Evil:
-    def __reduce__(self):
-        return os.mkdir, ('made',)
-
-
-def test_no_checkpoint_runs_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save({'args': Evil()}, 'ckpt.pt')
-    with pytest.raises(pickle.UnpicklingError):
-        load_checkpoint('ckpt.pt')
-    assert not os.path.exists('made')
-    torch.load('ckpt.pt', weights_only=False)
-    assert os.path.exists('made')               # or this would be no test
+def test_no_checkpoint_runs_code(tmp_path):
+    torch.save({'args': os.mkdir}, tmp_path / 'ckpt.pt')        # a pickle could call it
+    with pytest.raises(pickle.UnpicklingError, match='mkdir'):
+        load_checkpoint(tmp_path / 'ckpt.pt')

@@ -152,13 +152,6 @@ def test_a_prompt_has_the_bos_and_the_chat_template_of_transformers_once(kind, h
         assert ids == theirs.encode(f'{first}{text}3</s>', add_special_tokens=False)
 
 
-def test_the_text_of_the_mask_token_is_a_blank(opened):
-    _, task, _ = opened('bert')
-    row = task.encode({'prompt': '9+[MASK]=[MASK]_', 'answer': ''})
-    assert row == task.encode({'prompt': '9+_=__', 'answer': ''})
-    assert row.shown.count(46) == 3
-
-
 # ---- the network ---------------------------------------------------------------------------------
 @pytest.mark.parametrize('kind', MODELS)
 def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformers(
@@ -296,18 +289,6 @@ def test_a_weight_is_packed_once_and_gives_the_same_products(dtype, atol, hf, pa
         close(y.float(), z, atol=atol)
 
 
-@pytest.mark.parametrize('kind', MODELS)
-def test_packed_weights_write_the_same_completions(kind, opened, grpo, monkeypatch, packed):
-    """All linear layers of a causal network are packed, also the output layer."""
-    networks, task, _ = opened(kind, '--dtype=float32')
-    ours, prompts = networks.policy, task.prompts('train', 5)
-    texts = grpo.complete(ours, prompts, 2, greedy=True).texts
-    monkeypatch.setattr(torch.cpu, '_is_avx512_supported', lambda: False)
-    assert texts.equal(grpo.complete(ours, prompts, 2, greedy=True).texts)
-    n_linear = sum(isinstance(layer, torch.nn.Linear) for layer in ours.modules())
-    assert len(packed) == n_linear * ours.causal
-
-
 # ---- the hub -------------------------------------------------------------------------------------
 @pytest.fixture
 def cache(folders, tmp_path, monkeypatch):
@@ -323,24 +304,6 @@ def cache(folders, tmp_path, monkeypatch):
         (root / 'refs/main').write_text(folder.name)
         return str(folder)
     return write
-
-
-def test_a_folder_with_the_name_of_one_of_the_hub_comes_first(hf, cache, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    folder = cache('a', 'llama')
-    cache('b', 'gpt2')
-    assert hf.file_of('mine/net') == f'mine/net@{40 * "b"}'
-    assert hf.file_of(f'mine/net@{40 * "a"}') == f'mine/net@{40 * "a"}'
-    assert hf.folder_of(f'mine/net@{40 * "a"}') == folder
-    (tmp_path / 'mine/net').mkdir(parents=True)
-    assert hf.file_of('mine/net') == 'mine/net'
-
-
-def test_of_the_hub_come_weights_and_words_and_nothing_that_can_hide_code(hf):
-    wanted = ['config.json', 'model-1-of-2.safetensors', 'merges.txt', 'spiece.model']
-    files = [*wanted, 'pytorch_model.bin', 'modeling.py', 'onnx/model.safetensors']
-    found = hub.utils.filter_repo_objects(files, allow_patterns=hf.FILES.split())
-    assert [*found] == wanted
 
 
 # ---- runs ----------------------------------------------------------------------------------------

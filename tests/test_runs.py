@@ -98,7 +98,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 # more words of a run that goes on, the knobs that it names, and its line to beat
 CHANGES = """
- -> none -> old
+ -> None -> old
 --max_iters=2 --seed=2 -> max_iters seed -> old
 --temperature=0.5 -> temperature -> new
 plugins/top.py --top_p=0.9 -> top_k top_p -> new

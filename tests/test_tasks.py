@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conftest import fresh, run, train
+from conftest import run, train
 from plumbing.datasets import load
-from plumbing.networks import save_network
 from plumbing.rewards import call_each
 from tasks import Task, columns_of
 from test_grpo import TOK, tiny
@@ -87,16 +86,6 @@ def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(fil
 # ---- the shipped tasks ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name', ['arithmetic', 'cups'])
-def test_verify_likes_solutions_and_held_out_prompts_are_not_trained(name):
-    train, held_out, verify, _ = load(name)
-    for record in held_out + train[:1000]:
-        text = record['prompt'] + record['answer']
-        assert [*map(verify, [text, text[:-1] + 'x', text + ' ', record['prompt']])] == [1, 0, 0, 0]
-    trained = {record['prompt'] for record in train}
-    assert trained.isdisjoint(record['prompt'] for record in held_out)
-
-
 @pytest.mark.parametrize('path', WON)
 def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(path):
     train, held_out, verify, reply = load(path)
@@ -121,28 +110,6 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
 # ---- sample.py -----------------------------------------------------------------------------------
 
 
-def test_a_world_gets_none_for_a_column_that_a_record_lacks_and_its_default_for_a_typed_prompt(
-        toy, file, tmp_path):
-    world = file('world.py', """
-include('plugins/causal.py')
-generator = judge
-def reply(completion, secret='default'):
-    assert completion
-    print('secret', secret)
-""")
-    data = file('data.py', """
-def texts():
-    records = [{'prompt': f'12+{i}0=', 'answer': '0'} for i in range(9)]
-    records[1]['secret'], records[0]['answer'], records[0]['prompt'] = 'a', '', '1+'
-    return records[2:], records[:2]
-""")
-    text = train(toy, tmp_path / 'run', world, f'--dataset={data}', '--max_iters=1')
-    assert {*re.findall('secret (.*)', text)} == {'a', 'None'}
-    for prompt in ('12+', '12+300'):            # a short one, and a long one
-        _, text, error = run('sample.py', f'{tmp_path}/run', f'--prompt={prompt}')
-        assert {*re.findall('secret (.*)', text)} == {'default'}, error
-
-
 def test_a_sample_shows_each_prompt_before_and_after_with_scores_at_its_step_and_state(
         toy, file, tmp_path):
     """A prompt of one's own has none."""
@@ -164,16 +131,3 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
             assert float(score) == step + text.count('0')
     _, shown, error = run('sample.py', f'{tmp_path}/run', '--prompt=1_+3_=__7')
     assert re.findall(r"(?m)^(.*) '1_\+3_=__7", shown) == ['before', 'after'], error
-
-
-@pytest.mark.parametrize('n_fill_steps, n_waits', [(1, 1), (2, 1), (3, 2)])
-def test_a_learned_order_leaves_at_first_3_of_100_blanks_for_the_last_pass(
-        n_fill_steps, n_waits, grpo, folder, tmp_path):
-    """With one pass nothing is decided. A checkpoint has its order."""
-    fresh('plugins/passes.py', '--fill_order=learned', f'--n_fill_steps={n_fill_steps}')
-    policy, _ = grpo.load_network(folder / 'generator.pt', 'cpu')
-    waits = 1 - grpo.order_scores(policy, torch.randn(5, 32)).sigmoid()
-    assert (waits ** n_waits).tolist() == pytest.approx([0.03] * 5, rel=1e-5)
-    policy.order.bias.data += 1
-    save_network(tmp_path / 'new.pt', policy)
-    assert grpo.load_network(tmp_path / 'new.pt', 'cpu')[0].order.bias == policy.order.bias
