@@ -4,8 +4,7 @@
 # 1, 2, 3, one thread, each with its own student (pretrain.py --seed). Without the teacher,
 # --reference= --kl_beta=0 --learning_rate=1e-3, 47.7, 67.9, 65.1. From the teacher alone,
 # --kl_beta=1 --rewards="{'verify': 0.0}", 82.5, 82.2, 94.5; with config/kl/forward.py
-# --learning_rate=1e-2 96.9, 91.5, 97.1, with config/kl/symmetric.py 97.5, 89.1, 98.9. The rates
-# were the best of three for an earlier version
+# --learning_rate=1e-2 96.9, 91.5, 97.1. The rates were the best of three for an earlier version
 
 include('plugins/causal.py')
 

@@ -156,7 +156,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         networks, task = open_toy(folder)
         print(f"{task.n_train} records to learn from; {task.kind = }, {task.blank_kind = }")
-        for name in vars(grpo).keys() - known - grpo.rewards.keys() - {'verify', 'reply'}:
+        for name in vars(grpo).keys() - known - grpo.rewards.keys() - {
+                'verify', 'reply', 'masks'}:
             if getattr(vars(grpo)[name], '__code__', main.__code__).co_filename in words:
                 print(f"{name}() replaces no function and is no reward: who calls it?")
         weights = ({'verify': 1.0} if task.verify else {}) | grpo.rewards

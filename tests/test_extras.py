@@ -208,14 +208,6 @@ def test_what_is_silently_wrong_is_found_and_nothing_in_a_file_that_is_right(cas
     assert code == any(x in wrong for x in BAD)
 
 
-@pytest.mark.parametrize('words', ['examples/worlds/lock.py', 'data/hours.py',
-                                   'config/grpo_passes.py config/papers/d1.py'])
-def test_data_are_better_than_nonsense(words):
-    _, text, error = run('extras/check.py', *words.split())
-    data, toy = re.findall(r'verify is (\S+) for texts', text)
-    assert float(data) > 0.3 > float(toy), error
-
-
 # ---- benchmark -----------------------------------------------------------------------------------
 def test_a_benchmark_says_of_which_sizes_its_ratio_is():
     code, text, error = run('extras/benchmark.py', '--n_steps=3', '--batch_size=2', '--length=5',

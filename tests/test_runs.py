@@ -1,5 +1,4 @@
 """Runs: kill and resume, signals, ranks, machines, folders, faults, and what a run writes."""
-import json
 import os
 import random
 import re
@@ -322,14 +321,6 @@ thread.join()
 """)
     train([script, *toy[1:]], tmp_path / 'run')
     assert_same(tmp_path / 'run', finished)
-
-
-def test_log_and_samples_have_the_numbers_of_an_evaluation(toy, tmp_path, file):
-    train(toy, tmp_path / 'run', file('zeros.py', ZEROS), '--batch_size=8', '--max_iters=0')
-    samples = [*map(json.loads, open(tmp_path / 'run' / 'samples.jsonl'))]
-    zeros = [sample['completion'].count('0') for sample in samples]
-    assert zeros == [sample['scores']['zeros'] for sample in samples]
-    assert log_of(tmp_path / 'run')[0]['reward'] == sum(zeros) / 32 > 0     # 8 prompts, 4 of each
 
 
 def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curves(
