@@ -24,7 +24,7 @@ def texts():
 
 def verify(text):
     """Return 1.0 if the whole text is a true equation aa+bb=ccc, else 0.0."""
-    if not re.fullmatch(r'\d\d\+\d\d=\d{3}', text):
+    if not re.fullmatch('[0-9]{2}[+][0-9]{2}=[0-9]{3}', text):
         return 0.0
     a, b, total = map(int, re.split(r'[+=]', text))
     return float(a + b == total)

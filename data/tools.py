@@ -56,7 +56,7 @@ def reply(completion):
     call."""
     if answer_of(completion):
         return '', True
-    call = re.search(r'(\d+) ?([-+*]) ?(\d+) ?=$', completion)
+    call = re.search(r'([0-9]+) ?([-+*]) ?([0-9]+) ?=$', completion)
     return str(RESULT[call[2]](int(call[1]), int(call[3]))) if call else None
 
 
