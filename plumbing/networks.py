@@ -67,7 +67,7 @@ def open_networks(paths, dataset, device, files, load_network):
         setattr(networks, role, network)
         assert network.tok.vocabulary == networks.policy.tok.vocabulary and (
             network.kind in KINDS.get(role, (networks.policy.kind,))), (
-            f"the {role}: expected the vocabulary of the generator, and a kind that fits it")
+            "judge or reference: expected the vocabulary of the generator, and a fitting kind")
     return networks
 
 
@@ -79,7 +79,7 @@ def file_of(path, dataset):
         return f'{path}/ckpt.pt' if os.path.isdir(path) else path
     sources = [*files_of(path, dataset), Path('model.py'), Path('pretrain.py')]
     contents = [file.read_bytes() for file in sources]
-    return f'out/{Path(path).stem}-{zlib.crc32(repr((path, dataset, contents)).encode()):08x}.pt'
+    return f'out/{Path(path).stem}-{zlib.crc32(repr((dataset, contents)).encode()):08x}.pt'
 
 
 def make_networks(files, dataset, device):
