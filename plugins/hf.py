@@ -59,10 +59,9 @@ def file_of(path):
     """Return the checkpoint of a run; OWNER/NAME@COMMIT; or the path, of a folder or a file."""
     folder = folder_of(path)
     os.stat(folder)                             # or a FileNotFoundError says so
-    ckpt = f'{folder}/ckpt.pt'
     # In the cache of the hub a folder is .../models--OWNER--NAME/snapshots/COMMIT.
     name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
-    return ckpt if os.path.exists(ckpt) else name
+    return f'{folder}/ckpt.pt' if os.path.exists(f'{folder}/ckpt.pt') else name
 
 
 def folder_of(name):

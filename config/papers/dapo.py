@@ -10,14 +10,14 @@ adv_norm, loss_norm, clip_low, clip_high, kl_beta, entropy_coef = 'std', 'token'
 
 
 def collect(networks, task, step, inner=collect):
-    """Fill each micro-step with the first groups whose rewards differ, of up to three draws."""
     draws, parts, room = [], [], torch.tensor(batch_size)
     while len(draws) < 3 and devices.sum_over_ranks(room.sum()) > 0:
-        numbers = iter(range(devices.RANK, gradient_accumulation_steps, devices.N_RANKS))
-        again = SimpleNamespace(prompts=lambda *words: devices.set_seed(
-            seed, step, len(draws), next(numbers)) or task.prompts(*words))
-        rollouts, scores = inner(networks, again, step)
-        fits = scores['advantage'].any(1).view(len(rollouts), -1) | (len(draws) == 2)
+        micro_steps = iter(range(devices.RANK, gradient_accumulation_steps, devices.N_RANKS))
+        def prompts(*words):                    # with the random numbers of this draw
+            devices.set_seed(seed, step, len(draws), next(micro_steps))
+            return task.prompts(*words)
+        rollouts, scores = inner(networks, SimpleNamespace(prompts=prompts), step)
+        fits = scores['advantage'].any(1).view(len(rollouts), -1) | (len(draws) == 2)   # or all
         fits &= fits.cumsum(1) <= room          # (micro-steps, batch_size)
         room = room - fits.sum(1, keepdim=True)
         draws += [[r.select(x[r.text_of // r.k]) for r, x in zip(rollouts, fits.to(task.device))]]
