@@ -87,7 +87,7 @@ def configure(script, words):
 
 def check_knob(script, known, name):
     """Refuse a knob that nobody knows, and a value of another type or out of range."""
-    near = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text('utf-8')]
+    near = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text()]
     assert name in known, f"no knob {name}; near: {near + difflib.get_close_matches(name, known)}"
     kind = type(known[name])
     if kind is float and type(script[name]) is int:

@@ -61,5 +61,6 @@ def release_sigterm():
 
 def take_sigterm():
     """Let a Pool end a process that a reward has forked. Ctrl-C is left to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     release_sigterm()
