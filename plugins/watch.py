@@ -29,7 +29,7 @@ class RunFolder(RunFolder):
             samples = samples_of(group, columns_of(group), scores)
             self.append('samples.jsonl', step, samples)
             if step == 0:
-                report.print_group(samples, ['reward', 'advantage'])
+                report.print_group(samples, ['reward', 'advantage'], '')
         _shown.clear()
 
 

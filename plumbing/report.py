@@ -79,7 +79,7 @@ def samples_of(r, columns, scores):
             for n in r.text_of.unique().tolist()]
 
 
-def print_group(samples, names, label=''):
+def print_group(samples, names, label):
     """Print the different completions of a prompt with their scores, the best first; of more than
     six the first and last three."""
     count = collections.Counter((*(x['scores'][name] for name in names), x['completion'])
