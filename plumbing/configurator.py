@@ -67,8 +67,9 @@ def configure(script, words):
     script['include'] = include
     files = files_of(*[word for word in words if word[:2] != '--'])
     for plugin in PLUGINS.split():
-        if Path(f'plugins/{plugin}.py') in files:
-            include(f'plugins/{plugin}.py')
+        path = f'plugins/{plugin}.py'
+        if Path(path) in files:
+            include(path)
     known = knobs_of(script) | known            # the types of ours, and what plugins bring
     for word in words:
         name, is_knob, value = word.removeprefix('--').partition('=')
@@ -92,7 +93,8 @@ def check_knob(script, known, name):
     kind = type(known[name])
     if kind is float and type(script[name]) is int:
         script[name] = float(script[name])
-    value, is_number = script[name], kind in (int, float)
+    value = script[name]
+    is_number = kind in (int, float)
     allowed = VALUES.get(name, (0, 1e18) if is_number else (value,))
     assert type(value) is kind and (
         allowed[0] <= value <= allowed[1] if is_number else value in allowed), (

@@ -77,8 +77,8 @@ def file_of(path, dataset):
     if not path.endswith('.py'):
         os.stat(path)                           # or a FileNotFoundError says so
         return f'{path}/ckpt.pt' if os.path.isdir(path) else path
-    sources = [*files_of(path, dataset), Path('model.py'), Path('pretrain.py')]
-    contents = [file.read_bytes() for file in sources]
+    contents = [file.read_bytes() for file in [
+        *files_of(path, dataset), Path('model.py'), Path('pretrain.py')]]
     return f'out/{Path(path).stem}-{zlib.crc32(repr((dataset, contents)).encode()):08x}.pt'
 
 
