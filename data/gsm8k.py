@@ -15,7 +15,7 @@ URL = ('https://raw.githubusercontent.com/openai/grade-school-math/'
        '3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/{}.jsonl')
 SIZES = {'train': 7473, 'test': 1319}
 # A minus is a sign if nothing stands before it: 5-10 ends with 10. Commas part groups of three.
-NUMBER = re.compile(r'(?:(?<![\w)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?')
+NUMBER = re.compile(r'(?:(?<![\w)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?')
 
 
 def texts():

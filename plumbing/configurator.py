@@ -11,13 +11,14 @@ then a file of five lines, and needs no hook in the script."""
 import ast
 import contextlib
 import difflib
+import inspect
 import sys
 from pathlib import Path
 
 from plumbing.datasets import files_of
 from plumbing.process import say
 
-PLUGINS = 'causal hf passes order masks top lora best watch'     # in this order
+PLUGINS = 'causal hf passes order masks top lora watch'     # in this order
 # The choices of a text, and the smallest and largest value of a number, also of plugins and other
 # scripts. Other numbers are at least 0, and small enough for a tensor.
 VALUES = {
@@ -56,7 +57,7 @@ def configure(script, words):
         before = dict(script)
         exec(compile(file.read_bytes(), path, 'exec', dont_inherit=True), script)
         made = [name for name, x in script.items() if x is not before.get(name)
-                and path == getattr(getattr(x, '__code__', None), 'co_filename', None)]
+                and inspect.isfunction(x) and inspect.unwrap(x).__code__.co_filename == path]
         for name in made if file.parent.name != 'plugins' else ():
             # A misspelt function replaces nothing.
             say(f"{path} {'replaces' if name in before else 'brings'} {name}()")

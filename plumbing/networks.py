@@ -86,13 +86,13 @@ def make_networks(files, dataset, device):
     """Make those networks of files {path: file} that are not there, by pretrain.py, side by side.
     If one fails, end the others, and this run. Return files."""
     processes = []
-    for path, file in files.items():
-        if not os.path.exists(file):
-            words = [sys.executable, 'pretrain.py', f'--dataset={dataset}',
-                     f'--device={device.type}', path, f'--out={file}']
-            say(' '.join(words))
-            processes.append(subprocess.Popen(words, env=os.environ | ALONE))
     try:
+        for path, file in files.items():
+            if not os.path.exists(file):
+                words = [sys.executable, 'pretrain.py', f'--dataset={dataset}',
+                         f'--device={device.type}', path, f'--out={file}']
+                say(' '.join(words))
+                processes.append(subprocess.Popen(words, env=os.environ | ALONE))
         while codes := {process.poll() for process in processes} - {0}:
             if codes != {None}:
                 sys.exit(1)                     # pretrain.py has said why, if it was not killed

@@ -16,13 +16,13 @@ def say(text):
 def show_error(kind, error, trace):
     """The excepthook. A failed assert, a file that is not there, or Ctrl-C, is one line. What a
     reward raises has its traceback: rewards.py adds a note to it."""
-    if kind is BrokenPipeError:                 # `| head` has seen enough
-        os._exit(1)
-    if isinstance(error, (AssertionError, OSError, KeyboardInterrupt)) and not hasattr(
-            error, '__notes__'):
-        print('error:', error, file=sys.stderr)
-    else:
+    if hasattr(error, '__notes__') or not isinstance(
+            error, (AssertionError, OSError, KeyboardInterrupt)):
         sys.__excepthook__(kind, error, trace)
+    elif kind is BrokenPipeError:               # `| head` has seen enough
+        os._exit(1)
+    else:
+        print('error:', error, file=sys.stderr)
 
 
 sys.excepthook = show_error         # for all scripts

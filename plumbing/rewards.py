@@ -34,7 +34,7 @@ def call(name, function, columns, context):
                 values = function(**{x: lists[x] for x in asked_of(function, lists)})
         numbers = torch.as_tensor(values).detach()
         is_right = [True] * len(columns['text'])
-        assert (numbers.isfinite() & numbers.isreal()).tolist() == is_right, (
+        assert (numbers.float().isfinite() & numbers.isreal()).tolist() == is_right, (
             f"expected a finite number for each completion, not {values!r:.200}")
     except Exception as e:
         e.add_note(f'in the reward {name}')     # and show_error() shows where

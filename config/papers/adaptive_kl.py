@@ -5,7 +5,7 @@
 #     --judge=config/networks/judge_classifier.py
 # verify, which this judge does not know: start 42.9 %, line to beat 48.2 %, policy 35.6, 34.3,
 # 37.7 %; seeds 1, 2, 3, one thread (27.7, 26.6, 28.6 % with the weight 0.2 throughout)
-# The log has the weight as kl_beta. There is none with kl_beta = 0, as rloo.py and others set it
+# The log has the weight as kl_beta, that of the loss: not for rloo.py, whose KL is in the reward
 # Left out: the KL is in the loss here, per token; there it is in the reward, per completion
 
 TARGET_KL = 0.5             # in nats per token

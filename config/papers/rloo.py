@@ -1,8 +1,8 @@
 # RLOO, arXiv:2402.14740: the mean of the others (2.3), the KL in the reward (eq. 3), no clip (3.2)
 # python train_grpo.py config/grpo_think.py config/papers/rloo.py --max_iters=25
 # verify: start and line to beat 47.2 %, policy 96.8, 95.1, 95.6 %; seeds 1, 2, 3, one thread
-# mean_reward is the sum after kl_beta times the KL of a text was taken off; each reward, and all of
-# an evaluation, are without it. A KL of a file behind this one is in the loss, too
+# mean_reward and dead_groups are of the sum after kl_beta times the KL of a text is taken off. Each
+# reward, and an evaluation, are without it. A KL of a file behind this one is in the loss, too
 
 adv_norm, loss_norm = 'none', 'constant'
 clip_low, clip_high = 1.0, 1e9                  # no clip
