@@ -154,9 +154,12 @@ def slow_stats(policy, r, reference=None):
     for m, t in enumerate(r.place):
         allowed = r.more['allowed'][m] if 'allowed' in r.more else ...
         row = look(slow_logits, r.views[r.view_of[m]], r.token[m], allowed)
-        if 'seen' in r.more:                    # in a learned order: wait, or fill it
+        if vars(grpo).get('fill_order') == 'learned':       # in each pass: wait, or fill it
             last = r.more['pass'][m]
-            for number, view in enumerate(r.views[r.more['seen'][m, :-1][:last]], 1):
+            for number in range(1, 1 + min(last, grpo.n_fill_steps - 1)):
+                view = r.texts[r.text_of[m]].clone()
+                later = (r.text_of == r.text_of[m]) & (r.more['pass'] >= number)
+                view[r.place[later]] = policy.blank_id
                 row = row + look(slow_order, view, int(number == last), ...)
         rows.append(row)
     return grpo.Stats(*torch.stack(rows).T)
@@ -310,16 +313,14 @@ def test_rows_of_a_rollout_take_the_columns_of_files_with_them():
 
 @pytest.mark.parametrize('max_new_tokens', [0, 1, 3])
 def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_new_tokens, knobs):
-    """It is asked once for equal completions of equal prompts. (Two prompts of one record begin at
-    different places.) Its words are not in the table, its end ends a text, and what has no room is
-    cut. The network reads texts of a record once that are equal so far, and none that has ended; it
-    reads only where a text is written."""
+    """It is asked once for equal completions of a record. Its words are not in the table, its end
+    ends a text, and what has no room is cut. The network reads texts of a prompt once that are
+    equal so far, and none that has ended; it reads only where a text is written."""
     policy, _, prompts = toy('a world', knobs, max_new_tokens=max_new_tokens, temperature=3.0)
     policy.trunk = Mock(side_effect=policy.trunk)
     task = prompts.task
     task.reply = Mock(side_effect=lambda completion, answer, **_: two_letters(completion, answer))
     prompts = task.prompts_of(torch.tensor([0, 1, 2, 3, 0]))
-    prompts.record[3] = 2
     r = grpo.complete(policy, prompts, 20)
     columns, expected = grpo.columns_of(r), set()
     for n, sampled in enumerate(columns['sampled']):
@@ -341,7 +342,7 @@ def test_a_world_speaks_between_the_tokens_of_the_policy_as_in_a_slow_loop(max_n
     assert sorted(asked) == sorted(case[1:] for case in expected)
     for at, call in zip(r.place.unique(), policy.trunk.call_args_list, strict=True):
         going = r.text_of[r.place >= at].tolist()
-        n_read = len({(n // 20 % 4, *r.texts[n, :at].tolist()) for n in going})
+        n_read = len({(columns['prompt'][n], *r.texts[n, :at].tolist()) for n in going})
         assert len(call.args[0]) == n_read
 
 

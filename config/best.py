@@ -1,7 +1,7 @@
 """Keep the best checkpoint of a run as out_dir/best.pt: that of the evaluation with the highest
 goal, the first number of its line. It is a checkpoint as any other one:
 
-    python train_grpo.py config/grpo_config.py plugins/best.py
+    python train_grpo.py config/grpo_config.py config/best.py
     python sample.py out-grpo --generator=out-grpo/best.pt      # before: the best; after: the last
 
 The best of several evaluations had luck, too: on other prompts it is a little worse than its score.
@@ -24,10 +24,5 @@ class RunFolder(RunFolder):
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}
             if devices.RANK == 0:
-                best = self.path / 'best.pt'
-                best.unlink(missing_ok=True)
-                # A link needs no space. The next ckpt.pt is a new file, so this one stays.
-                try:
-                    best.hardlink_to(self.path / 'ckpt.pt')
-                except OSError:                 # not all file systems have links
-                    shutil.copy(self.path / 'ckpt.pt', best)
+                half = shutil.copy(self.path / 'ckpt.pt', self.path / 'best.pt.tmp')
+                half.replace(self.path / 'best.pt')             # whole or absent

@@ -73,12 +73,12 @@ def rollout_of(prompts, k, texts):
     for n, text in enumerate(texts.tolist()):
         blanks = prompts.blank[n // k].nonzero()[:, 0].tolist()
         left = [place for place in blanks if text[place] != task.tok.pad]
-        begun = [grpo.Completion(prompts.record[n // k].item(), [])] if task.reply else ()
         while left:
             place, *left = left
             rows.append((n, place))
-            if begun and left:
-                _, lost = grpo.replies(task, begun, texts[n, [place]], torch.tensor([len(left)]))
+            if task.reply and left:
+                _, lost = grpo.replies(task, prompts.record[[n // k]], texts[[n], :place + 1],
+                                       torch.tensor([len(left)]))
                 left = left[lost:]
     text_of, place = torch.tensor(rows).T
     return grpo.Rollout(prompts, k, texts, texts, text_of, place, texts[text_of, place], text_of)

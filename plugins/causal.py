@@ -20,8 +20,6 @@ At place 2 the texts 0 to 2 are due. The network reads what is unread of both ro
 `bos 1 3`, and the policy writes h, h, c. The world says <, <, >. (It is asked once about both h.)
 So these texts are due again at 4. Row 0 splits, because its texts differ now: the rows 0, 1, 2 go
 on from the rows 0, 0, 1 (old_row). Then the texts 3 to 5 are due, and c, h and `:` are unread."""
-from itertools import zip_longest
-
 import torch.nn.functional as F
 
 from model import unique_rows
@@ -46,27 +44,24 @@ class Task(Task):
     def prompts_of(self, *words):
         """Return Prompts in which all is blank that a completion may fill."""
         prompts = super().prompts_of(*words)
-        place = torch.arange(self.length, device=self.device) - prompts.start[:, None]  # (B, T)
-        return replace(prompts, blank=(0 <= place) & (place < (max_new_tokens or self.length)))
+        # (B, T), in the prompt 0, and then 1 2 3 ...
+        place = (prompts.blank.cumsum(1) > 0).cumsum(1)
+        return replace(prompts, blank=(0 < place) & (place <= (max_new_tokens or self.length)))
 
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Continue each of B prompts k times, place by place. The drawing above explains the names."""
-    task, T = prompts.task, prompts.tokens.size(1)
+    task = prompts.task
     due = prompts.start.repeat_interleave(k)    # (N,) where the policy writes next
     stop = due + prompts.blank.sum(1).repeat_interleave(k)      # (N,) where the room ends
-    is_prompt = torch.arange(T, device=due.device) < due[:, None]
-    texts = prompts.tokens.repeat_interleave(k, 0).where(is_prompt, policy.pad_id)      # (N, T)
-    same = torch.stack((prompts.record, prompts.start), 1).repeat_interleave(k, 0)
-    example, row_of = unique_rows(same)         # (S,) a text of each row; (N,)
+    is_prompt = prompts.blank.cumsum(1) == 0                                        # (B, T)
+    texts = prompts.tokens.where(is_prompt, policy.pad_id).repeat_interleave(k, 0)  # (N, T)
+    example, row_of = unique_rows(texts)        # (S,) a text of each row; (N,)
     first = int(due.min())
     unread = F.pad(texts[example, :first], (1, 0), value=policy.bos_id)             # (S, L)
     cache, table = {}, []
-    seen = []                                   # (N,) by a world
-    if task.reply:
-        seen = [Completion(i, []) for i in prompts.record.repeat_interleave(k).tolist()]
-    for at in range(first, T):
+    for at in range(first, task.length):
         # Due: if no text is, only prompts, or words of a world, are here.
         writers = ((due == at) & (at < stop)).nonzero()[:, 0]
         if len(writers):
@@ -77,18 +72,14 @@ def complete(policy, prompts, k, greedy=False):
             token = sample(policy.logits(x)[row_of[writers]], 1, greedy)[:, 0]          # (writers,)
             table.append(torch.stack((writers, torch.full_like(writers, at), token)))
             texts[writers, at] = token
-            due[writers] = torch.where(token == task.tok.eos, T, at + 1)
+            due[writers] = torch.where(token == task.tok.eos, task.length, at + 1)
             # Ask the world.
             asked = writers[due[writers] < stop[writers]]
-            if task.reply:
-                begun = [seen[n] for n in asked.tolist()]
-                words, n_lost = replies(task, begun, texts[asked, at], (stop - due)[asked])
+            if task.reply and len(asked):
+                texts[asked], n_lost = replies(task, prompts.record[asked // k],
+                                               texts[asked, :at + 1], (stop - due)[asked])
                 due[asked] += n_lost
-                for place, ids in enumerate(words, at + 1):
-                    texts[asked, place] = texts.new_tensor(ids)
         going = (due < stop).nonzero()[:, 0]    # (G,) the texts that go on
-        if len(going) == 0:
-            break
         # Split rows. A new row is an old row and an id. torch.unique is slow for pairs, so a pair
         # is one number here, as two digits make one. (pad_id is above all ids of texts.)
         pair = row_of[going] * policy.pad_id + texts[going, at]                 # (G,)
@@ -103,40 +94,24 @@ def complete(policy, prompts, k, greedy=False):
 
 
 # ---- a world -------------------------------------------------------------------------------------
-@dataclass
-class Completion:
-    """A completion, as a world has seen it when it was asked the last time, with its answer."""
-    record: int         # its number
-    ids: list
-    text: str = ''
-
-
-def replies(task, begun, tokens, room):
-    """Add to n Completions the tokens (n,) that the policy has written, and what the world says
-    then, if there is room for it (n,), in ids. Return its words: a list of n ids for the next
-    place, another one for the place after it, ..., in which padding stands for nothing. Return
-    also how many places the policy loses (n,): those of words, or all if the world ends the text.
-    """
-    tok = task.tok
-    is_char = tok.vocabulary.get('kind') == 'char'
-    cases = {}                  # a world has no state: equal completions of a record are one case
-    for x, token in zip(begun, tokens.tolist()):
-        x.ids += [token]
-        # A text grows by a character. But a token of a language model can be a part of a character,
-        # so there all ids are decoded again.
-        x.text = x.text + tok.show([token]) if is_char else tok.decode(x.ids)
-        cases[x.record, x.text] = task.records[x.record] | {'completion': x.text}
+def replies(task, record, texts, room):
+    """Ask the world about n texts, all of one length, of records (n,). Return the texts (n, T) with
+    what it says, as far as there is room (n,). Return also how many places the policy loses (n,):
+    those of words, or all if the world ends the text."""
+    texts = texts.tolist()
+    keys = [(i, task.tok.show(ids[task.rows[i].n_prompt:]))
+            for i, ids in zip(record.tolist(), texts)]
+    # A world has no state: equal completions of a record are one case.
+    cases = {(i, text): task.records[i] | {'completion': text} for i, text in keys}
     answers = dict(zip(cases, call_each(task.reply, [*cases.values()])))
-    words, n_lost = [], []
-    for x, n in zip(begun, room.tolist()):
-        said = answers[x.record, x.text]
-        said, is_end = said if type(said) is tuple else (said or '', False)
-        ids = tok.encode(said)[:n]
-        x.ids += ids
-        x.text += said
-        words.append(ids)
-        n_lost.append(n if is_end else len(ids))
-    return zip_longest(*words, fillvalue=tok.pad), tokens.new_tensor(n_lost)
+    n_lost = []
+    for key, ids, n in zip(keys, texts, room.tolist()):
+        said = answers[key]
+        said, is_end = said if isinstance(said, tuple) else (said or '', False)
+        words = task.tok.encode(said)[:n]
+        ids += words
+        n_lost.append(n if is_end else len(words))
+    return task.pad(texts).to(room.device), room.new_tensor(n_lost)
 
 
 # ---- text again ----------------------------------------------------------------------------------

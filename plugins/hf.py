@@ -19,8 +19,8 @@ Features x of a masked network predict what stands in their own place. Those of 
 to the right of what it has read: x of <s> is in the place of 4. Nothing predicts the first token,
 which is <s> if there is one. So trunk() adds a bos for the one, and drops ours for the other.
 
-This file is executed in the globals of train_grpo.py, and its open_networks(), load_network(),
-stats_of() and judge_scores() take the place of those there. `inner` is the old function."""
+This file is executed in the globals of train_grpo.py, and its open_networks(), load_network()
+and stats_of() take the place of those there. `inner` is the old function."""
 import inspect
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ import transformers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from model import Network, unique_rows
+from model import Network
 from plumbing.networks import load_checkpoint
 from tasks import BLANK, Tokenizer
 
@@ -58,10 +58,11 @@ def open_networks(paths, dataset, device, files, load_network, inner=open_networ
 def file_of(path):
     """Return the checkpoint of a run; OWNER/NAME@COMMIT; or the path, of a folder or a file."""
     folder = folder_of(path)
-    os.stat(folder)                             # or a FileNotFoundError says so
+    ckpt = Path(folder, 'ckpt.pt')
+    if ckpt.exists():
+        return str(ckpt)
     # In the cache of the hub a folder is .../models--OWNER--NAME/snapshots/COMMIT.
-    name = re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
-    return f'{folder}/ckpt.pt' if os.path.exists(f'{folder}/ckpt.pt') else name
+    return re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
 
 
 def folder_of(name):
@@ -79,14 +80,14 @@ def load_network(path, device):
                                     else {'args': {'folder': path}, 'model': {}})
     try:
         network = Pretrained(**saved['args'])   # each machine has a folder of its own
-        network.check()
+        network.take_features()
     except Exception as e:                      # whatever transformers raises
         raise AssertionError(f"the network of {path} cannot be used: {e!r:.300}") from None
     if saved['model']:
         # The weights of a learned order have no place yet. plugins/order.py loads them.
         network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
-    total = sum(int(p.data.view(torch.int32).sum()) for p in network.parameters())  # of all bits
-    assert total == devices.from_first_rank(lambda: total), f"{path}: rank 0 has other weights"
+    total = sum(p.data.view(torch.int32).sum() for p in network.parameters())  # of all bits
+    assert total == devices.from_first_rank(lambda: total), "rank 0 has other weights of a network"
     return network.to(device), saved
 
 
@@ -104,20 +105,15 @@ class Pretrained(Network):
         self.kind = 'fill' if name.endswith('MaskedLM') else 'causal'
         self.network = getattr(transformers, name).from_pretrained(
             folder, dtype=torch.get_default_dtype(), **DATA)
-        names = inspect.signature(self.network.forward).parameters
-        self.cache_name = 'cache' if 'cache' in names else 'past_key_values'    # before 5.24
+        is_new = 'cache' in inspect.signature(self.network.forward).parameters      # 5.24
+        self.cache_name = 'cache' if is_new else 'past_key_values'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
         self.blank_id, self.bos_id, self.pad_id = tok.blank, tok.bos, tok.pad
-        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, *(tok.before or [0])[:1], 0]
+        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, (tok.before + [0])[0], 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
         self.n_before = 0 if self.causal else len(tok.before)
-        assert self.n_before < 2, f"before a text stands {tok.before}: expected one token at most"
         self.block_size = min(getattr(config, 'max_position_embeddings', 1e9),
                               tok.theirs.model_max_length) - self.n_before      # for RoBERTa
-        # From here on self.network(...).logits are features. At the few places where we need the
-        # output layer, the most expensive, logits() multiplies by its weights. To replace a method
-        # of somebody's object is ugly, but networks call their bodies by many names.
-        self.head.forward = lambda x: x
 
     @property
     def head(self):
@@ -125,18 +121,19 @@ class Pretrained(Network):
 
     @torch.no_grad()
     @torch.autocast('cpu', enabled=False)       # rounding to bfloat16 could hide a cap
-    def check(self):
-        """Refuse a network whose logits are other ones here than in transformers: it caps logits,
-        looks ahead, keeps no keys and values, or sees padding."""
-        # Nine ids, up to the largest. With a second row there is padding, and a shared beginning.
-        ids = torch.linspace(5, self.blank_id - 1, 9).long()
+    def take_features(self):
+        """Let the output layer, the most expensive one, hand on what it gets. Then .logits of the
+        network are features, and our logits() multiplies those by its weights where we need them.
+        To replace a method of somebody's object is ugly, but networks call their bodies by many
+        names. Refuse a network whose logits are other ones then: it caps logits, looks ahead, keeps
+        no keys and values, or sees padding."""
+        ids = torch.linspace(5, self.blank_id - 1, 9).long()            # up to the largest
+        inputs = F.pad(ids[None], (int(self.causal), 0), value=self.bos_id)
+        theirs = self.trunk(inputs, {})[0, 1:9, :self.blank_id]
+        self.head.forward = lambda x: x
+        # With a second row there is padding, and a shared beginning.
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
         ours = self.logits(self.features(both)[0, 1:9])
-        # The first row alone, in one pass. A causal network need not read the last id.
-        inputs = F.pad(ids[None], (int(self.causal), -int(self.causal)), value=self.bos_id)
-        identity = vars(self.head).pop('forward')       # for a moment it is an output layer again
-        theirs = self.trunk(inputs, {})[0, 1:9, :self.blank_id]
-        self.head.forward = identity
         assert torch.allclose(ours, theirs, atol=1e-4 * theirs.abs().max()), (
             "expected a linear output layer, and keys and values of each token")
 
@@ -151,14 +148,14 @@ class Pretrained(Network):
         that of a GPT. If the dict is empty, inputs begin with our bos."""
         if not self.causal:
             inputs = F.pad(inputs, (self.n_before, 0), value=self.bos_id)
-            is_shown = (inputs != self.pad_id).long()
+            is_shown = inputs != self.pad_id
             x = self.network(self.theirs_of[inputs], attention_mask=is_shown).logits
             return x[:, self.n_before:]
         n_bos = 0 if cache else 1
-        options = {self.cache_name: cache.setdefault('all layers', Cache()), 'use_cache': True}
+        of_all = {self.cache_name: cache.setdefault('all layers', Cache())}
         if inputs.size(1) == n_bos:             # transformers cannot read nothing
             return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
-        x = self.network(self.theirs_of[inputs[:, n_bos:]], **options).logits
+        x = self.network(self.theirs_of[inputs[:, n_bos:]], use_cache=True, **of_all).logits
         return F.pad(x, (0, 0, n_bos, 0))
 
     def logits(self, x):
@@ -183,16 +180,10 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     # The backward pass makes each part again. The reentrant kind, which warns without a gradient,
     # frees it before the next one. The other kind keeps a KL or an entropy that no loss uses.
     size = 1 + NUMBERS_AT_ONCE // policy.blank_id       # blank_id is V
-    rows = torch.arange(len(r.text_of), device=x.device).split(size)
+    rows = torch.arange(len(r.text_of)).split(size)
     parts = [checkpoint(inner, policy, x, r.select(some), reference, x_ref,
                         use_reentrant=x.requires_grad) for some in rows]
     return Stats(*map(torch.cat, zip(*parts)))
-
-
-def judge_scores(judge, texts, inner=judge_scores):
-    rows, inverse = unique_rows(texts)          # equal texts have equal scores, in any part
-    parts = texts[rows].split(1 + NUMBERS_AT_ONCE // judge.blank_id // texts.size(1))
-    return torch.cat([inner(judge, part) for part in parts])[inverse]
 
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -209,7 +200,6 @@ class PretrainedTokenizer(Tokenizer):
         self.vocabulary = {'ids': ids, 'eos': self.eos}
         whole = theirs.encode('0')
         self.before = whole[:whole.index(self.ids_of('0')[0])]      # <s>, [CLS], or nothing
-        self.special = tuple(str(x) for x in theirs.added_tokens_decoder.values() if x.special)
 
     def ids_of(self, text):
         return self.theirs.encode(text, add_special_tokens=False)
@@ -222,11 +212,11 @@ class PretrainedTokenizer(Tokenizer):
 
     def prompt_ids(self, text):
         """Return the ids of a prompt: of a causal network as transformers shows it, in the chat
-        template if it begins with no special token, or after what the tokenizer puts before a text.
+        template, or after what the tokenizer puts before a text.
         To a masked network _ is a blank, and so is the text of its mask token."""
         if not self.causal:
             return super().prompt_ids(text.replace(self.theirs.mask_token, BLANK))
-        if chat_template and not text.startswith(self.special):
+        if chat_template:
             return self.ids_of(self.theirs.apply_chat_template(
                 [{'role': 'user', 'content': text}], tokenize=False, add_generation_prompt=True,
                 chat_template=ANY_DAY + self.theirs.get_chat_template(), **chat_options))

@@ -5,7 +5,6 @@ This file is executed in the globals of train_grpo.py: it wraps load_network(), 
 sample() there (`inner`), a function of torch, and one of transformers."""
 import torch.nn.functional as F
 import transformers
-from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
@@ -18,15 +17,11 @@ def complete(policy, prompts, k, greedy=False, inner=complete):
     packed = {}                                 # {weight: the same, packed}
 
     def linear(x, weight, bias=None):
-        if not isinstance(weight, nn.Parameter):
-            return old(x, weight, bias)         # computed, so another one each time
         dtype = torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else x.dtype
         if weight not in packed:
             packed[weight] = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype))
         return torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed[weight], bias, 'none', [], '')
 
-    if policy.device.type == 'cpu':
-        devices.keep_memory()       # learn() takes a fifth less time, and 4 to 14 % more memory
     old = F.linear
     if (policy.causal and torch.cpu._is_avx512_supported()
             and policy.head.weight.type() == 'torch.FloatTensor'):      # float32, on a CPU

@@ -27,7 +27,7 @@ def open_networks(paths, *more, inner=open_networks):
     networks = inner(paths | {'reference': ''} if is_start else paths, *more)
     policy = networks.policy
     assert not networks.files[path].endswith('.pt'), (
-        f"{path} is a run: python -m extras.export makes a folder, with which LoRA can begin")
+        "the generator is a run: python -m extras.export makes a folder, with which LoRA can begin")
     devices.set_seed(seed)                      # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
@@ -35,9 +35,9 @@ def open_networks(paths, *more, inner=open_networks):
             with policy.network.disable_adapter():
                 return policy.features(tokens)
 
-        networks.reference = SimpleNamespace(features=features, logits=policy.logits)
-        if hasattr(policy, 'order'):            # of plugins/order.py
-            networks.reference.order = copy.deepcopy(policy.order).requires_grad_(False)
+        networks.reference = SimpleNamespace(
+            features=features, logits=policy.logits,
+            order=copy.deepcopy(getattr(policy, 'order', None)))        # of plugins/order.py
     return networks
 
 

@@ -21,8 +21,8 @@ A config that includes this file defines
 
 The order of filling (plugins/passes.py) must be a rule: decisions of a learned one have no masks.
 
-This file is executed in the globals of train_grpo.py, and its updates_of(), token_stats() and
-log_probs_of() take the place of the functions there. `inner` is the old function."""
+This file is executed in the globals of train_grpo.py, and its updates_of() and token_stats() take
+the place of the functions there. `inner` is the old function."""
 import torch
 
 from model import unique_rows
@@ -58,7 +58,7 @@ def with_masks(r, epoch=0):
 
 
 def token_stats(policy, r, reference=None, inner=token_stats):
-    """Return Stats that are weighted sums over the masks."""
+    """Return Stats that are weighted sums over the masks; nan for a token that no mask looks at."""
     r = with_masks(r)
     sums = 0
     for is_blank, weight in zip(r.more['is_blank'].unbind(1), r.more['weight'].T):  # (M, T), (M,)
@@ -66,10 +66,4 @@ def token_stats(policy, r, reference=None, inner=token_stats):
         rows, view_of = unique_rows(views)
         stats = inner(policy, replace(r, views=views[rows], view_of=view_of), reference)
         sums = sums + weight * torch.stack(stats)
-    return Stats(*sums)
-
-
-def log_probs_of(policy, r, inner=log_probs_of):
-    """Return the estimates (M,); nan for a token that no mask looks at."""
-    r = with_masks(r)
-    return inner(policy, r).masked_fill(~r.more['weight'].any(1), torch.nan)
+    return Stats(*sums.masked_fill(~r.more['weight'].any(1), torch.nan))

@@ -71,22 +71,18 @@ def places_due(policy, x, is_open, key, n_blanks, number, greedy, inner=places_d
     return torch.rand_like(scores) < scores.sigmoid()
 
 
-def rollout_of(prompts, k, texts, history, text_of, place, token, number, inner=rollout_of):
-    r = inner(prompts, k, texts, history, text_of, place, token, number)
-    if fill_order == 'learned':
-        view_in = unique_rows(history)[1].view(-1, len(texts))                  # (passes, N)
-        # The passes that a token of pass 2 has seen are 1 2 2 2 ...
-        passes = torch.arange(1, n_fill_steps + 1, device=number.device).minimum(number[:, None])
-        r.more['seen'] = view_in[passes - 1, text_of[:, None]]                  # (M, n_fill_steps)
-    return r
-
-
 def drop_unused_views(r, inner=drop_unused_views):
-    if 'seen' not in r.more:
+    """Return r with the views that its tokens have seen in each pass, as more['seen']."""
+    if fill_order != 'learned':
         return inner(r)
-    used, seen = r.more['seen'].unique(return_inverse=True)
-    # The last view of a token in `seen` is its view_of.
-    return replace(r, views=r.views[used], view_of=seen[:, -1], more=r.more | {'seen': seen})
+    # A token of pass 2 has seen the views of passes 1 2 2 2 ...
+    passes = torch.arange(1, n_fill_steps + 1, device=r.place.device)[:, None]
+    passes = passes.minimum(r.more['pass'])                                 # (n_fill_steps, M)
+    is_blank = r.more['filled_in'] >= passes[..., None]                     # (n_fill_steps, M, T)
+    views = r.texts[r.text_of].masked_fill(is_blank, r.prompts.task.tok.blank).flatten(0, 1)
+    rows, view_of = unique_rows(views)
+    seen = view_of.view_as(passes)
+    return replace(r, views=views[rows], view_of=seen[-1], more=r.more | {'seen': seen.T})
 
 
 def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
@@ -103,10 +99,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else ours.detach()
-    passes = torch.arange(1, n_fill_steps, device=x.device)
-    waits = (passes != r.more['pass'][:, None]).long()[..., None]   # (M, n_fill_steps - 1, 1)
-    logp, logp_ref = [z.gather(-1, waits)[..., 0] for z in (ours, theirs)]
+    passes, number = torch.arange(1, n_fill_steps, device=x.device), r.more['pass'][:, None]
+    logp, logp_ref = [torch.where(passes == number, *z.unbind(-1)) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)
     extra = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
-    is_decided = passes <= r.more['pass'][:, None]
-    return Stats(*[a + (is_decided * b).sum(1) for a, b in zip(stats, extra)])
+    return Stats(*[a + ((passes <= number) * b).sum(1) for a, b in zip(stats, extra)])

@@ -9,17 +9,15 @@ another order in text 1. Texts before each pass, and x where the pass fills a bl
      3      7 8 4 _   . . . x     7 5 _ 1   . . x .
     end     7 8 4 2               7 5 3 1
 
-Texts that are equal are one view. In the table each of the six tokens has a column:
+In the table each of the six tokens has a column. Its view is its text, in which its pass and later
+ones have filled nothing. Texts that are equal then are one view:
 
-    views          view_in             text_of  0 1 0 1 0 1
-    0  7 _ _ _     0 0  pass 1         place    1 3 2 1 3 2
-    1  7 8 _ _     1 2       2         token    8 1 4 5 2 3
-    2  7 _ _ 1     3 4       3         pass     1 1 2 2 3 3
-    3  7 8 4 _                         view_of  0 0 1 2 3 4
+    views          text_of  0 1 0 1 0 1        filled_in
+    0  7 _ _ _     place    1 3 2 1 3 2        0 1 2 3  texts[0]
+    1  7 8 _ _     token    8 1 4 5 2 3        0 2 3 1  texts[1]
+    2  7 _ _ 1     pass     1 1 2 2 3 3
+    3  7 8 4 _     view_of  0 0 1 2 3 4
     4  7 5 _ 1
-
-view_in[pass - 1, j] is the view of texts[j] in a pass. So view_of[m], the view in which token m was
-sampled, is view_in[pass[m] - 1, text_of[m]].
 
 This file is executed in the globals of train_grpo.py, and its complete() takes the place of the
 function there."""
@@ -49,13 +47,11 @@ def complete(policy, prompts, k, greedy=False):
     key = torch.rand(is_open.shape, device=is_open.device)      # (N, T) low ones are filled first
     if fill_order == 'left':
         key = torch.ones_like(key).cumsum(1)                    # 1 2 3 ...
-    history = []                # texts before each pass
     table = []                  # what each pass fills
     for number in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) numbers of the texts that have blanks
         if len(going) == 0:
             break
-        history.append(texts.clone())
         # Each pass reads whole texts. That is slow, but no keys and values can be kept: each place
         # sees all others, also those that were filled since. At least equal texts are read once:
         # before[rows][inverse] equals before.
@@ -69,7 +65,14 @@ def complete(policy, prompts, k, greedy=False):
         texts[text_of, place] = token
         is_open[text_of, place] = False
         table.append((text_of, place, token, torch.full_like(place, number)))
-    return rollout_of(prompts, k, texts, torch.cat(history), *map(torch.cat, zip(*table)))
+    text_of, place, token, number = map(torch.cat, zip(*table))                 # (M,) each
+    filled_in = torch.zeros_like(texts)         # (N, T) the pass of each place; 0: given
+    filled_in[text_of, place] = number
+    filled_in = filled_in[text_of]                                              # (M, T)
+    views = texts[text_of].masked_fill(filled_in >= number[:, None], policy.blank_id)
+    rows, view_of = unique_rows(views)
+    return Rollout(prompts, k, texts, views[rows], text_of, place, token, view_of,
+                   more={'pass': number, 'filled_in': filled_in})
 
 
 def places_due(policy, x, is_open, key, n_blanks, number, greedy):
@@ -85,15 +88,6 @@ def places_due(policy, x, is_open, key, n_blanks, number, greedy):
     # are 1 2 0. Places that are not open come first, so that the highest ranks wait.
     rank = key.masked_fill(~is_open, -torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
     return is_open & (rank < rank.size(1) - n_wait)
-
-
-def rollout_of(prompts, k, texts, history, text_of, place, token, number):
-    """Return the Rollout of texts (N, T) whose M tokens were filled in passes `number` (M,).
-    history (passes * N, T): the texts before each pass."""
-    rows, inverse = unique_rows(history)
-    view_in = inverse.view(-1, len(texts))                                      # (passes, N)
-    return Rollout(prompts, k, texts, history[rows], text_of, place, token,
-                   view_in[number - 1, text_of], more={'pass': number})
 
 
 include('plugins/order.py')

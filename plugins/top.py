@@ -17,7 +17,7 @@ def allowed_of(p):
     """Return which ids (n, V) of probabilities p (n, V) may be drawn: the top_k likeliest, and of
     these the fewest that have at least top_p of their sum."""
     falling, order = p.sort(descending=True)    # the largest first, and their ids
-    if top_k > 0:
+    if top_k:
         falling[:, top_k:] = 0
     allowed = falling > 0
     if top_p < 1:
@@ -47,6 +47,6 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
         return logp.masked_fill(~r.more['allowed'], -torch.inf).logsumexp(1)
 
     stats = inner(policy, x, r, reference, x_ref)
-    logp = stats.logp - log_mass(policy, x)
-    logp_ref = stats.logp_ref - log_mass(reference, x_ref) if reference else logp.detach()
-    return stats._replace(logp=logp, logp_ref=logp_ref)
+    if reference:
+        stats = stats._replace(logp_ref=stats.logp_ref - log_mass(reference, x_ref))
+    return stats._replace(logp=stats.logp - log_mass(policy, x))

@@ -17,13 +17,13 @@ def collect(networks, task, step, inner=collect):
     rollouts, scores = inner(networks, task, step)
     if step % log_interval == 0:
         group = first_group_that_learns(rollouts[0])
-        _shown[:] = [(networks.policy, group, log_probs_of(networks.policy, group), scores)]
+        _shown.append((networks.policy, group, log_probs_of(networks.policy, group), scores))
     return rollouts, scores
 
 
 class RunFolder(RunFolder):
-    def log(self, step, numbers, is_shown=True):
-        super().log(step, numbers, is_shown)
+    def log(self, step, *numbers):
+        super().log(step, *numbers)
         for policy, group, before, scores in _shown:
             group.more['logp'] = torch.stack((before, log_probs_of(policy, group)), 1)  # (M, 2)
             samples = samples_of(group, columns_of(group), scores)
@@ -42,16 +42,11 @@ def first_group_that_learns(r):
 
 def samples_of(r, columns, scores, inner=samples_of):
     samples, task = inner(r, columns, scores), r.prompts.task
-    passes = r.more.get('pass', torch.full_like(r.place, task.kind == 'fill'))
-    logp = r.more.get('logp', torch.empty(len(r.place), 0))
+    turn = r.more.get('pass', torch.full_like(r.place, task.kind == 'fill'))
+    logp = r.more.get('logp', torch.empty(0, 0))
+    numbers = {(n, place): [*filter(math.isfinite, x)] for n, place, *x in zip(
+        r.text_of.tolist(), r.place.tolist(), turn.tolist(), *logp.T.tolist())}
     for n, sample in zip(r.text_of.unique().tolist(), samples):
-        # From left to right the prompt is left out.
-        start = int(r.prompts.start[n // r.k]) if task.kind == 'causal' else 0
-        pieces = {place: [task.tok.show([id])] for place, id in enumerate(r.texts[n].tolist())
-                  if place >= start and id != task.tok.pad}
-        rows = r.text_of == n
-        for place, number, numbers in zip(*[x[rows.to(x.device)].tolist()
-                                            for x in (r.place, passes, logp)]):
-            pieces[place] += [number, *filter(math.isfinite, numbers)]
-        sample['pieces'] = [*pieces.values()]
+        sample['pieces'] = [[task.tok.show([id]), *numbers.get((n, place), [])]
+                            for place, id in enumerate(r.texts[n].tolist()) if id != task.tok.pad]
     return samples

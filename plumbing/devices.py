@@ -35,9 +35,10 @@ def set_precision(network, dtype):
     was measured was faster (docs/gpu.md). Under autocast logits and losses stay float32."""
     kind = network.device.type
     is_faster = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported()
-    if kind == 'cpu' and network.head.in_features < 256:
+    if kind == 'cpu':
         keep_memory()
-        torch.set_num_threads(min(2, torch.get_num_threads()))          # more would wait
+        if network.head.in_features < 256:      # more threads would wait
+            torch.set_num_threads(min(2, torch.get_num_threads()))
     torch.set_autocast_enabled(kind, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
     torch.set_autocast_dtype(kind, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
@@ -45,8 +46,9 @@ def set_precision(network, dtype):
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
-    get them again takes a fifth of a collect(). To call the C library by numbers is as ugly as it
-    looks, but Python has no other way."""
+    get them again takes a fifth of a collect(), and of the learn() of a language model, which needs
+    4 to 14 % more memory then. To call the C library by numbers is as ugly as it looks, but Python
+    has no other way."""
     if sys.platform == 'linux':
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX

@@ -1,6 +1,6 @@
 """Files of config/papers/ against the formulas of their papers, in loops over texts and tokens;
 stacks of them, which act together, or which one line refuses; config/overlong.py. (Estimates of
-likelihoods: test_likelihoods.py. KLs: test_grpo.py.) At the end plugins/best.py."""
+likelihoods: test_likelihoods.py. KLs: test_grpo.py.) At the end config/best.py."""
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -171,7 +171,7 @@ def test_best_is_the_checkpoint_of_the_best_evaluation_also_of_a_run_that_was_re
         ranks, toy, file, tmp_path):
     """A run is killed while it evaluates the best one, and does so again. It is stopped between two
     evaluations. With other weights of rewards, scores cannot be compared."""
-    words = [*toy, 'plugins/best.py', file('goals.py', GOALS), '--max_iters=8']
+    words = [*toy, 'config/best.py', file('goals.py', GOALS), '--max_iters=8']
     train(words, tmp_path / 'whole', ranks=ranks)
     for more, step, best in (('', 4, 2), ('--resume=True', 5, 4), ('--resume=True', 8, 4), (
             "--resume=True --rewards={'goal':2.0} --max_iters=10", 10, 8)):
