@@ -4,7 +4,8 @@ goal, the first number of its line. It is a checkpoint as any other one:
     python train_grpo.py config/grpo_config.py config/best.py
     python sample.py out-grpo --generator=out-grpo/best.pt      # before: the best; after: the last
 
-The best of several evaluations had luck, too: on other prompts it is a little worse than its score.
+(A run of plugins/lora.py: copy its folder, and best.pt onto the ckpt.pt there.) The best of several
+evaluations had luck, too: on other prompts it is a little worse than its score.
 
 This file is executed in the globals of train_grpo.py, and its RunFolder takes the place of the one
 there."""
@@ -18,8 +19,8 @@ class RunFolder(RunFolder):
         super().log(step, numbers, is_shown)
         if 'line to beat' not in numbers:       # of a step, not of an evaluation
             return
-        # Scores with another line to beat are of other prompts or rewards. A resumed run has the
-        # best before this evaluation, whose checkpoint was saved first, and evaluates it again.
+        # Scores with another line to beat are of other prompts or rewards. ckpt.pt is saved before
+        # its evaluation, with the best of earlier ones; a resumed run evaluates it again.
         score, line = next(iter(numbers.values())), numbers['line to beat']
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}

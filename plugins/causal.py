@@ -3,13 +3,13 @@ a world: it may add words after each token that the policy writes.
 
 This file is executed in the globals of train_grpo.py, and its Task, complete() and columns_of()
 take the place of those there. `inner` is the old function. The same without a cache and without a
-world, in ten lines, is write() of config/networks/writes.py: read it first.
+world, in twelve lines, is write() of config/networks/writes.py: read it first.
 
-Texts of a record that are equal so far share a row of the cache, so the network reads them once.
+Texts of a prompt that are equal so far share a row of the cache, so the network reads them once.
 Example: the prompts `2:` and `13:`, three completions of each, and a world that says < or > after a
 letter.
 
-     text              row_of before place      due before place
+     text              row_of, before place     due, before place
                         2   3                    2   3
       0     2 : h <     0   1                    2   4
       1     2 : h <     0   1                    2   4
@@ -44,16 +44,15 @@ class Task(Task):
     def prompts_of(self, *words):
         """Return Prompts in which all is blank that a completion may fill."""
         prompts = super().prompts_of(*words)
-        # (B, T), in the prompt 0, and then 1 2 3 ...
-        place = (prompts.blank.cumsum(1) > 0).cumsum(1)
-        return replace(prompts, blank=(0 < place) & (place <= (max_new_tokens or self.length)))
+        nth = (prompts.blank.cumsum(1) > 0).cumsum(1)       # (B, T) in the prompt 0, then 1 2 3 ...
+        return replace(prompts, blank=(0 < nth) & (nth <= (max_new_tokens or self.length)))
 
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Continue each of B prompts k times, place by place. The drawing above explains the names."""
     task = prompts.task
-    due = prompts.start.repeat_interleave(k)    # (N,) where the policy writes next
+    due = prompts.start.repeat_interleave(k)    # (N,) where the policy writes next, if before stop
     stop = due + prompts.blank.sum(1).repeat_interleave(k)      # (N,) where the room ends
     is_prompt = prompts.blank.cumsum(1) == 0                                        # (B, T)
     texts = prompts.tokens.where(is_prompt, policy.pad_id).repeat_interleave(k, 0)  # (N, T)
@@ -67,7 +66,7 @@ def complete(policy, prompts, k, greedy=False):
         if len(writers):
             # Read.
             x = policy.trunk(unread, cache)[:, -1]                              # (S, C)
-            unread = unread[:, :0]
+            unread = unread[:, :0]              # all S rows, and of each nothing
             # Write.
             token = sample(policy.logits(x)[row_of[writers]], 1, greedy)[:, 0]          # (writers,)
             table.append(torch.stack((writers, torch.full_like(writers, at), token)))
@@ -97,7 +96,7 @@ def complete(policy, prompts, k, greedy=False):
 def replies(task, record, texts, room):
     """Ask the world about n texts, all of one length, of records (n,). Return the texts (n, T) with
     what it says, as far as there is room (n,). Return also how many places the policy loses (n,):
-    those of words, or all if the world ends the text."""
+    those of words, or all the room if the world ends the text."""
     texts = texts.tolist()
     keys = [(i, task.tok.show(ids[task.rows[i].n_prompt:]))
             for i, ids in zip(record.tolist(), texts)]

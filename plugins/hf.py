@@ -5,7 +5,7 @@ class is a ...ForMaskedLM, it fills blanks. Every other network writes from left
     python train_grpo.py plugins/hf.py plugins/causal.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
 Ids below V are the same here and in transformers. We have three more, which theirs_of translates.
-Example: V = 6, and the tokenizer has [CLS] 0, [MASK] 1, or <s> 0, and puts it before a text.
+Example: V = 6. The tokenizer puts [CLS], 0, before a text, and has [MASK], 1; or it puts <s>, 0.
 
     our id       0 1 2 3 4 5 blank  bos   pad
     theirs_of    0 1 2 3 4 5 1      0     0     (pad is hidden, or not read, so any id will do)
@@ -93,8 +93,8 @@ def load_network(path, device):
 
 # ---- the network ---------------------------------------------------------------------------------
 class Pretrained(Network):
-    """A network of transformers in the place of a GPT. Its weights are float32, however they were
-    stored, because bfloat16 would round an update of 1e-6 away."""
+    """A network of transformers in the place of a GPT. Its weights are float32 (float64, if dtype
+    is), however they were stored, because bfloat16 would round an update of 1e-6 away."""
 
     def __init__(self, folder):
         super().__init__()
@@ -105,7 +105,7 @@ class Pretrained(Network):
         self.kind = 'fill' if name.endswith('MaskedLM') else 'causal'
         self.network = getattr(transformers, name).from_pretrained(
             folder, dtype=torch.get_default_dtype(), **DATA)
-        is_new = 'cache' in inspect.signature(self.network.forward).parameters      # 5.24
+        is_new = 'cache' in inspect.signature(self.network.forward).parameters      # since 5.24
         self.cache_name = 'cache' if is_new else 'past_key_values'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
         self.blank_id, self.bos_id, self.pad_id = tok.blank, tok.bos, tok.pad
@@ -129,7 +129,7 @@ class Pretrained(Network):
         no keys and values, or sees padding."""
         ids = torch.linspace(5, self.blank_id - 1, 9).long()            # up to the largest
         inputs = F.pad(ids[None], (int(self.causal), 0), value=self.bos_id)
-        theirs = self.trunk(inputs, {})[0, 1:9, :self.blank_id]
+        theirs = self.trunk(inputs, {})[0, 1:9, :self.blank_id]         # still logits
         self.head.forward = lambda x: x
         # With a second row there is padding, and a shared beginning.
         both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
@@ -153,7 +153,7 @@ class Pretrained(Network):
             return x[:, self.n_before:]
         n_bos = 0 if cache else 1
         of_all = {self.cache_name: cache.setdefault('all layers', Cache())}
-        if inputs.size(1) == n_bos:             # transformers cannot read nothing
+        if inputs.size(1) == n_bos:             # only our bos: transformers cannot read nothing
             return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
         x = self.network(self.theirs_of[inputs[:, n_bos:]], use_cache=True, **of_all).logits
         return F.pad(x, (0, 0, n_bos, 0))

@@ -1,8 +1,8 @@
 """What makes networks of transformers fast on a CPU. plugins/hf.py includes this file. Without it
 a run takes longer, draws other ids that are as likely, and computes the same but for rounding.
 
-This file is executed in the globals of train_grpo.py: it wraps load_network(), complete() and
-sample() there (`inner`), a function of torch, and one of transformers."""
+This file is executed in the globals of train_grpo.py: it wraps complete() and sample()
+there (`inner`), a function of torch, and one of transformers."""
 import torch.nn.functional as F
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -41,7 +41,7 @@ def open_networks(paths, *more, inner=open_networks):
     return networks
 
 
-# A class that inherits from its own name takes a breath. The name in parentheses is still the class
+# A class that inherits from its own name: the name in parentheses is still the class
 # of plugins/hf.py; from here on the name is this class, also in the functions of that file.
 class Pretrained(Pretrained):
     """A network that can have adapters."""

@@ -34,7 +34,8 @@ def updates_of(rollouts, inner=updates_of):
     """Draw masks anew in each epoch. learn() computes logp_old in the masks of each update."""
     updates = []
     for i, update in enumerate(inner(rollouts)):
-        # Both sides of a ratio need the same masks. A logp_old that is there has those of epoch 0.
+        # Both sides of a ratio need the same masks. A logp_old that a file has set has those of
+        # epoch 0.
         masked = [with_masks(r, 0 if r.logp_old is not None else i // mini_batches) for r in update]
         updates.append([r.select(r.more['weight'].any(1)) for r in masked])
     return updates

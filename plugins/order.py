@@ -60,6 +60,7 @@ def order_scores(network, x):
 
 
 def places_due(policy, x, is_open, key, n_blanks, number, greedy, inner=places_due):
+    """Return which open places (G, T) pass `number` fills, by the scores of the policy."""
     if fill_order != 'learned':
         return inner(policy, x, is_open, key, n_blanks, number, greedy)
     if number == n_fill_steps:                  # the last pass fills what is left
@@ -75,13 +76,13 @@ def drop_unused_views(r, inner=drop_unused_views):
     """Return r with the views that its tokens have seen in each pass, as more['seen']."""
     if fill_order != 'learned':
         return inner(r)
-    # A token of pass 2 has seen the views of passes 1 2 2 2 ...
     passes = torch.arange(1, n_fill_steps + 1, device=r.place.device)[:, None]
+    # A token of pass 2 has seen the views of passes 1 2 2 2 ...
     passes = passes.minimum(r.more['pass'])                                 # (n_fill_steps, M)
     is_blank = r.more['filled_in'] >= passes[..., None]                     # (n_fill_steps, M, T)
     views = r.texts[r.text_of].masked_fill(is_blank, r.prompts.task.tok.blank).flatten(0, 1)
     rows, view_of = unique_rows(views)
-    seen = view_of.view_as(passes)
+    seen = view_of.view_as(passes)              # as drawn above; in the table it is (M, ...)
     return replace(r, views=views[rows], view_of=seen[-1], more=r.more | {'seen': seen.T})
 
 
@@ -99,6 +100,8 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
 
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else ours.detach()
+    # A token of pass 3 has waited in 1 and 2, and was filled in 3. Then it decides nothing. Below
+    # all tensors are (M, n_fill_steps - 1), but for number, which is (M, 1).
     passes, number = torch.arange(1, n_fill_steps, device=x.device), r.more['pass'][:, None]
     logp, logp_ref = [torch.where(passes == number, *z.unbind(-1)) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)

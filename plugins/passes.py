@@ -26,7 +26,7 @@ import torch
 from model import unique_rows
 
 n_fill_steps = 5            # passes at most
-fill_order = 'random'       # 'random'
+fill_order = 'random'       # 'random': drawn before the first pass
                             # 'left': from left to right
                             # 'confident': first the blank whose likeliest token is likeliest
                             # 'learned': the policy decides which blanks wait (plugins/order.py)
@@ -35,7 +35,7 @@ fill_order = 'random'       # 'random'
 
 
 class Task(Task):
-    kind = 'fill'               # that of plugins/causal.py, if it is there, is 'causal'
+    kind = 'fill'               # also behind plugins/causal.py, whose Task is 'causal'
 
 
 @torch.no_grad()

@@ -1,5 +1,5 @@
 """Sample from the likeliest ids alone. The log-probability of a token is that among the ids that
-were allowed when it was drawn, in each update.
+were allowed when it was drawn, in each update. (KL and entropy are over all ids.)
 
     python train_grpo.py config/grpo_config.py plugins/top.py --top_p=0.95
 
@@ -10,7 +10,8 @@ import torch
 top_k = 0                   # sample from the top_k likeliest ids; 0: from all
 top_p = 1.0                 # sample from the fewest ids with this probability; 1: from all
 
-_drawn = []                 # of each call of sample() in a complete() which ids it allowed
+_drawn = []                 # of each call of sample() in a complete() which ids it allowed; such
+                            # calls come in the order of the table
 
 
 def allowed_of(p):

@@ -2,8 +2,8 @@
 it after? The page of a run and docs/assets/ show that. The group of step 0 is printed, too.
 
 Samples in samples.jsonl get 'pieces', a list for each token: its text; if it was sampled, its pass
-(0: from left to right); and in the watched group its log-probabilities before and after. They are
-missing for a token that no network has looked at.
+(0: from left to right); and in the watched group its log-probabilities before and after, which are
+missing for a token that no mask of an estimate looks at.
 
 This file is executed in the globals of train_grpo.py; `inner` is the old function."""
 import math
@@ -17,7 +17,7 @@ def collect(networks, task, step, inner=collect):
     rollouts, scores = inner(networks, task, step)
     if step % log_interval == 0:
         group = first_group_that_learns(rollouts[0])
-        _shown.append((networks.policy, group, log_probs_of(networks.policy, group), scores))
+        _shown[:] = [(networks.policy, group, log_probs_of(networks.policy, group), scores)]
     return rollouts, scores
 
 

@@ -56,12 +56,14 @@ def configure(script, words):
         done.append(file)
         before = dict(script)
         exec(compile(file.read_bytes(), path, 'exec', dont_inherit=True), script)
-        made = [name for name, x in script.items() if x is not before.get(name)
-                and inspect.isfunction(x) and inspect.unwrap(x).__code__.co_filename == path]
-        for name in made if file.parent.name != 'plugins' else ():
-            # A misspelt function replaces nothing.
-            say(f"{path} {'replaces' if name in before else 'brings'} {name}()")
-            if file.parent.name == 'papers':
+        kind = file.parent.name
+        for name, x in [*script.items()]:
+            if kind == 'plugins' or not inspect.isfunction(x) or x is before.get(name):
+                continue
+            if inspect.unwrap(x).__code__.co_filename == path:
+                # A misspelt function replaces nothing.
+                say(f"{path} {'replaces' if name in before else 'brings'} {name}()")
+            if kind == 'papers':                # also what the paper has included
                 other = paper_of.setdefault(name, path)
                 assert other == path, f"{other} and {path} both replace {name}(): leave one out"
 

@@ -1,12 +1,12 @@
 # TIS (F. Yao, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025): a
-# token weighs as it is likelier for learner than sampler, 2 at most. Wrong for a learned order
+# token weighs as it is likelier for learner than sampler, 2 at most. (Not for a learned order.) In
+# old.py the reference samples, and the policy learns:
 # echo "def collect(n, *x, inner=collect): return inner(type(n)(policy=n.reference), *x)" > old.py
 # python train_grpo.py config/grpo_think.py old.py config/papers/tis.py --reference=generator \
 #     --max_iters=25
 # verify: start, line 47.2 %, policy 91.9, 89.0, 87.4; seeds 1, 2, 3 (without: 86.2, 82.2, 84.8)
 
 _sampled = []               # of each call of sample() in a complete(): what it said of its tokens
-
 def sample(logits, k=1, greedy=False, inner=sample):
     ids = inner(logits, k, greedy)
     if 'top_k' in globals():                    # plugins/top.py
