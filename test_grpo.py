@@ -303,12 +303,6 @@ def test_greedy_decoding_fills_what_is_likely_and_at_least_the_likeliest_in_a_le
     assert due.tolist() == [[False, True, False], [True, False, True]]
 
 
-def test_rows_of_a_rollout_take_the_columns_of_files_with_them():
-    x = torch.arange(3)
-    part = grpo.Rollout(None, 1, x, x, x, x, x, x, more={'mine': x}).select([2, 0])
-    assert part.token.tolist() == part.more['mine'].tolist() == [2, 0]
-
-
 # ---- worlds --------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('max_new_tokens', [0, 1, 3])
@@ -409,18 +403,23 @@ KLS = {                         # {file: what its mean is, and whose gradient th
         lambda z, q: z.softmax(0) @ (z.log_softmax(0) - q.log_softmax(0)).square() / 2, kl_of),
     'config/kl/k3.py': (kl_of, lambda z, q: kl_of(q, z)),
 }
+STACKS = {                      # {files: which one acts, the last one with a KL}
+    'config/kl/k1.py config/kl/k3.py': 'config/kl/k3.py',
+    'config/papers/grpo.py config/kl/k2.py': 'config/kl/k2.py',
+    'config/kl/k2.py config/papers/grpo.py': 'config/kl/k3.py',
+    'config/kl/k1.py config/kl/forward.py': 'config/kl/forward.py'}
 
 
-@pytest.mark.parametrize('name', KLS)
-def test_the_mean_and_the_mean_gradient_of_a_kl_equal_sums_over_all_ids(name, knobs):
+@pytest.mark.parametrize('files', [*KLS, *STACKS])
+def test_the_mean_and_the_mean_gradient_of_a_kl_equal_sums_over_all_ids(files, knobs):
     """The mean is over what the policy draws."""
-    knobs(name)
+    knobs(files)
     z, q = torch.randn(2, 5)
     z.requires_grad_()
     logp, logp_ref = z.log_softmax(0), q.log_softmax(0)                         # of all ids
     stats = grpo.Stats(logp, logp_ref, grpo.divergence(logp, logp_ref), None)
     mean = logp.detach().exp() @ grpo.kl_penalty(stats, None).expand(5)
-    value, sloped = [f(z, q) for f in KLS[name]]
+    value, sloped = [f(z, q) for f in KLS[STACKS.get(files, files)]]
     close(mean, value)
     close(*[torch.autograd.grad(x, z, retain_graph=True)[0] for x in (mean, sloped)])
 
