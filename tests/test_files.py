@@ -22,7 +22,9 @@ MISTAKES = """
 config/grpo_smok.py -> config/grpo_smok.py
 --generator=out/none.pt -> out/none.pt
 --rewards={"verfy":1.0} -> rewards, verfy()
-config/papers/gspo.py config/papers/cispo.py -> gspo.py, cispo.py, objective()
+config/papers/gspo.py config/papers/cispo.py -> gspo.py and, cispo.py both replace objective()
+config/papers/cispo.py config/papers/tis.py -> cispo.py and, tis.py both replace objective()
+config/papers/d1.py config/papers/unigrpo.py -> d1.py and, unigrpo.py both replace masks()
 --out_dir={0} -> out_dir holds something else
 --out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> is in out_dir
 --out_dir={0}/finished --rewards={"verify":1.0} plugins/causal.py -> plugins/causal.py

@@ -1,7 +1,6 @@
 """Files of config/papers/ against the formulas of their papers, in loops over texts and tokens;
-stacks of them, which act together, or which one line refuses; config/overlong.py. (Estimates of
-likelihoods: test_likelihoods.py. KLs: test_grpo.py.) At the end config/best.py."""
-from pathlib import Path
+config/overlong.py. (Estimates of likelihoods: test_likelihoods.py. KLs: test_grpo.py. Papers that
+exclude one another: test_files.py.) At the end config/best.py."""
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +12,10 @@ from plumbing.networks import load_network
 from test_grpo import TOP, close, knobs, slow_stats, step_of  # noqa: F401 (a fixture)
 from test_grpo import toy as toy_of
 
-FILES = {path.stem: str(path) for path in Path('config').rglob('*.py')}
-TWO_PASSES = 'two passes, random order'
 
-
-def toy_with(names, kind, knobs, words='', **values):
+def toy_with(words, kind, knobs, **values):
     """Return a policy, another network, and collect(network, step), with a reward and papers."""
-    policy, other, prompts = toy_of(kind, knobs, None, "--rewards={'letters':1.0}",
-                                    *map(FILES.get, names.split()), words, **values)
+    policy, other, prompts = toy_of(kind, knobs, None, "--rewards={'letters':1.0}", words, **values)
     grpo.letters = lambda texts: [text.count('b') for text in texts]
     return policy, other, lambda network, step=0: grpo.collect(
         SimpleNamespace(policy=network, reference=other), prompts.task, step)
@@ -30,7 +25,8 @@ def toy_with(names, kind, knobs, words='', **values):
 
 
 def test_rloo_subtracts_the_mean_of_the_others_and_in_training_a_kl_of_the_text(knobs):
-    policy, reference, collect = toy_with('rloo', 'causal', knobs, batch_size=4, group_size=3)
+    policy, reference, collect = toy_with('config/papers/rloo.py', 'causal', knobs, batch_size=4,
+                                           group_size=3)
     [r], scores = collect(policy)
     stats = slow_stats(policy, r, reference)
     kl = r.per_text(stats.logp - stats.logp_ref).view(-1, 3)
@@ -42,21 +38,11 @@ def test_rloo_subtracts_the_mean_of_the_others_and_in_training_a_kl_of_the_text(
     assert not grpo.kl_penalty(stats, r).any()                  # the loss has none
 
 
-@pytest.mark.parametrize('names, last', [
-    ('k1 k3', 'k3'), ('grpo k2', 'k2'), ('k2 grpo', 'k3'), ('k1 forward', 'forward')])
-def test_the_last_kl_of_a_stack_acts(names, last, knobs):
-    penalties = []
-    for stack in (names, last):
-        knobs(*map(FILES.get, stack.split()))
-        penalties.append(grpo.kl_penalty(grpo.Stats(*torch.arange(4.0)), None))
-    assert penalties[0] == penalties[1]
-
-
 def test_adaptive_kl_grows_above_its_target_and_shrinks_below_by_10_percent_in_5000_texts(knobs):
     """The target is 0.5. An error above 20 % counts as 20 %. The knob stays."""
     knobs(kl_beta=0.3, group_size=10, batch_size=100, gradient_accumulation_steps=5)
     grpo.learn = lambda kl, *_: {'kl': kl, 'weight': grpo.kl_beta}
-    grpo.include(FILES['adaptive_kl'])
+    grpo.include('config/papers/adaptive_kl.py')
     for kl, factor in ((0.9, 1.0), (0.45, 1.1), (0.1, 1.045), (0.5, 0.9405)):
         numbers = grpo.learn(kl, None, None, None)
         close([numbers['kl_beta'], numbers['weight'], grpo.kl_beta], [0.3 * factor] * 2 + [0.3])
@@ -65,15 +51,15 @@ def test_adaptive_kl_grows_above_its_target_and_shrinks_below_by_10_percent_in_5
 # ---- objectives ----------------------------------------------------------------------------------
 
 SLOPES = {          # of a text: how steep is the gain of its tokens, from their log ratios and A
-    'gspo': lambda gaps, A: A * gaps.mean().exp() * (
+    'config/papers/gspo.py': lambda gaps, A: A * gaps.mean().exp() * (
         gaps.mean().exp() < 1.0004 if A > 0 else gaps.mean().exp() > 0.9997),
-    'cispo': lambda gaps, A: A * gaps.exp().clamp(max=1.28)}
+    'config/papers/cispo.py': lambda gaps, A: A * gaps.exp().clamp(max=1.28)}
 
 
-@pytest.mark.parametrize('name', SLOPES)
-def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(name, knobs):
+@pytest.mark.parametrize('file', SLOPES)
+def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(file, knobs):
     """Every second text has moved little."""
-    knobs(FILES[name])
+    knobs(file)
     n = torch.randint(20, (200,))
     A, old = torch.randn(20), -2 * torch.rand(200)
     gaps = (torch.randn(200) * (n % 2 * 2 + 1e-3)).requires_grad_()
@@ -81,17 +67,18 @@ def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(name, knobs):
     losses, is_clipped = grpo.objective(grpo.Stats(old + gaps, None, None, None), r)
     slopes = torch.autograd.grad(-losses.sum(), gaps)[0]
     for i, a in enumerate(A):
-        close(slopes[n == i], SLOPES[name](gaps[n == i], a).expand((n == i).sum()))
+        close(slopes[n == i], SLOPES[file](gaps[n == i], a).expand((n == i).sum()))
     limit = 1 + grpo.clip_high                  # of CISPO's weight
     is_cut = (slopes == 0) | ((slopes / r.advantage - limit).abs() < 1e-9)
     assert (is_clipped > 0).equal(is_cut) and is_cut.any() and not is_cut.all()
 
 
-@pytest.mark.parametrize('kind', ['one pass', TWO_PASSES, 'a world'])
+@pytest.mark.parametrize('kind', ['one pass', 'two passes, random order', 'a world'])
 def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
     """Among the ids that plugins/top.py has allowed. The first micro-step keeps its numbers."""
-    policy, sampler, collect = toy_with('tis', kind, knobs, f'{TOP} --top_k=3', batch_size=2,
-                                        group_size=9, gradient_accumulation_steps=2)
+    policy, sampler, collect = toy_with(
+        f'config/papers/tis.py {TOP} --top_k=3', kind, knobs, batch_size=2, group_size=9,
+        gradient_accumulation_steps=2)
     rollouts, _ = collect(sampler)
     ratios = [(slow_stats(policy, r).logp - slow_stats(sampler, r).logp).exp() for r in rollouts]
     step = step_of(policy, rollouts)
@@ -107,8 +94,8 @@ def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
 
 def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three_times(knobs):
     """Each of two micro-steps has its two groups of two texts. Each draw has numbers of its own."""
-    policy, _, collect = toy_with('dapo', 'one pass', knobs, batch_size=2, group_size=2,
-                                  gradient_accumulation_steps=2)
+    policy, _, collect = toy_with('config/papers/dapo.py', 'one pass', knobs, batch_size=2,
+                                  group_size=2, gradient_accumulation_steps=2)
     n_draws = set()
     for step in range(20):
         rollouts, scores = collect(policy, step)
@@ -126,26 +113,12 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
 
 
 def test_overlong_gives_no_advantage_to_a_text_that_the_policy_did_not_end(knobs):
-    policy, _, collect = toy_with('overlong', 'a world', knobs, batch_size=4, group_size=9,
-                                  max_new_tokens=2)
+    policy, _, collect = toy_with('config/overlong.py', 'a world', knobs, batch_size=4,
+                                  group_size=9, max_new_tokens=2)
     [r], scores = collect(policy)
     ended = torch.tensor(grpo.columns_of(r)['ended'])
     assert r.advantage.equal((scores['advantage'].flatten() * ended)[r.text_of])
     assert ended.any() and not ended.all()
-
-
-# ---- all files -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('names, function', [
-    ('cispo gspo', 'objective'), ('tis cispo', 'objective'), ('d1 unigrpo', 'masks')])
-def test_two_papers_that_replace_one_function_are_refused_in_one_line(names, function, toy):
-    one, two = map(FILES.get, names.split())
-    for files in ((one, two), (two, one)):
-        code, _, error = run(*toy, *files)
-        assert code == 1
-        assert error == (
-            f'error: {files[0]} and {files[1]} both replace {function}(): leave one out\n')
 
 
 # ---- the best checkpoint -------------------------------------------------------------------------
