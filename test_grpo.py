@@ -32,6 +32,7 @@ from tasks import Tokenizer
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
 TOK = Tokenizer('abc')          # ids 1, 2, 3; 0 ends a text; 4 is a blank, 5 bos, 6 padding
 V = 4
+AS_IMPORTED = dict(vars(grpo))
 PLAIN = '--adv_norm=none --kl_beta=0 --entropy_coef=0 --grad_clip=0'
 PASSES = 'plugins/passes.py'
 CAUSAL = 'plugins/causal.py'
@@ -40,22 +41,28 @@ TOP = 'plugins/top.py'
 
 # ---- tools ---------------------------------------------------------------------------------------
 
+def fresh(*words):
+    """Return train_grpo as it was imported, and then changed by the words of a command."""
+    script = vars(grpo)
+    script.clear()
+    script.update(AS_IMPORTED, state={})
+    grpo.configure(script, words)
+    return grpo
+
+
 @pytest.fixture(autouse=True)
 def knobs():
     """knobs('plugins/passes.py', n_fill_steps=3): words of a command line, for one test. Without
     more the loss is the plain one: A is not divided, no KL, no bonus, no limit of the gradient."""
     def change(*words, **values):
-        as_imported.stop()
-        as_imported.start()
-        grpo.configure(vars(grpo), ' '.join((PLAIN, *words)).split() + [
-            f'--{name}={value}' for name, value in values.items()])
+        flags = [f'--{name}={value}' for name, value in values.items()]
+        fresh(*' '.join((PLAIN, *words)).split(), *flags)
 
-    as_imported = patch.dict(vars(grpo), state={})
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     change()
     yield change
-    as_imported.stop()
+    fresh()
     torch.set_default_dtype(torch.float32)
 
 

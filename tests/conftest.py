@@ -21,10 +21,9 @@ import pytest
 import torch
 import torch._dynamo  # optimizers import it, which takes a second: once, not in every run
 
-import train_grpo
+from test_grpo import fresh
 
 torch.set_num_threads(1)
-AS_IMPORTED = dict(vars(train_grpo))
 FORK = multiprocessing.get_context('fork')
 EQUATIONS = """
 from data.arithmetic import texts as all_texts, verify
@@ -131,20 +130,9 @@ def file(tmp_path):
     return write
 
 
-def fresh(*words):
-    """Return train_grpo as it was imported, and then changed by the words of a command."""
-    script = vars(train_grpo)
-    script.clear()
-    for name, x in AS_IMPORTED.items():
-        script[name] = x.copy() if name in ('rewards', 'state') else x
-    train_grpo.configure(script, words)
-    return train_grpo
-
-
 @pytest.fixture
 def grpo():
-    """Return train_grpo as it was imported, for one grpo.configure(vars(grpo), words); or
-    fresh(*words) begins anew. What a run changes is restored."""
+    """Return train_grpo as it was imported. What a run changes is restored."""
     yield fresh()
     fresh()
     torch.set_default_dtype(torch.float32)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import fresh, log_of, run, train
+from conftest import log_of, run, train
 from plumbing.datasets import load
 from plumbing.networks import load_checkpoint
+from test_grpo import fresh
 
 # words of a command line, and what the line says with which the run ends
 MISTAKES = """

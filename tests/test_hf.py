@@ -12,8 +12,8 @@ import huggingface_hub as hub
 import tokenizers
 
 import sample
-from conftest import TOY, assert_same, checkpoint_of, fresh, run, train
-from test_grpo import CAUSAL, PASSES, close
+from conftest import TOY, assert_same, checkpoint_of, run, train
+from test_grpo import CAUSAL, PASSES, close, fresh
 
 HF = 'plugins/hf.py'
 LORA = 'plugins/lora.py'
