@@ -4,9 +4,6 @@ import json
 import re
 import runpy
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +12,7 @@ import filelock
 import pytest
 import torch
 
-from conftest import run
+from conftest import Process, run
 from extras.page import page_of, read_lines
 
 # ---- tiny ----------------------------------------------------------------------------------------
@@ -57,39 +54,16 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(fini
 
 
 # ---- compare -------------------------------------------------------------------------------------
-@pytest.fixture
-def compare(toy, tmp_path, monkeypatch, capsys, grpo):
-    """compare(word, ...) returns the folders of the runs that it makes, and what it prints. The
-    processes of runs are forks of this one."""
-    monkeypatch.setitem(sys.modules, 'train_grpo', grpo)        # compare imports it anew
-
-    def call(*words):
-        made = []
-
-        def train(command, **_):
-            made.append(Path(command[-1].removeprefix('--out_dir=')))
-            code, _, _ = run(*command[1:])
-            return SimpleNamespace(poll=lambda: code, kill=lambda: None)
-
-        monkeypatch.setattr('subprocess.Popen', train)
-        shared = ' '.join(toy[1:] + ['--max_iters=2'])
-        monkeypatch.setattr('sys.argv', ['', '--seeds=1,2', f'--out_dir={tmp_path}/study',
-                                         f'--words={shared}', *words])
-        runpy.run_module('extras.compare', run_name='__main__')
-        return made, capsys.readouterr().out
-    yield call
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize('words', [
     '--seeds=1||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic', '|--blank_high=0.3',
     '|--blank_low=0.5', '--goal=eval/reward||--rewards={"judge": 2.0}', '|mine.py',
     '--goal=eval/pass@4||mine.py', '|--nope=1'])
-def test_runs_that_cannot_be_compared_are_refused(words, compare, file, tmp_path):
+def test_runs_that_cannot_be_compared_are_refused(words, toy, file, tmp_path):
     """mine.py has another checker."""
     mine = file('mine.py', 'def verify(text):\n    return 1.0\n')
-    with pytest.raises(AssertionError):
-        compare(*words.replace('mine.py', mine).split('|'))
+    code, _, error = run('extras/compare.py', f'--out_dir={tmp_path}/study',
+                         f"--words={' '.join(toy[1:])}", *words.replace('mine.py', mine).split('|'))
+    assert code == 1 and re.fullmatch('error: .*(held-out|two or more|no knob).*\n', error), error
     assert not (tmp_path / 'study').exists()    # before the first run
 
 
@@ -102,13 +76,12 @@ def test_a_dict_with_spaces_is_one_word_of_a_command():
 
 
 def test_a_comparison_that_is_stopped_leaves_no_run_behind(toy, tmp_path):
-    words = ' '.join(toy[1:] + ['--max_iters=100000'])
-    process = subprocess.Popen([sys.executable, '-m', 'extras.compare', f'--words={words}', '',
-                                f'--out_dir={tmp_path}/study', '--jobs=2'])
+    process = Process('extras/compare.py', f"--words={' '.join(toy[1:])} --max_iters=100000", '',
+                      f'--out_dir={tmp_path}/study', '--jobs=2')
     while len([*tmp_path.glob('study/*/log.jsonl')]) < 2:       # both runs have begun
         time.sleep(0.1)
-    process.terminate()
-    assert process.wait() == 1
+    process.ranks[0].terminate()
+    assert process.wait()[0] == 1
     for lock in tmp_path.glob('study/*.lock'):  # a run that is alive has its own
         filelock.FileLock(lock).acquire(timeout=5)
 

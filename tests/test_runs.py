@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, log_of, run, train
-from plumbing.networks import file_of
+from plumbing.networks import file_of, make_networks
 from plumbing.report import verdict_of
 
 KINDS = {
@@ -130,6 +130,17 @@ def verify(text):
     assert _steps[-1] < 4, 'no'
     return _verify(text)
 """}
+# It makes no network. One process holds a lock until it ends, and the other one fails then.
+PRETRAIN = """
+import os, sys, time
+import filelock
+lock = filelock.FileLock('lock')
+if 'other.py' in sys.argv:
+    lock.acquire()
+while 'other.py' in sys.argv or not os.path.exists('lock'):
+    time.sleep(0.01)
+sys.exit('failed')
+"""
 WANDB = """
 import json, sys
 id = 'theirs'
@@ -284,23 +295,12 @@ def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
 
 
 def test_missing_networks_are_made_side_by_side_and_if_one_fails_the_other_is_ended(
-        toy, file, tmp_path):
-    lock = f'{tmp_path}/lock'                   # that of a process is free when it has ended
-    other = file('other.py', f"""
-import filelock
-_lock = filelock.FileLock('{lock}')
-_lock.acquire()
-max_iters = 10 ** 9
-""")
-    fails = file('fails.py', f"""
-import os, time
-while not os.path.exists('{lock}'):
-    time.sleep(0.01)
-raise ValueError('mine')
-""")
-    code, _, error = run(*toy, f'--generator={other}', f'--judge={fails}', f'--out_dir={lock}.run')
-    assert code == 1 and error.endswith('ValueError: mine\n')
-    filelock.FileLock(lock).acquire(timeout=60)
+        tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('pretrain.py').write_text(PRETRAIN)
+    with pytest.raises(SystemExit, match='1'):
+        make_networks({'other.py': 'a.pt', 'fails.py': 'b.pt'}, 'mine.py', torch.device('cpu'))
+    filelock.FileLock('lock').acquire(timeout=60)
 
 
 # ---- where a run runs, and what it writes --------------------------------------------------------
