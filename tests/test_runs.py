@@ -237,11 +237,7 @@ def test_two_ranks_take_the_steps_of_one_process_also_on_machines_that_share_no_
         train(words, name, '--generator=one', '--max_iters=2', ranks=ranks)
     second = tmp_path / '1'
     assert not [*second.glob('*two*'), *second.glob('out')]
-    shutil.rmtree(second)
-    second.symlink_to('0')
-    train(words, 'two-on-one-disk', ranks=2)
-    for one, two in (('one', 'two'), ('one', 'two-on-one-disk'), ('one-more', 'two-more')):
-        one, two = Path(one), Path(two)
+    for one, two in ((Path('one'), Path('two')), (Path('one-more'), Path('two-more'))):
         assert {*os.listdir(one)} == {*os.listdir(two)}
         assert log_of(one) == [pytest.approx(x, rel=1e-12, abs=1e-12) for x in log_of(two)]
         torch.testing.assert_close(checkpoint_of(one)['model'], checkpoint_of(two)['model'],
