@@ -9,7 +9,7 @@ from conftest import run, train
 from plumbing.datasets import load
 from plumbing.rewards import call_each
 from tasks import Task, columns_of
-from test_grpo import TOK
+from test_grpo import TOK, prompts_of
 
 # of two completions of three records: answer, prompt, level, original, text
 COLUMNS = {
@@ -24,15 +24,10 @@ WON = {'data/guess.py': '=', 'data/countdown.py': '=', 'examples/worlds/distance
 # ---- texts, ids, records -------------------------------------------------------------------------
 
 
-def task_of(records, file, blank_kind='random', network=None):
-    """Return the Task of records; each is one to learn from, and twice held out."""
-    path = file('records.py', f'def texts():\n    return {records}, 2 * {records}')
-    return Task(load(path), TOK, blank_kind, network)
-
-
 def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file):
     records = [('ab', 'c'), ('a_b_', 'aabc'), {'prompt': '_c', 'level': 1}]
-    task = task_of(records, file, 'answer')
+    path = file('records.py', f'def texts():\n    return {records}, 2 * {records}')
+    task = Task(load(path), TOK, 'answer')
     assert task.verify is None                  # one has no answer
     assert task.prompts('train', 50).record.unique().tolist() == [0, 1, 2]
     # None comes twice.
@@ -59,14 +54,9 @@ def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(fi
         {'line': line, 'prompt': 'a', 'answer': ''} for line in (4, 5)]
 
 
-NO_TEXTS = {                    # what is wrong: a record, and the kind of the network
-    'longer than its prompt': (('a_b', 'aab='), 'fill'), 'shorter': (('a_b', 'aa'), 'fill'),
-    'another text': (('a_b', 'bab'), 'fill'), 'a line feed': (('a', 'b\n'), 'fill'),
-    'more than fits': (('a', 7 * 'b'), 'fill'), 'no task for it': (('a', 'b'), 'causal')}
-
-
-def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places(file):
-    task = task_of([('a', ''), ('abcab', 'caabc'), ('a_', '')], file)
+def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places():
+    task = prompts_of('a', 'abcab=caabc', 'a_').task
+    task.blank_kind = 'random'
     torch.manual_seed(0)
     prompts = task.prompts('train', 20_000)
     for record, n, counts in ((0, 1, [1]), (1, 10, [2, 3, 4, 5, 6])):
