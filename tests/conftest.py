@@ -101,10 +101,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('networks')
     (folder / 'equations.py').write_text(EQUATIONS)
     for name in ('generator', 'judge'):
-        code, _, error = run('pretrain.py', f'--dataset={folder}/equations.py', *CPU,
-                             f'config/networks/{name}_smoke.py', '--max_iters=20',
-                             f'--out={folder}/{name}.pt')
-        assert code == 0, error
+        finish('pretrain.py', f'--dataset={folder}/equations.py', *CPU, '--max_iters=20',
+               f'config/networks/{name}_smoke.py', f'--out={folder}/{name}.pt')
     return folder
 
 
@@ -139,11 +137,15 @@ def grpo():
     torch.set_autocast_enabled('cpu', False)
 
 
-def train(toy, out, *more, **how):
-    """Run GRPO to its end. Return what it printed."""
-    code, text, error = run(*toy, f'--out_dir={out}', *more, **how)
+def finish(*words, **more):
+    """Run a script to its end. Return what it printed."""
+    code, text, error = run(*words, **more)
     assert code == 0, error
     return text
+
+
+def train(words, out, *more, **how):
+    return finish(*words, f'--out_dir={out}', *more, **how)
 
 
 def log_of(out):
@@ -153,8 +155,8 @@ def log_of(out):
             for line in lines]
 
 
-def checkpoint_of(out):
-    return torch.load(out / 'ckpt.pt', weights_only=True)
+def checkpoint_of(out, name='ckpt.pt'):
+    return torch.load(out / name, weights_only=True)
 
 
 def assert_same(a, b):

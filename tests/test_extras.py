@@ -6,13 +6,13 @@ import runpy
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import filelock
 import pytest
 import torch
 
-from conftest import Process, run
+from conftest import Process, finish, run
 from extras.page import page_of, read_lines
 
 # ---- tiny ----------------------------------------------------------------------------------------
@@ -21,11 +21,8 @@ from extras.page import page_of, read_lines
 def test_tiny_has_the_advantages_the_kl_and_the_loss_of_train_grpo(grpo):
     """At the last update of its second step."""
     code = Path('extras/tiny.py').read_text()
-    for n, fewer in (1000, 30), (241, 2):
-        code = code.replace(f'range({n})', f'range({fewer})')
-    names = {}
-    exec(code, names)
-    x = SimpleNamespace(**names)
+    x = ModuleType('tiny')
+    exec(code.replace('range(1000)', 'range(30)').replace('range(241)', 'range(2)'), vars(x))
     grpo.adv_norm = 'none'
     A = grpo.advantages(x.reward, {})[:, :, None].expand_as(x.actions)
     kl = grpo.divergence(x.new.logits, x.ref.logits)                    # (P, 1, 6)
@@ -183,6 +180,6 @@ def test_what_is_silently_wrong_is_found_and_nothing_in_a_file_that_is_right(cas
 
 # ---- benchmark -----------------------------------------------------------------------------------
 def test_a_benchmark_says_of_which_sizes_its_ratio_is():
-    code, text, error = run('extras/benchmark.py', '--n_steps=3', '--batch_size=2', '--length=5',
-                            '--dtype=bfloat16', '--device=cpu')
-    assert code == 0 and '2 prompts x 16 completions of 5 letters, torch.bfloat16' in text, error
+    text = finish('extras/benchmark.py', '--n_steps=3', '--batch_size=2', '--length=5',
+                  '--dtype=bfloat16', '--device=cpu')
+    assert '2 prompts x 16 completions of 5 letters, torch.bfloat16' in text

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from conftest import CPU, run
+from conftest import CPU, finish
 from judge import judge_scores
 from plumbing.datasets import load
 from plumbing.networks import load_network
@@ -42,10 +42,8 @@ def test_a_judge_gives_the_mean_log_probability_or_the_probability_of_label_1(ki
 
 def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     dataset = file('labels.py', LABELS)
-    code, _, error = run('pretrain.py', 'config/networks/judge_smoke.py', *CPU,
-                         'config/networks/classifier.py', f'--dataset={dataset}',
-                         f'--out={tmp_path}/judge.pt')
-    assert code == 0, error
+    finish('pretrain.py', 'config/networks/judge_smoke.py', 'config/networks/classifier.py', *CPU,
+           f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
     texts = Task(load(dataset), judge.tok, 'random').prompts_of(torch.arange(1000)).tokens
     is_right = (judge_scores(judge, texts) > 0.5) == (torch.arange(1000) >= 500)
