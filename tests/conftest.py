@@ -151,7 +151,7 @@ def train(words, out, *more, **how):
 def log_of(out):
     """Return the lines of a log without times, which differ from run to run."""
     lines = [json.loads(line) for line in open(out / 'log.jsonl')]
-    return [{name: x for name, x in line.items() if name != 'ms' and not name.startswith('time/')}
+    return [{name: x for name, x in line.items() if name.split('/')[0] not in ('ms', 'time')}
             for line in lines]
 
 

@@ -246,15 +246,13 @@ def test_a_machine_with_other_weights_is_refused(folders, hf, monkeypatch):
 
 
 # ---- a CPU ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize('dtype, atol', [(torch.float32, 1e-6), (torch.bfloat16, 0.03)])
-def test_the_attention_of_one_query_is_that_of_transformers(dtype, atol, hf):
-    """Two heads of q share one of k and v."""
+def test_the_attention_of_one_query_is_that_of_transformers(hf):
+    """Two heads of q share one of k and v. (In bfloat16: see the runs.)"""
     q, k, v = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 2, 5, 6)
     inputs = SimpleNamespace(num_key_value_groups=2), q, k, v, None
     expected, _ = hf.sdpa_attention_forward(*inputs, scaling=0.3)
-    with torch.autocast('cpu', dtype, enabled=dtype == torch.bfloat16):
-        actual, _ = hf.attention(*inputs, scaling=0.3)
-    close(actual.float(), expected, atol=atol)
+    actual, _ = hf.attention(*inputs, scaling=0.3)
+    close(actual, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize('dtype, atol', [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
@@ -278,42 +276,35 @@ def test_a_weight_is_packed_once_and_gives_the_same_products(dtype, atol, hf):
         close(y.float(), z, atol=atol)
 
 
-# ---- the hub -------------------------------------------------------------------------------------
-@pytest.fixture
-def cache(folders, tmp_path, monkeypatch):
-    """cache('a', 'llama') writes commit aa... of mine/net, the newest one, as the cache of the hub
-    has it. Nobody asks the network."""
-    monkeypatch.setattr(hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
-    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', True)
-
-    def write(letter, kind):
-        root = tmp_path / 'hub/models--mine--net'
-        folder = shutil.copytree(folders / kind, root / 'snapshots' / (40 * letter))
-        (root / 'refs').mkdir(exist_ok=True)
-        (root / 'refs/main').write_text(folder.name)
-        return str(folder)
-    return write
-
-
 # ---- runs ----------------------------------------------------------------------------------------
 RUNS = {
-    'of the hub': ('llama', '--chat_template=True --kl_beta=0.1 --generator=mine/net'),
+    'of the hub': ('llama', '--chat_template=True --kl_beta=0.1 --generator=mine/net '
+                            '--dtype=bfloat16'),
     'adapters': ('llama', f'{LORA} --kl_beta=0.1 --generator=mine/net@{40 * "a"}'),
     'blanks': ('bert', f'{PASSES} --fill_order=learned --n_fill_steps=2')}
 
 
 @pytest.mark.parametrize('name', RUNS)
 def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
-        name, grpo, folders, file, tmp_path, cache):
-    """Also if the hub has another network by this name since then, and if the run was moved."""
-    cache('a', 'llama')
+        name, grpo, folders, file, tmp_path, monkeypatch):
+    """Also if the hub has another network by this name since then, and if the run was moved. Nobody
+    asks the hub: all is in its cache."""
+    def publish(commit, kind):
+        root = tmp_path / 'hub/models--mine--net'
+        shutil.copytree(folders / kind, root / 'snapshots' / commit)
+        (root / 'refs').mkdir(exist_ok=True)
+        (root / 'refs/main').write_text(commit)
+
+    monkeypatch.setattr(hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', True)
+    publish(40 * 'a', 'llama')
     kind, more = RUNS[name]
     words = words_of(folders, kind) + more.split()
     whole, parts, exported = [tmp_path / name for name in ('whole', 'parts', 'exported')]
     train(words, whole)
     train([*words, file('stop.py', STOP)], parts)
     assert checkpoint_of(parts)['step'] == 3
-    cache('b', 'gpt2')
+    publish(40 * 'b', 'gpt2')
     train(words, parts, '--resume=True')
     assert_same(whole, parts)
     saved = checkpoint_of(whole)
