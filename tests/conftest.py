@@ -34,7 +34,6 @@ def texts():
 CPU = ['--device=cpu', '--dtype=float32']
 TOY = ['train_grpo.py', 'config/grpo_smoke.py', '--group_size=4', '--batch_size=4', '--max_iters=6',
        '--log_interval=2', '--eval_interval=2', '--eval_prompts=8', *CPU]
-FILES = {'dataset': 'equations.py', 'generator': 'generator.pt', 'judge': 'judge.pt'}
 
 
 class Process:
@@ -77,9 +76,9 @@ def become(words, files, env):
     os.environ.update(env)
     sys.argv = list(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores them
-    ours = {path.stem for path in ROOT.glob('*.py')} | {'plumbing'}
+    again = {path.stem for path in ROOT.glob('*.py')} | {'plumbing', 'wandb'}
     for name in [*sys.modules]:
-        if name.partition('.')[0] in ours:
+        if name.partition('.')[0] in again:
             del sys.modules[name]
     try:
         runpy.run_path(words[0], run_name='__main__')
@@ -109,7 +108,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope='session')
 def toy(folder):
     """Return the words of a run of toy networks."""
-    return TOY + [f'--{name}={folder}/{file}' for name, file in FILES.items()]
+    return TOY + [f'--dataset={folder}/equations.py', f'--generator={folder}/generator.pt',
+                  f'--judge={folder}/judge.pt']
 
 
 @pytest.fixture(scope='session')

@@ -213,15 +213,14 @@ def test_a_fault_ends_a_run_and_its_last_checkpoint_stands(fault, toy, finished,
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
+def tree(tmp_path, monkeypatch, file):
     """Make a copy of this tree, 0, and another one for a second rank, 1. Go to the first. Return
     the first word of a command that runs there."""
     for rank in '01':
         shutil.copytree(ROOT, tmp_path / rank, ignore=shutil.ignore_patterns(
             '.*', 'out*', '*env', 'wandb', '__pycache__'))
-    (tmp_path / 'elsewhere.py').write_text(ELSEWHERE)
     monkeypatch.chdir(tmp_path / '0')
-    return f'{tmp_path}/elsewhere.py'
+    return file('elsewhere.py', ELSEWHERE)
 
 
 def test_two_ranks_take_the_steps_of_one_process_also_on_machines_that_share_no_disk(
@@ -323,7 +322,6 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
         toy, tmp_path, file, monkeypatch):
     path = file('wandb.py', WANDB)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, 'wandb', raising=False)
     for max_iters in (2, 4):
         train(toy, tmp_path / 'run', '--wandb_project=mine', f'--max_iters={max_iters}',
               '--resume=True')

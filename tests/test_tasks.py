@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conftest import run, train
+from conftest import finish, train
 from plumbing.datasets import load
 from plumbing.rewards import call_each
 from tasks import Task, columns_of
@@ -104,7 +104,7 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     state['steps'] = state.get('steps', 0) + 10
     return inner(networks, optimizers, rollouts, lr)
 '''))
-    _, shown, _ = run('sample.py', f'{tmp_path}/run', '--num_samples=2')
+    shown = finish('sample.py', f'{tmp_path}/run', '--num_samples=2')
     rows = re.findall(r"(?m)^(before|after) '.*_|^ +\d x '(.*)' +\S+ +(\S+)$", shown)
     assert [label for label, *_ in rows if label] == 2 * ['before', 'after']
     for label, text, score in rows:
@@ -112,5 +112,5 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
             step = {'before': 60, 'after': 66}[label]
         else:
             assert float(score) == step + text.count('0')
-    _, shown, error = run('sample.py', f'{tmp_path}/run', '--prompt=1_+3_=__7')
-    assert re.findall(r"(?m)^(.*) '1_\+3_=__7", shown) == ['before', 'after'], error
+    shown = finish('sample.py', f'{tmp_path}/run', '--prompt=1_+3_=__7')
+    assert re.findall(r"(?m)^(.*) '1_\+3_=__7", shown) == ['before', 'after']
