@@ -143,6 +143,12 @@ def collect(networks, task, step, inner=collect):
     TEXT
     return both, scores
 """}
+# a small dataset for the files that are none
+SMALL = """
+def texts():
+    pairs = [(f'{i}+1=', f'{i + 1}') for i in range(99)]
+    return pairs[:90], pairs[90:]
+"""
 # words of what is found, and not of a file that is right
 BAD = ['another process', 'taken again', 'not finite', 'pickle']
 WORDS = BAD + ['is called again', 'another order', 'who calls it', 'mean: -']
@@ -173,7 +179,9 @@ replay: state['old'] = rollouts -> pickle"""
 def test_what_is_silently_wrong_is_found_and_nothing_in_a_file_that_is_right(case, file):
     start, _, wrong = case.partition('->')
     name, _, text = start.partition(': ')
-    code, *texts = run('extras/check.py', file('mine.py', FILES[name].replace('TEXT', text)))
+    small = f"dataset = '{file('small.py', SMALL)}'"
+    mine = file('mine.py', small + FILES[name].replace('TEXT', text))
+    code, *texts = run('extras/check.py', mine)
     assert ', '.join(x for x in WORDS if x in ''.join(texts)) == wrong.strip(), texts
     assert code == any(x in wrong for x in BAD)
 
