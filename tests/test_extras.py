@@ -75,11 +75,11 @@ def test_a_dict_with_spaces_is_one_word_of_a_command():
 def test_a_comparison_that_is_stopped_leaves_no_run_behind(toy, tmp_path):
     process = Process('extras/compare.py', f"--words={' '.join(toy[1:])} --max_iters=100000", '',
                       f'--out_dir={tmp_path}/study', '--jobs=2')
-    while len([*tmp_path.glob('study/*/log.jsonl')]) < 2:       # both runs have begun
+    while len([*tmp_path.glob('study/*.lock')]) < 2:    # each run that is alive has its own
         time.sleep(0.1)
     process.ranks[0].terminate()
     assert process.wait()[0] == 1
-    for lock in tmp_path.glob('study/*.lock'):  # a run that is alive has its own
+    for lock in tmp_path.glob('study/*.lock'):
         filelock.FileLock(lock).acquire(timeout=5)
 
 
