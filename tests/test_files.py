@@ -25,6 +25,7 @@ config/grpo_smok.py -> config/grpo_smok.py
 --rewards={"verfy":1.0} -> rewards, verfy()
 config/papers/gspo.py config/papers/cispo.py -> gspo.py and, cispo.py both replace objective()
 config/papers/cispo.py config/papers/tis.py -> cispo.py and, tis.py both replace objective()
+config/papers/rloo.py config/papers/d1.py -> rloo.py and, d1.py both replace kl_penalty()
 config/papers/d1.py config/papers/unigrpo.py -> d1.py and, unigrpo.py both replace masks()
 --out_dir={0} -> out_dir holds something else
 --out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> is in out_dir
@@ -43,6 +44,7 @@ None
 [1.0]
 texts
 [1j] * len(texts)
+[1e300] * len(texts)
 [0.5] * (len(texts) - 1) + [torch.nan]
 """
 MAY = r"""
@@ -107,6 +109,7 @@ def test_words_act_from_left_to_right_plugins_before_all_others_and_a_file_once(
     mine = file('mine.py', """
 group_size = batch_size = 4
 state['times'] = state.get('times', 0) + 1
+@torch.no_grad()
 def complete(policy, prompts, k, greedy=False, inner=complete):
     return inner(policy, prompts, k, greedy)
 def objectve(stats, r):
@@ -117,7 +120,7 @@ def objectve(stats, r):
           'plugins/passes.py', '--kl_beta=1')
     assert [grpo.group_size, grpo.batch_size, repr(grpo.kl_beta)] == [4, 2, '1.0']
     assert grpo.state == {'times': 1}
-    inner = grpo.complete.__defaults__[1]
+    inner = grpo.complete.__wrapped__.__defaults__[1]
     assert inner.__code__.co_filename == 'plugins/top.py'
     assert capsys.readouterr().out == f'{mine} replaces complete()\n{mine} brings objectve()\n'
 
