@@ -4,8 +4,10 @@ goal, the first number of its line. It is a checkpoint as any other one:
     python train_grpo.py config/grpo_config.py config/best.py
     python sample.py out-grpo --generator=out-grpo/best.pt      # before: the best; after: the last
 
-(A run of plugins/lora.py: copy its folder, and best.pt onto the ckpt.pt there.) The best of several
-evaluations had luck, too: on other prompts it is a little worse than its score.
+A run of plugins/lora.py: copy its folder, and best.pt onto the ckpt.pt there. A run that goes on
+with a larger max_iters forgets its last evaluation, if that was at no multiple of eval_interval:
+keep best.pt. The best of several evaluations had luck, too: on other prompts it is a little worse
+than its score.
 
 This file is executed in the globals of train_grpo.py, and its RunFolder takes the place of the one
 there."""
@@ -21,7 +23,7 @@ class RunFolder(RunFolder):
             return
         # Scores with another line to beat are of other prompts or rewards. ckpt.pt is saved before
         # its evaluation, with the best of earlier ones; a resumed run evaluates it again.
-        score, line = next(iter(numbers.values())), numbers['line to beat']
+        score, line = next(iter(numbers.values())), f"{numbers['line to beat']:.9f}"
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}
             if devices.RANK == 0:

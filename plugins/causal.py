@@ -38,6 +38,7 @@ class Task(Task):
 
     def __init__(self, *words):
         super().__init__(*words)
+        assert self.blank_kind == 'answer', "blank_kind: plugins/causal.py expects 'answer'"
         self.length = max(self.length, self.longest_prompt + max_new_tokens)            # T
         self.check_length(self.length)
 

@@ -49,8 +49,7 @@ def with_masks(r, epoch=0):
     # The seed is a hash of the texts, as Python prints them. Then other ranks, a resumed run, and
     # texts that come back in a later step have the same masks. (1 ms for 1,024 texts.)
     devices.set_seed(seed, epoch, r.texts.tolist())
-    sampled = torch.zeros_like(r.texts, dtype=bool)
-    sampled[r.text_of, r.place] = True
+    sampled = r.prompts.blank.repeat_interleave(r.k, 0)     # also of rows that r has lost
     given = (r.texts != r.prompts.task.tok.pad) & ~sampled
     drawn = masks(sampled.cpu(), given.cpu())   # on the CPU, so masks() need not name a device
     is_blank, weight = [torch.stack(x, 1).to(r.texts.device) for x in zip(*drawn)]  # (N, L, T) each

@@ -57,15 +57,15 @@ def configure(script, words):
         before = dict(script)
         exec(compile(file.read_bytes(), path, 'exec', dont_inherit=True), script)
         kind = file.parent.name
-        for name, x in [*script.items()]:
-            if kind == 'plugins' or not inspect.isfunction(x) or x is before.get(name):
-                continue
-            if inspect.unwrap(x).__code__.co_filename == path:
-                # A misspelt function replaces nothing.
-                say(f"{path} {'replaces' if name in before else 'brings'} {name}()")
-            if kind == 'papers':                # also what the paper has included
-                other = paper_of.setdefault(name, path)
-                assert other == path, f"{other} and {path} both replace {name}(): leave one out"
+        for name, x in script.items():
+            if kind != 'plugins' and inspect.isfunction(x) and x is not before.get(name):
+                source = inspect.unwrap(x).__code__.co_filename
+                if source == path:              # a misspelt function replaces nothing
+                    say(f"{path} {'replaces' if name in before else 'brings'} {name}()")
+                if kind == 'papers':            # also of a KL that the paper has included
+                    other = paper_of.setdefault(name, path)
+                    assert other in (path, source), (
+                        f"{other} and {path} both replace {name}(): leave one out")
 
     script['include'] = include
     files = files_of(*[word for word in words if word[:2] != '--'])

@@ -17,7 +17,7 @@ def score(r, networks, weights, step, split, inner=score):
     scores = inner(r, networks, weights, step, split)
     if split == 'train':
         stats = token_stats(networks.policy, r, networks.reference)
-        kl = r.per_text(stats.logp - stats.logp_ref)                            # (N,)
+        kl = r.per_text((stats.logp - stats.logp_ref).nan_to_num())             # (N,)
         scores['reward'] -= (kl_beta * kl).cpu().double().view(-1, r.k)
     return scores
 
