@@ -74,11 +74,12 @@ def complete(policy, prompts, k, greedy=False):
             texts[writers, at] = token
             due[writers] = torch.where(token == task.tok.eos, task.length, at + 1)
             # Ask the world.
-            asked = writers[due[writers] < stop[writers]]
-            if task.reply and len(asked):
-                texts[asked], n_lost = replies(task, prompts.record[asked // k],
-                                               texts[asked, :at + 1], (stop - due)[asked])
-                due[asked] += n_lost
+            unfinished = writers[due[writers] < stop[writers]]
+            if task.reply and len(unfinished):
+                texts[unfinished], n_lost = replies(task, prompts.record[unfinished // k],
+                                                    texts[unfinished, :at + 1],
+                                                    (stop - due)[unfinished])
+                due[unfinished] += n_lost
         going = (due < stop).nonzero()[:, 0]    # (G,) the texts that go on
         # Split rows. A new row is an old row and an id. torch.unique is slow for pairs, so a pair
         # is one number here, as two digits make one. (pad_id is above all ids of texts.)

@@ -76,13 +76,13 @@ def drop_unused_views(r, inner=drop_unused_views):
     """Return r with the views that its tokens have seen in each pass, as more['seen']."""
     if fill_order != 'learned':
         return inner(r)
-    passes = torch.arange(1, n_fill_steps + 1, device=r.place.device)[:, None]
+    numbers = torch.arange(1, n_fill_steps + 1, device=r.place.device)[:, None]
     # A token of pass 2 has seen the views of passes 1 2 2 2 ...
-    passes = passes.minimum(r.more['pass'])                                 # (n_fill_steps, M)
+    passes = numbers.minimum(r.more['pass'])                                # (n_fill_steps, M)
     is_blank = r.more['filled_in'] >= passes[..., None]                     # (n_fill_steps, M, T)
     views = r.texts[r.text_of].masked_fill(is_blank, r.prompts.task.tok.blank).flatten(0, 1)
-    rows, view_of = unique_rows(views)
-    seen = view_of.view_as(passes)              # as drawn above; in the table it is (M, ...)
+    rows, inverse = unique_rows(views)
+    seen = inverse.view_as(passes)              # as drawn above; in the table it is (M, ...)
     return replace(r, views=views[rows], view_of=seen[-1], more=r.more | {'seen': seen.T})
 
 
@@ -101,9 +101,9 @@ def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
     ours = decisions(policy, x)
     theirs = decisions(reference, x_ref) if reference else ours.detach()
     # A token of pass 3 has waited in 1 and 2, and was filled in 3. Then it decides nothing. Below
-    # all tensors are (M, n_fill_steps - 1), but for number, which is (M, 1).
-    passes, number = torch.arange(1, n_fill_steps, device=x.device), r.more['pass'][:, None]
-    logp, logp_ref = [torch.where(passes == number, *z.unbind(-1)) for z in (ours, theirs)]
+    # all tensors are (M, n_fill_steps - 1), but for pass_of, which is (M, 1).
+    passes, pass_of = torch.arange(1, n_fill_steps, device=x.device), r.more['pass'][:, None]
+    logp, logp_ref = [torch.where(passes == pass_of, *z.unbind(-1)) for z in (ours, theirs)]
     entropy = -(ours.exp() * ours).sum(-1)
     extra = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
-    return Stats(*[a + ((passes <= number) * b).sum(1) for a, b in zip(stats, extra)])
+    return Stats(*[a + ((passes <= pass_of) * b).sum(1) for a, b in zip(stats, extra)])

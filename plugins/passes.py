@@ -65,14 +65,14 @@ def complete(policy, prompts, k, greedy=False):
         texts[text_of, place] = token
         is_open[text_of, place] = False
         table.append((text_of, place, token, torch.full_like(place, number)))
-    text_of, place, token, number = map(torch.cat, zip(*table))                 # (M,) each
+    text_of, place, token, pass_of = map(torch.cat, zip(*table))                # (M,) each
     filled_in = torch.zeros_like(texts)         # (N, T) the pass of each place; 0: given
-    filled_in[text_of, place] = number
+    filled_in[text_of, place] = pass_of
     filled_in = filled_in[text_of]                                              # (M, T)
-    views = texts[text_of].masked_fill(filled_in >= number[:, None], policy.blank_id)
+    views = texts[text_of].masked_fill(filled_in >= pass_of[:, None], policy.blank_id)
     rows, view_of = unique_rows(views)
     return Rollout(prompts, k, texts, views[rows], text_of, place, token, view_of,
-                   more={'pass': number, 'filled_in': filled_in})
+                   more={'pass': pass_of, 'filled_in': filled_in})
 
 
 def places_due(policy, x, is_open, key, n_blanks, number, greedy):

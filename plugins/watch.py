@@ -42,10 +42,10 @@ def first_group_that_learns(r):
 
 def samples_of(r, columns, scores, inner=samples_of):
     samples, task = inner(r, columns, scores), r.prompts.task
-    turn = r.more.get('pass', torch.full_like(r.place, task.kind == 'fill'))
+    passes = r.more.get('pass', torch.full_like(r.place, task.kind == 'fill'))
     logp = r.more.get('logp', torch.empty(0, 0))
     numbers = {(n, place): [*filter(math.isfinite, x)] for n, place, *x in zip(
-        r.text_of.tolist(), r.place.tolist(), turn.tolist(), *logp.T.tolist())}
+        r.text_of.tolist(), r.place.tolist(), passes.tolist(), *logp.T.tolist())}
     for n, sample in zip(r.text_of.unique().tolist(), samples):
         sample['pieces'] = [[task.tok.show([id]), *numbers.get((n, place), [])]
                             for place, id in enumerate(r.texts[n].tolist()) if id != task.tok.pad]

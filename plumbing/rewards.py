@@ -8,9 +8,9 @@ PLURAL = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
 
 def asked_of(function, columns):
     """Return which of the columns (names) a function of the user asks for."""
-    asked = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in asked.values())
-    return [name for name in columns if takes_all or name in asked]
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return [name for name in columns if takes_all or name in parameters]
 
 
 def call_each(function, cases):
