@@ -1,23 +1,25 @@
 """Train a generator or a judge from scratch: a network that fills blanks, a causal one, or a
-classifier. The config file of a network is its recipe, from which train_grpo.py makes the network
-if there is none.
+classifier. The config file of a network is its recipe. train_grpo.py makes a network from its
+recipe when it is missing.
 
     python pretrain.py config/networks/judge_arithmetic.py --out=out/judge.pt
 """
+import copy
 import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault('GOMP_SPINCOUNT', '3000')     # see train_grpo.py
-
+import plumbing     # before torch: it says how threads of torch wait
 import torch
 import torch.nn.functional as F
 
-import train_grpo as grpo
+# isort: split
+import train_grpo as grpo       # for samples of a network, in share_right()
 from model import GPT
-from plumbing import datasets, devices, networks, process
+from plumbing import datasets, devices, networks
 from plumbing.configurator import configure
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
+from plumbing.process import bar, expect, say
 from tasks import BLANK, Task, make_tokenizer
 
 # ---- knobs ---------------------------------------------------------------------------------------
@@ -37,11 +39,11 @@ batch_size = 256
 max_iters = 1000
 eval_interval = 250         # steps between evaluations on held-out texts
 stop_at = 0.0               # stop if share_right() finds this share of right samples; 0: never
-learning_rate = 4e-3        # peak; cosine to a tenth of it
+learning_rate = 4e-3        # peak; the cosine ends at a tenth of it
 warmup_iters = 50
 weight_decay = 0.01
 device = 'auto'             # 'auto': an NVIDIA GPU or the CPU | 'cpu' | 'cuda' | 'mps'
-dtype = 'auto'              # of matrix products: 'auto' | 'float32' | 'bfloat16' | 'float64'
+dtype = 'float32'           # of matrix products: 'float32' | 'bfloat16' | 'float64'
 seed = 1
 
 
@@ -51,9 +53,15 @@ def new_network():
     source = datasets.load(dataset if tokenizer in ('char', 'gpt2') else tokenizer)
     chars = {char for record in source.train + source.held_out
              for char in record['prompt'] + record['answer']}
-    tok = make_tokenizer(tokenizer, ''.join(sorted(chars - {BLANK, '\n'})))     # \n shows an eos
-    if blank_kind == 'answer' and kind == 'causal':         # else it would imitate the answer ''
-        data = data._replace(train=[record for record in data.train if record['answer']])
+    expect('\n' not in chars or tokenizer == 'gpt2', f"{dataset}: a line feed in a text, which is "
+           "the sign of its end")
+    tok = make_tokenizer(tokenizer, ''.join(sorted(chars - {BLANK})))
+    if blank_kind == 'answer' and kind == 'causal':     # records without an answer teach nothing
+        train, held_out = [[record for record in part if record['answer']]
+                           for part in (data.train, data.held_out)]
+        expect(train and len(held_out) > 1, f"{dataset}: a generator that writes from left to right "
+               "imitates answers, and its records have none")
+        data = data._replace(train=train, held_out=held_out)
     task = Task(data, tok, blank_kind)
     torch.manual_seed(seed)
     network = GPT(tok.vocab_size, block_size or task.length, n_layer, n_head, n_embd, kind,
@@ -65,21 +73,23 @@ def new_network():
 def loss_of(network, prompts):
     """Return the cross-entropy of what is blank; of a causal network, of all tokens, or of
     answers. config/networks/classifier.py replaces this."""
-    inputs, where = prompts.tokens, prompts.blank
+    inputs, where = prompts.whole, prompts.blank
     if kind == 'fill':
         inputs = inputs.masked_fill(where, network.blank_id)
     elif blank_kind == 'random':
         where = inputs != network.pad_id
     logits = network.logits(network.features(inputs)[where])
     # Where a record has a blank and no answer, nothing is known.
-    return F.cross_entropy(logits, prompts.tokens[where], ignore_index=network.blank_id)
+    loss = F.cross_entropy(logits, prompts.whole[where], ignore_index=network.blank_id)
+    expect(loss.isfinite(), "the loss is not finite: do the records have answers?")
+    return loss
 
 
 def share_right(network, held_out):
     """Return the share of right samples, of a network that fills blanks in one pass. The recipe of
     a causal network that has a stop_at includes config/networks/writes.py, which replaces this."""
-    r = grpo.complete(network, held_out, 1)
-    return grpo.score(r, None, {'verify': 1.0}, 0, 'val')['verify'].mean()
+    rollout = grpo.complete(network, held_out, 1)
+    return grpo.score(rollout, None, {'verify': 1.0}, 0, 'val')['verify'].mean()
 
 
 def main():
@@ -92,19 +102,27 @@ def main():
     devices.set_precision(network, dtype)
     optimizers = make_optimizers(network, 'muon', weight_decay)
     held_out = task.prompts('val', 512)
-    for step in range(1, max_iters + 1):
+    best, weights = float('inf'), None
+    for step in bar(range(1, max_iters + 1), 'pretraining'):
         loss = loss_of(network, task.prompts('train', batch_size))
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
         optimizer_step(network, optimizers, lr, grad_clip=1.0)
+        if 'PRETRAIN_STEPS' in os.environ:      # for the bar of the run that makes this network
+            print(f'{step} of {max_iters}', flush=True)
         if step % eval_interval == 0 or step == max_iters:
             # Evaluations have random numbers of their own, so their interval changes no network.
             with torch.no_grad(), torch.random.fork_rng():
                 torch.manual_seed(0)
-                process.say(f'{out} step {step} | loss {loss:.3f} | held-out loss '
-                           f'{loss_of(network, held_out):.3f}')
+                held_out_loss = loss_of(network, held_out).item()
+                say(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f}')
                 if stop_at > 0 and share_right(network, held_out) >= stop_at:
                     break
+            if held_out_loss < best and stop_at == 0:
+                best, weights = held_out_loss, copy.deepcopy(network.state_dict())
+    if weights and held_out_loss > best:        # it has begun to learn its texts by heart
+        say(f'{out} keeps the weights of the lowest held-out loss, {best:.3f}')
+        network.load_state_dict(weights)
     networks.save_network(out, network)
 
 

@@ -6,6 +6,7 @@
 
 The words of the run's command are in its config.json. More words change them. They name files that
 are executed: read them first if somebody sent the run."""
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from plumbing import devices, report
 from plumbing.configurator import configure
 from plumbing.datasets import Dataset
 from plumbing.networks import load_checkpoint
+from plumbing.process import expect
+from plumbing.run import open_task
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; _ is a blank, a causal network continues it
@@ -22,37 +25,53 @@ num_samples = 10            # held-out prompts to show
 
 
 def open_run(path, more):
-    """Return the task of a run; its networks, whose policy is that before GRPO; the policy after
+    """Return the task of a run; its networks, whose policy is the one before GRPO; the policy after
     GRPO; and the dict of the run's checkpoint."""
-    words = json.loads(Path(path, 'config.json').read_text())['words']
+    runs = [str(x.parent) for x in sorted(Path().glob('*/ckpt.pt'))]
+    expect(Path(path, 'ckpt.pt').is_file(), f"{path} is no run that has saved itself. There are: "
+           f"{', '.join(runs) or 'none'}")
+    words = json.loads(Path(path, 'config.json').read_text('utf-8'))['words']
     configure(vars(grpo), [*words, '--device=auto', *more])     # the run may have had another one
     saved = load_checkpoint(f'{path}/ckpt.pt')
-    torch_device = devices.init_device(grpo.device, grpo.dtype)
-    networks, task = grpo.open_task(torch_device, saved['files'])       # those with which it began
+    device = devices.init_device(grpo.device, grpo.dtype)
+    networks, task = open_task(vars(grpo), device, saved['files'])      # those with which it began
     grpo.state.update(saved['state'][0])        # rewards may look at it
-    after, _ = grpo.load_network(f'{path}/ckpt.pt', torch_device)
+    after, _ = grpo.load_network(f'{path}/ckpt.pt', device)
+    devices.set_precision(after, grpo.dtype)
     return task, networks, after, saved
 
 
+def task_of(text, task, policy):
+    """Return a Task whose only record is a prompt of yours, and the rewards that can score it:
+    verify(), if it looks at nothing but texts."""
+    columns = ('prompt', 'text', 'completion', 'sampled', 'ended')
+    verify = task.verify
+    if verify and not {*inspect.signature(verify).parameters} <= {*columns}:
+        verify = None
+    record = {'prompt': text, 'answer': ''}
+    mine = grpo.Task(Dataset([record], [record], verify, task.reply), task.tok, 'answer', policy)
+    mine.length = max(task.length, mine.length)         # room for a completion
+    return mine, {'verify': 0.0} if verify else {}
+
+
 def main():
-    ours = [word for word in sys.argv[1:] if word.startswith(('--prompt', '--num', '--help'))]
+    ours = [word for word in sys.argv[1:] if word.startswith(('--prompt', '--num', '--help', '-h'))]
     configure(globals(), ours)
     path, *others = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
+    expect(not path.startswith('-'), f"{path}: expected the folder of a run first, such as "
+           "python sample.py out-grpo")
     task, networks, after, saved = open_run(path, others)
-    weights = ({'verify': 0.0} | grpo.rewards) if task.verify else grpo.rewards
-    if prompt:                                  # the only record of a task: nobody scores it
-        record, weights, length = {'prompt': prompt, 'answer': ''}, {}, task.length
-        data = Dataset([record], [record], None, task.reply)
-        task = grpo.Task(data, task.tok, 'answer', after)
-        task.length = max(length, task.length)  # room for a completion
+    rewards = {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards
+    if any(word.startswith('--prompt=') for word in ours):
+        task, rewards = task_of(prompt, task, after)
     devices.set_seed(0)                         # the records of an evaluation
     prompts = task.prompts('val', num_samples, grpo.blank_low, grpo.blank_high)
     for one in prompts.split(1):
         for label, policy, step in ('before', networks.policy, 0), ('after', after, saved['step']):
             devices.set_seed(grpo.seed)         # before and after GRPO draw the same numbers
-            r = grpo.complete(policy, one, grpo.group_size)
-            scores = grpo.score(r, networks, weights, step, 'val')
-            report.print_group(grpo.samples_of(r, grpo.columns_of(r), scores), weights, label)
+            rollout = grpo.complete(policy, one, grpo.group_size)
+            scores = grpo.score(rollout, networks, rewards, step, 'val')
+            report.print_group(grpo.samples_of(rollout, scores), rewards, label)
 
 
 if __name__ == '__main__':

@@ -1,23 +1,25 @@
-"""Turn texts with blanks into rows of ids, and ids into text. Three words:
+"""Turn texts with blanks into ids, and ids back into text.
 
-A dataset is a file with texts(), which returns two lists of records, to learn from and held out. It
-may have verify(), which says what is right, and reply(), a world: a game or a tool that answers
-while the policy writes. The knob `dataset` names the file; data/ has some.
+A dataset is a file with texts(), which returns two lists of records: those to learn from, and those
+that are held out. It may have verify(), which says what is right, and reply(), which makes it a
+world: a game or a tool that adds words while the policy writes. (The field says environment.) The
+knob `dataset` names the file; data/ has some.
 
-A record is a dict with 'prompt', 'answer' and perhaps other columns. (A file may write the pair
+A record is a dict with 'prompt', 'answer' and perhaps other columns. (A file may write a pair
 (prompt, answer); plumbing/datasets.py makes a dict of it, and gives all records the same columns.)
 
-A Task is a dataset in the ids of one Tokenizer. Each record is two rows of ids there: `whole`, with
-the answer, and `shown`, which has a blank, here _, where the policy writes. $ is eos, the id that
-ends a text. Sums have three digits:
+A Task is a dataset in the ids of one Tokenizer. There each record has two rows of ids: `whole`,
+with its answer, and `shown`, with a blank, here _, wherever the policy writes. $ is eos, the id
+that ends a text. Sums have three digits:
 
     prompt      answer       whole        shown
-    12+35=      047          12+35=047$   12+35=____     the policy also writes the end
-    1_+3_=__7   12+35=047    12+35=047$   1_+3_=__7$     the length is given
-    1_+3_=__7                1_+3_=__7$   1_+3_=__7$     the same, and nobody knows the answer
+    12+35=      047          12+35=047$   12+35=____     the answer continues the prompt
+    1_+3_=__7   12+35=047    12+35=047$   1_+3_=__7$     the answer is the whole text
+    1_+3_=__7                1_+3_=__7$   1_+3_=__7$     there is no known answer
 
-This is blank_kind = 'answer'. With 'random', the default of train_grpo.py, random characters of
-prompt and answer are blank in the place of these, and the length is given."""
+A prompt without _ is continued, and the policy also writes the end. A prompt with _ is filled, so
+its length is given. This is blank_kind = 'answer'. With 'random', the default of train_grpo.py,
+random characters of prompt and answer are blank instead, and the length is given."""
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,14 +27,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from plumbing.process import Mistake, expect
+
 BLANK = '_'
 
-# sizes: B prompts, or n | T places of a text | V ids
+# Shapes in comments: B prompts, T positions in a text, V ids.
 
 
 class Tokenizer:
-    """Characters. One of the V ids that a network can write is eos, which ends a text. Ids V to
-    V + 2 are only read: blank, bos (the beginning), and pad."""
+    """Characters. The network can write V ids: eos, which ends a text, is 0, and the characters
+    follow. The ids V, V + 1 and V + 2 are only read: blank, bos (the beginning of a text), pad."""
 
     def __init__(self, chars):
         self.vocabulary = {'kind': 'char', 'chars': chars}
@@ -43,8 +47,11 @@ class Tokenizer:
         self.pieces = ['\n', *chars, BLANK, '', '']         # an eos is shown as \n
 
     def encode(self, text):
-        """Return a list of ids. A KeyError names a character that the vocabulary lacks."""
-        return [self.ids[char] for char in text]
+        """Return a list of ids."""
+        try:
+            return [self.ids[char] for char in text]
+        except KeyError as e:
+            raise Mistake(f"{text!r:.80}: the vocabulary of the network has no {e}") from None
 
     def prompt_ids(self, text):
         """Return the ids of a prompt, in which each _ is a blank."""
@@ -54,11 +61,11 @@ class Tokenizer:
         return ids[:-1]                         # no blank follows the last part
 
     def decode(self, ids):
-        """Return the text of a list of ids, without padding and the eos at the end."""
+        """Return the text of a list of ids, without padding and without the eos at the end."""
         return self.show(ids).removesuffix('\n')
 
     def show(self, ids):
-        """Return the text of a list of ids, each of them: an eos is a line feed."""
+        """Return the text of a list of ids, with each eos as a line feed."""
         return ''.join([self.pieces[i] for i in ids])
 
 
@@ -72,85 +79,105 @@ def make_tokenizer(kind, chars=''):
 
 class Row(NamedTuple):
     """A record as ids."""
-    whole: list         # with the answer, if there is one
-    shown: list         # with a blank where the policy writes
-    n_prompt: int       # ids before what the policy adds: all but eos if the prompt has blanks
+    whole: list         # with its answer, if there is one
+    shown: list         # with a blank wherever the policy writes
+    n_prompt: int       # where a completion begins: after a prompt that is continued
 
 
 @dataclass
 class Prompts:
-    """B texts in which something is blank. Their ids have the answers, too. No network sees these:
-    complete() puts blank_id in their place."""
+    """B texts in which something is blank. `whole` has the answers. No network sees them, because
+    complete() puts blank_id there."""
     task: 'Task'
-    tokens: Tensor      # (B, T) ids of the whole texts
+    whole: Tensor       # (B, T) ids of the texts with their answers
     blank: Tensor       # (B, T) bool
-    record: Tensor      # (B,) index in task.records
+    record: Tensor      # (B,) numbers of the records: indices in task.records
 
     @property
     def start(self):
-        """The place (B,) of the first blank; from left to right, where a completion begins."""
+        """The position (B,) of the first blank. From left to right, a completion begins there."""
         return self.blank.int().argmax(1)
 
     def split(self, n):
-        """Return a list of Prompts, n in each."""
-        parts = zip(self.tokens.split(n), self.blank.split(n), self.record.split(n))
+        """Return a list of Prompts with n of them each."""
+        parts = zip(self.whole.split(n), self.blank.split(n), self.record.split(n))
         return [Prompts(self.task, *part) for part in parts]
 
 
 class Task:
-    """A dataset in the ids of a Tokenizer. blank_kind: 'random', a share of each text | 'answer',
-    what its record leaves open. network: the policy. pretrain.py, which makes one, has none yet."""
-    kind = 'fill'       # of network that it is for; the Task of plugins/causal.py has 'causal'
+    """A dataset in the ids of a Tokenizer. blank_kind: 'random', a share of each text is blank |
+    'answer', what its record leaves open. network: the policy. (pretrain.py has none yet.)"""
+    kind = 'fill'       # the kind of network that completes; plugins/causal.py has 'causal'
 
     def __init__(self, data, tok, blank_kind, network=None):
+        if network:
+            self.check_kind(network, data)
         self.tok = tok
         self.blank_kind = blank_kind
         self.verify = data.verify
         self.reply = data.reply
         self.device = network.device if network else 'cpu'
         self.max_length = network.block_size if network else math.inf
-        assert not network or network.kind == self.kind and (
-            self.kind == 'causal' or not self.reply), (
-            "plugins/causal.py, which a world needs, expects a causal generator; without it the "
-            "generator is one that fills blanks")
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
-        # All batches have one width T, though most texts are shorter. So networks compute padding
-        # in vain, and all shapes stay the same. Each prompt has room for the longest answer,
-        # because from left to right the policy may write more than the record's.
+        # All batches have one width T, though most texts are shorter. Networks waste some work on
+        # padding; in return all shapes stay the same. Each prompt has room for the longest answer,
+        # because from left to right the policy may write more than its record does.
         self.longest_prompt = max(row.n_prompt for row in self.rows)
-        self.length = self.longest_prompt + max(                                # T
-            len(row.whole) - row.n_prompt for row in self.rows)
+        longest_answer = max(len(row.whole) - row.n_prompt for row in self.rows)
+        self.length = self.longest_prompt + longest_answer                      # T
         self.check_length(self.length)
+
+    def check_kind(self, network, data):
+        """Refuse a network that cannot complete these texts."""
+        if self.kind == 'causal':
+            expect(network.kind == 'causal', f"the generator is a {network.kind!r} network, and "
+                   "plugins/causal.py needs one that writes from left to right, kind = 'causal'")
+        else:
+            expect(network.kind == 'fill', f"the generator is a {network.kind!r} network: expected "
+                   "one that fills blanks, kind = 'fill', or the word plugins/causal.py")
+            expect(not data.reply, "the dataset is a world, with a reply(): it needs the word "
+                   "plugins/causal.py")
 
     def check_length(self, length):
         """Refuse texts that are longer than the network can read."""
-        assert length <= self.max_length, (
-            f"texts have up to {length} tokens, more than the network can read")
+        expect(length <= self.max_length, f"texts have up to {length} tokens, and the generator "
+               f"can read {self.max_length}")
 
     def encode(self, record):
         """Return the Row of a record."""
-        tok = self.tok
-        shown = tok.prompt_ids(record['prompt'])
-        answer = tok.encode(record['answer'])
-        if tok.blank not in shown:
-            answer.append(tok.eos)
-            return Row(shown + answer, shown + [tok.blank] * len(answer), len(shown))
-        whole = answer or shown
-        fits = [b in (a, tok.blank) for a, b in zip(whole, shown)]
-        assert self.kind == 'fill' and len(whole) == len(shown) and all(fits), (
-            f"{record}: expected the prompt with its blanks filled, by a network that fills blanks")
-        return Row(whole + [tok.eos], shown + [tok.eos], len(shown))
+        try:
+            shown = self.tok.prompt_ids(record['prompt'])
+            answer = self.tok.encode(record['answer'])
+        except Mistake as e:
+            raise Mistake(f"{e}, in the record {record!r:.200}") from None
+        if self.tok.blank in shown:
+            return self.row_to_fill(shown, answer, record)
+        expect(shown or answer or self.kind == 'causal', f"{record!r:.200}: an empty text")
+        return self.row_to_continue(shown, answer)
+
+    def row_to_continue(self, prompt, answer):
+        """12+35= and 047 become 12+35=047$ and 12+35=____."""
+        answer = [*answer, self.tok.eos]
+        return Row(prompt + answer, prompt + [self.tok.blank] * len(answer), len(prompt))
+
+    def row_to_fill(self, shown, answer, record):
+        """1_+3_=__7 and 12+35=047 become 12+35=047$ and 1_+3_=__7$."""
+        whole = answer or shown                 # perhaps nobody knows the answer
+        fits = [b in (a, self.tok.blank) for a, b in zip(whole, shown)]
+        expect(len(whole) == len(shown) and all(fits), f"{record!r:.200}: the answer of a prompt "
+               "with _ is the prompt with its blanks filled")
+        return Row(whole + [self.tok.eos], shown + [self.tok.eos], len(shown))
 
     def pad(self, rows):
         """Return lists of ids as a tensor (n, T)."""
         return torch.tensor([row + [self.tok.pad] * (self.length - len(row)) for row in rows])
 
-    def prompts(self, split, n, low=0.2, high=0.6):     # as the knobs; pretrain.py has none
+    def prompts(self, split, n, low=0.2, high=0.6):
         """Return Prompts of n random records: of 'train' with repeats, of 'val' without. Random
-        blanks are a share in [low, high] of a text. The random numbers are those of the CPU, so
-        they are the same on a GPU."""
+        blanks are a share in [low, high] of a text. The random numbers come from the CPU, so they
+        are the same on a GPU."""
         if split == 'train':
             record = torch.randint(self.n_train, (n,))
         else:
@@ -162,38 +189,43 @@ class Task:
         # Lists become tensors here, in each step, and not once for all. This is slow Python, half a
         # millisecond, but saves memory: one long text would make a table of thousands of long rows.
         rows = [self.rows[i] for i in record.tolist()]
-        tokens = self.pad([row.whole for row in rows])                          # (B, T)
+        whole = self.pad([row.whole for row in rows])                           # (B, T)
         if self.blank_kind == 'random':
-            is_text = (tokens != self.tok.pad) & (tokens != self.tok.eos)
+            is_text = (whole != self.tok.pad) & (whole != self.tok.eos)
             # Where nobody knows the answer, the _ of a record are always blank.
-            blank = random_blanks(is_text, low, high) | (tokens == self.tok.blank)
+            blank = random_blanks(is_text, low, high) | (whole == self.tok.blank)
         else:
             blank = self.pad([row.shown for row in rows]) == self.tok.blank
-        return Prompts(self, *[x.to(self.device) for x in (tokens, blank, record)])
+        return Prompts(self, *[x.to(self.device) for x in (whole, blank, record)])
 
 
 def random_blanks(is_text, low, high):
-    """Return blanks (n, T): a share in [low, high] of the places that are text, and at least
-    one."""
-    # argsort twice gives each place its rank among random numbers: .5 .9 .1 stand in order 2 0 1,
-    # so their ranks are 1 2 0. (Sorting twice is wasteful, and short.) Places without text get 2,
-    # which is above all random numbers, so they come last.
+    """Return blanks (n, T): a share in [low, high] of the positions that are text, at least one."""
+    # argsort twice gives each position its rank among random numbers: .5 .9 .1 stand in the order
+    # 2 0 1, so their ranks are 1 2 0. Positions without text get 2, which is above all random
+    # numbers, so they come last.
     rank = torch.where(is_text, torch.rand(is_text.shape), 2).argsort(1).argsort(1)
     share = low + (high - low) * torch.rand(len(is_text), 1)
     return rank < (share * is_text.sum(1, keepdim=True)).round().clamp(min=1)
 
 
 # ---- text again ----------------------------------------------------------------------------------
-def columns_of(r):
-    """Return what rewards can ask for of a Rollout, {name: list of N}: the columns of the records;
-    'prompt', as it was shown, in the place of the record's; 'original', the whole text of the
-    record; 'text', the finished text; and 'completion', the same. (From left to right a completion
-    is what follows the prompt: plugins/causal.py puts a function around this one.)"""
-    task, decode = r.prompts.task, r.prompts.task.tok.decode
-    shown = r.prompts.tokens.masked_fill(r.prompts.blank, task.tok.blank)
-    records = [task.records[i] | {'prompt': decode(prompt), 'original': decode(whole)}
-               for i, prompt, whole in zip(r.prompts.record.tolist(), shown.tolist(),
-                                           r.prompts.tokens.tolist())]
-    columns = {name: [x[name] for x in records for _ in range(r.k)] for name in records[0]}
-    texts = list(map(decode, r.texts.tolist()))
-    return columns | {'completion': texts, 'text': texts}
+def columns_of(rollout):
+    """Return what rewards can ask for, {name: list of N}:
+
+        the columns of the record           answer, label, ...
+        prompt                              as it was shown, with _ for each blank
+        text, completion                    the finished text
+        original                            the text of the record, with its answer
+
+    (From left to right a completion is what follows the prompt: plugins/causal.py wraps this.)"""
+    prompts, k = rollout.prompts, rollout.k
+    task, decode = prompts.task, prompts.task.tok.decode
+    shown = prompts.whole.masked_fill(prompts.blank, task.tok.blank).tolist()
+    whole, texts = prompts.whole.tolist(), rollout.texts.tolist()
+    rows = []                                   # a dict for each completion
+    for b, record in enumerate(prompts.record.tolist()):
+        of_prompt = {'prompt': decode(shown[b]), 'original': decode(whole[b])}
+        for text in map(decode, texts[b * k:(b + 1) * k]):
+            rows.append(task.records[record] | of_prompt | {'completion': text, 'text': text})
+    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -3,7 +3,7 @@
 # verify: start 33.5, 36.9, 34.0 %, line to beat 33.5, 36.9, 35.0, policy 78.6, 79.1, 83.6 %; seeds
 # 1, 2, 3, one thread, each with its own student (pretrain.py --seed). Without the teacher,
 # --reference= --kl_beta=0 --learning_rate=1e-3, 47.7, 67.9, 65.1. From the teacher alone,
-# --kl_beta=1 --rewards="{'verify': 0.0}", 82.5, 82.2, 94.5; with config/kl/forward.py
+# --kl_beta=1 --rewards="{'verify': 0.0}", 82.5, 82.2, 94.5; with config/forward_kl.py
 # --learning_rate=1e-2 96.9, 91.5, 97.1. The rates were the best of three for an earlier version
 
 include('plugins/causal.py')

@@ -12,13 +12,12 @@ dataset = 'failures'        # prompts that invite a completion about failure
 max_new_tokens = 32
 rewards = {'judge': 1.0, 'log_ratio': -0.02, 'failure': 0.0}        # weight 0: only watched
 
-generator = 'config/networks/generator_completion.py'
-judge = 'config/networks/judge_labels.py'
+generator = 'config/networks/generator_completion.py --dataset=completions'
+judge = 'config/networks/judge_labels.py --dataset=failure_labels'
 reference = 'generator'     # for the KL in the reward
 
 group_size = 4
 batch_size = 16
-gradient_accumulation_steps = 4
 
 adv_norm = 'batch'
 epochs = 2
@@ -35,12 +34,12 @@ eval_prompts = 128
 
 
 @torch.no_grad()
-def log_ratio(r, networks):
+def log_ratio(rollout, networks):
     """log policy - log reference of each completion, in nats. Its mean is the KL. As a loss it
-    would be useless (config/kl/k1.py), but the mean of reward * gradient of log policy is that of
+    would be useless ('k1'), but the mean of reward * gradient of log policy is that of
     the KL."""
-    stats = token_stats(networks.policy, r, networks.reference)
-    return r.per_text(stats.logp - stats.logp_ref)
+    stats = token_stats(networks.policy, rollout, networks.reference)
+    return rollout.per_text(stats.logp - stats.logp_ref)
 
 
 def failure(prompts, completions):

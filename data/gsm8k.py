@@ -8,8 +8,9 @@ ends behind the number."""
 import json
 import os
 import re
-import sys
 import urllib.request
+
+from plumbing.process import Mistake, expect
 
 URL = ('https://raw.githubusercontent.com/openai/grade-school-math/'
        '3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/{}.jsonl')
@@ -39,9 +40,9 @@ def download(part, path):
     try:
         lines = urllib.request.urlopen(url).read()
     except OSError as e:
-        sys.exit(f"there is no {path}, and {url} cannot be read: {e}")
+        raise Mistake(f"there is no {path}, and {url} cannot be read: {e}") from None
     n = lines.count(b'\n')
-    assert n == SIZES[part], f"{url} has {n} problems: expected {SIZES[part]}"
+    expect(n == SIZES[part], f"{url} has {n} problems: expected {SIZES[part]}")
     os.makedirs('out', exist_ok=True)
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can download it at the same time
     with open(temporary, 'wb') as file:

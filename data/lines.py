@@ -5,6 +5,8 @@ import json
 import zlib
 from pathlib import Path
 
+from plumbing.process import expect
+
 
 def of_lines(path):
     """Return {'texts': ...} of FILE.jsonl."""
@@ -18,9 +20,9 @@ def of_lines(path):
             is_right = type(record['prompt']) is type(record.get('answer', '')) is str
         except (ValueError, TypeError, KeyError):       # no JSON, no UTF-8, or no object
             is_right = False
-        assert is_right and type(record.get('held_out', True)) is bool, (
-            f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, perhaps '
-            f'with "held_out": true, not {line!r:.80}')
+        expect(is_right and type(record.get('held_out', True)) is bool, (
+            f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
+            f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))
         records.append({'line': number} | record)
     is_marked = any('held_out' in record for record in records)
     parts = [], []

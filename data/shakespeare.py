@@ -1,10 +1,10 @@
 """Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt: runs of four blanks in windows of 32
 characters. (--dataset=out/shakespeare.txt is for networks that continue it.)"""
 import os
-import sys
 import urllib.request
 
 from data.text import read, running_text, runs
+from plumbing.process import Mistake
 
 URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 PATH = 'out/shakespeare.txt'
@@ -18,7 +18,7 @@ def paragraphs():
         try:
             urllib.request.urlretrieve(URL, temporary)
         except OSError as e:
-            sys.exit(f"{URL} cannot be saved as {PATH}: {e}")
+            raise Mistake(f"{URL} cannot be saved as {PATH}: {e}") from None
         os.replace(temporary, PATH)
     return read(PATH)
 

@@ -12,6 +12,8 @@ import re
 import unicodedata
 from pathlib import Path
 
+from plumbing.process import Mistake, expect
+
 # Letters of any alphabet, with the marks that combine with them, such as an accent, or a vowel of
 # Hindi. re has no name for marks, and to look for them takes 10 ms.
 MARKS = ''.join(x for x in map(chr, range(2 ** 17)) if unicodedata.category(x)[0] == 'M')
@@ -26,9 +28,8 @@ def running_text(paragraphs, make, length):
     out. make(windows): their records. length: the characters of a window."""
     def texts():
         parts = [windows(part, length, n) for part, n in zip(paragraphs(), (50_000, 2_000))]
-        assert min(map(len, parts)) > 1, (
-            f"expected more text: {length} characters or more, and as many in its last tenth, "
-            "which is held out")
+        expect(min(map(len, parts)) > 1, f"expected more text: {length} characters or more, and as "
+               "many in its last tenth, which is held out")
         return [*map(make, parts)]
 
     @functools.cache
@@ -53,8 +54,8 @@ def read(path):
     try:
         text = Path(path).read_text('utf-8-sig')
     except UnicodeDecodeError as e:
-        raise AssertionError(f"{path}: expected text in UTF-8 ({e})") from None
-    assert '\0' not in text, f"{path}: expected text in UTF-8, and it has characters of number 0"
+        raise Mistake(f"{path}: expected text in UTF-8 ({e})") from None
+    expect('\0' not in text, f"{path}: expected text in UTF-8, and it has characters of number 0")
     paragraphs = text.split('\n\n')
     if len(paragraphs) < 10:
         paragraphs = text.split('\n')

@@ -3,7 +3,7 @@ the reference and the judge. The networks are of any size, and not trained; text
 
     python -m extras.benchmark                                  # as large as the default's
     python -m extras.benchmark --n_layer=6 --n_head=6 --n_embd=384 --length=128 --batch_size=4
-    python -m extras.benchmark --dtype=float32                  # or bfloat16
+    python -m extras.benchmark --dtype=bfloat16
     python -m extras.benchmark --device=cuda --n_steps=90       # a GPU
 
 More words are for train_grpo.py. Both ways have the same loss and the same optimizers, so their
@@ -24,8 +24,9 @@ import torch
 import torch.nn.functional as F
 
 from model import GPT
-from plumbing.configurator import configure
+from plumbing.configurator import configure, knobs_of
 from plumbing.networks import save_network
+from plumbing.run import open_task
 from tasks import Tokenizer
 
 # ---- knobs; other words are for train_grpo.py ----------------------------------------------------
@@ -62,16 +63,16 @@ def usual_step(networks, optimizers, task, step):
     policy = networks.policy
     grpo.devices.set_seed(step)
     prompts = task.prompts('train', grpo.batch_size)
-    tokens = prompts.tokens.repeat_interleave(grpo.group_size, 0)           # (N, T)
+    whole = prompts.whole.repeat_interleave(grpo.group_size, 0)             # (N, T)
     blank = prompts.blank.repeat_interleave(grpo.group_size, 0)
-    views = tokens.masked_fill(blank, policy.blank_id)
+    views = whole.masked_fill(blank, policy.blank_id)
 
     def logp_of(network):                       # (M, V)
         return grpo.log_probs(network.logits(network.features(views)[blank]))
 
     with torch.no_grad():                       # act, judge and compare with the reference
         token = logp_of(policy).exp().multinomial(1)                        # (M, 1)
-        texts = tokens.masked_scatter(blank, token)
+        texts = whole.masked_scatter(blank, token)
         inputs = F.pad(texts[:, :-1], (1, 0), value=policy.bos_id)
         logits = networks.judge.logits(networks.judge.trunk(inputs))        # (N, T, V)
         losses = F.cross_entropy(logits.mT, texts, reduction='none')        # (N, T)
@@ -94,19 +95,18 @@ def seconds_of(take_step, *args):
 
 
 if __name__ == '__main__':
-    names = {'help', *globals()}
-    ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
+    names = {'--help', '-h', *[f'--{name}' for name in knobs_of(globals())]}
+    ours = [word for word in sys.argv[1:] if word.partition('=')[0] in names]
     configure(globals(), ours)
     with tempfile.TemporaryDirectory() as folder:
         others = [word for word in sys.argv[1:] if word not in ours]
         configure(vars(grpo), make_files(folder) + others)
         device = grpo.devices.init_device(grpo.device, grpo.dtype)
-        networks, task = grpo.open_task(device, {})
+        networks, task = open_task(vars(grpo), device, {})
     job = networks, grpo.make_optimizers(networks.policy, grpo.optimizer), task
     seconds = [[seconds_of(take_step, *job, step) for take_step in (our_step, usual_step)]
                for step in range(n_steps)]
     mine, usual = map(statistics.median, zip(*seconds[n_steps // 3:]))
-    one = torch.ones(1, 1, device=device)
     print(f"{n_layer} x {n_embd}, {grpo.batch_size} prompts x {grpo.group_size} completions of "
-          f"{length} letters, {(one @ one).dtype} on {device}: a step takes {1000 * mine:.1f} ms, "
+          f"{length} letters, {grpo.dtype} on {device}: a step takes {1000 * mine:.1f} ms, "
           f"the usual way {1000 * usual:.1f} ms, {usual / mine:.2f} times as long at this size")

@@ -4,19 +4,17 @@
         'config/grpo_config.py config/papers/rloo.py'
     python -m extras.compare --words='config/grpo_think.py --max_iters=40' '' --adv_norm=none
 
-Each word but the knobs below is a command, in quotes if it has several words. {seed} in it becomes
-the seed: --generator=out/student{seed}.pt. Finished runs are kept, so a comparison that was
-interrupted goes on, and can get more commands and seeds. A run is made anew if the contents of its
-config files, of its dataset or of its networks have changed since. The scripts do not count: after
-an edit of one take another --out_dir."""
+Each word except the knobs below is a command, in quotes if it has several words. {seed} in it
+becomes the seed: --generator=out/student{seed}.pt. Finished runs are kept, so a comparison that was
+interrupted continues, and can get more commands and seeds. A run is made anew if the contents of
+its config files, of its dataset or of its networks have changed since. The scripts do not count:
+after an edit of one take another --out_dir."""
 import functools
-import importlib
 import json
 import math
 import os
 import re
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
@@ -24,10 +22,16 @@ import time
 import zlib
 from pathlib import Path
 
+import train_grpo as grpo  # before torch: it says how threads of torch wait
+
+# isort: split
 import torch
 
-from plumbing.configurator import configure
-from plumbing.datasets import files_of
+from plumbing import devices
+from plumbing.configurator import configure, knobs_of
+from plumbing.datasets import load, modules_of
+from plumbing.process import bar, exit_at_sigterm, expect, say
+from plumbing.run import open_task
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
 words = ''                  # of all commands, before their own
@@ -38,6 +42,7 @@ jobs = 1                    # runs at a time
 
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
+AS_IMPORTED = dict(vars(grpo))
 
 
 def words_of(command, seed):
@@ -50,30 +55,41 @@ def words_of(command, seed):
 def open_run(command, seed):
     """Find the mistakes of a command, and make its networks. Return what must be equal, or the goal
     is another number; the folder of the run; and its last step."""
-    sys.modules.pop('train_grpo', None)         # its knobs may be those of another command
-    grpo = importlib.import_module('train_grpo')
-    configure(vars(grpo), [*words_of(command, seed), '--device=cpu'])
-    networks, task = grpo.open_task(torch.device('cpu'), {})
-    grpo.devices.set_seed(0)                    # an evaluation draws the same prompts
-    prompts = task.prompts('val', grpo.eval_prompts, grpo.blank_low, grpo.blank_high)
-    shown = prompts.tokens.masked_fill(prompts.blank, task.tok.blank)
+    script = AS_IMPORTED | {'state': {}}        # no knob of another command
+    executed = []
+    configure(script, [*words_of(command, seed), '--device=cpu'], executed, say=lambda text: None)
+    networks, task = open_task(script, torch.device('cpu'), {})
+    devices.set_seed(0)                         # an evaluation draws the same prompts
+    prompts = task.prompts('val', script['eval_prompts'], script['blank_low'], script['blank_high'])
+    shown = prompts.whole.masked_fill(prompts.blank, task.tok.blank)
     about = goal.split('/')[-1].removeprefix('mean_').replace('pass@4', 'verify')
-    # A file may add to the sum.
-    weights = grpo.rewards | {'score': 1.0} if about == 'reward' else {about: 1.0}
-    functions = vars(grpo) | {'verify': task.verify}            # but judge is a path
-    meaning = [[(name, weight, getattr(functions.get(name), '__code__', functions.get(name)))
+    weights = {about: 1.0}
+    if about == 'reward':
+        weights = script['rewards'] | {'score': 1.0}            # a file may add to the sum
+    functions = script | {'verify': task.verify}
+    meaning = [[(name, weight, code_of(functions.get(name)))
                 for name, weight in weights.items() if weight],         # 0: only watched
                [task.records[i] for i in prompts.record.tolist()],
                [task.tok.show(ids) for ids in shown.tolist()]]
     # All words and the contents of the files are in the name of the folder, so that no run of
     # other contents is there.
-    files = files_of(grpo.dataset, *[x for x in words_of(command, seed) if x[:2] != '--'])
+    files = [*load(script['dataset']).sources]
+    for path in executed:
+        files += modules_of(path)
     for file in map(Path, networks.files.values()):
         files += [file, *file.glob('*')]        # of transformers: a folder
-    contents = [(command, x, zlib.crc32(x.read_bytes())) for x in files if x.is_file()]
+    contents = [(command, str(x), zlib.crc32(x.read_bytes())) for x in sorted({*files})
+                if x.is_file()]
     name = re.sub('[^a-zA-Z0-9_.=,]+', '-', 'run ' + command.removeprefix(words))[:99]
     folder = f'{out_dir}/{name}-{zlib.crc32(repr(contents).encode())}-{seed}'
-    return meaning, folder, grpo.max_iters
+    return meaning, folder, script['max_iters']
+
+
+def code_of(x):
+    """Return what is equal for two copies of a function. (The judge is a path.)"""
+    if callable(x):
+        return getattr(x, '__code__', type(x).__name__)
+    return x
 
 
 # ---- the runs ------------------------------------------------------------------------------------
@@ -87,37 +103,43 @@ def curve_of(run):
     if last not in [line['step'] for line in lines]:
         return {}
     curve = {line['step']: line[goal] for line in lines if goal in line}
-    assert curve, f"there is no {goal} in the log: expected one of {sorted(set().union(*lines))}"
+    expect(curve, f"there is no {goal} in the log: expected one of {sorted(set().union(*lines))}")
     return curve
 
 
+@exit_at_sigterm()
 def make(runs):
     """Make those of the runs, pairs of a command and a seed, that are not there. If one fails, or
     this script is stopped, end the others."""
-    waiting, processes, codes = [run for run in runs if not curve_of(run)], [], []
+    waiting = [run for run in runs if not curve_of(run)]
+    n_kept = len(runs) - len(waiting)
+    n_done = bar(None, 'runs', initial=n_kept, total=len(runs))
+    processes, codes = [], []
     try:
         while waiting or None in codes:
             if waiting and codes.count(None) < max(1, jobs):
                 run = waiting.pop(0)
                 _, folder, _ = open_run(*run)
-                print(f'{folder}.txt', flush=True)
+                say(f'{len(runs) - len(waiting)} of {len(runs)}: {folder}.txt')
                 with open(f'{folder}.txt', 'w') as file:
                     processes.append(subprocess.Popen(
                         [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
                         stdout=file, stderr=file))
             time.sleep(0.1)
             codes = [process.poll() for process in processes]       # None: it is running
-            assert not any(codes), "a run failed: its file says why"
+            n_done.update(n_kept + codes.count(0) - n_done.n)
+            expect(not any(codes), "a run failed: its file says why")
     finally:
         for process in processes:
             process.kill()
+        n_done.close()
 
 
 # ---- the table -----------------------------------------------------------------------------------
 def show(label, columns, more='', noise=math.inf):
     """Print means and standard errors of columns of numbers, a number of each seed. A difference
-    gets a star if it is more than `noise` standard errors. Of equal differences the error is 0, but
-    for rounding, and nothing can be told."""
+    gets a star if it is more than `noise` standard errors. Of equal differences the error is 0,
+    except for rounding, and nothing can be told."""
     cells = []
     for column in columns:
         mean = statistics.mean(column)
@@ -148,19 +170,20 @@ def report(curves):
 
 
 if __name__ == '__main__':
-    names = {'help', *globals()}
-    ours = [word for word in sys.argv[1:] if word[2:].partition('=')[0] in names]
+    names = {'--help', '-h', *[f'--{name}' for name in knobs_of(globals())]}
+    ours = [word for word in sys.argv[1:] if word.partition('=')[0] in names]
     configure(globals(), ours)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # by way of `finally` in make()
     commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
+    expect(commands, "expected commands: python -m extras.compare --seeds=1,2,3 "
+           "config/grpo_config.py 'config/grpo_config.py config/papers/rloo.py'")
     all_seeds = [*dict.fromkeys(seeds.split(','))]          # no two are equal
-    assert commands and all_seeds[1:], f"{seeds = }: expected two or more, and commands, such as ''"
+    expect(len(all_seeds) > 1, f"seeds = {seeds!r}: expected two or more, such as --seeds=1,2,3")
     runs = [(command, seed) for seed in all_seeds for command in commands]
     for run in runs:
-        assert open_run(*run)[0] == open_run(*runs[0])[0], (
-            f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}")
+        expect(open_run(*run)[0] == open_run(*runs[0])[0], (
+            f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}"))
     os.makedirs(out_dir, exist_ok=True)
     make(runs)
     curves = {command: [curve_of((command, seed)) for seed in all_seeds] for command in commands}
-    assert all(map(all, curves.values())), "a run was stopped: the same command goes on"
+    expect(all(map(all, curves.values())), "a run was stopped: the same command continues")
     report(curves)

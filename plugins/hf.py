@@ -1,26 +1,34 @@
-"""Networks of transformers: open them, read with them, and translate texts. A network is a folder
-that save_pretrained() wrote, a name of the hub, or a run that began with one of the two. If its
-class is a ...ForMaskedLM, it fills blanks. Every other network writes from left to right.
+"""Teach a language model of transformers, such as Llama or Qwen, instead of the GPT of model.py.
 
-    python train_grpo.py plugins/hf.py plugins/causal.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
+    python train_grpo.py plugins/causal.py plugins/hf.py --generator=Qwen/Qwen2.5-0.5B-Instruct ...
 
-Ids below V are the same here and in transformers. We have three more, which theirs_of translates.
-Example: V = 6. The tokenizer puts [CLS], 0, before a text, and has [MASK], 1; or it puts <s>, 0.
+A network is a folder that save_pretrained() wrote, a name of the hub, or a run that began with one
+of these. A network whose class ends with ForMaskedLM (BERT, ESM) fills blanks: leave out
+plugins/causal.py. Every other network writes from left to right.
 
-    our id       0 1 2 3 4 5 blank  bos   pad
-    theirs_of    0 1 2 3 4 5 1      0     0     (pad is hidden, or not read, so any id will do)
-    a masked network                            a causal network
-    tokens             4  blank   5  pad        tokens         <s>  4  5  pad
-    inputs      bos    4  blank   5  pad        inputs    bos  <s>  4
-    theirs      [CLS]  4  [MASK]  5  0          theirs         <s>  4
-    features    cut    x  x       x  x          features  0    x    x  0
+GRPO itself does not change. For train_grpo.py a Pretrained is a Network like any other. This file
+only translates, and two things differ.
 
-Features x of a masked network predict what stands in their own place. Those of a causal one stand
-to the right of what it has read: x of <s> is in the place of 4. Nothing predicts the first token,
-which is <s> if there is one. So trunk() adds a bos for the one, and drops ours for the other.
+Ids: we use three ids that a tokenizer does not have, or has under another number: blank, bos and
+pad. So the V ids of the tokenizer keep their numbers, and ours are V, V + 1 and V + 2. `theirs_of`
+says what transformers reads instead of each.
 
-This file is executed in the globals of train_grpo.py, and its open_networks(), load_network()
-and stats_of() take the place of those there. `inner` is the old function."""
+Positions: our features at position t predict token t. The features of a masked network do so, too.
+Those of a causal network predict the next token, so here they move one position to the right.
+Nothing predicts the first token. It is <s>, if the tokenizer puts <s> before a text.
+
+    a causal network                            a masked network
+    position        0     1     2     3         position               0     1       2     3
+    tokens          <s>   4     5     pad       tokens                 4     blank   5     pad
+    inputs          bos   <s>   4               inputs                 4     blank   5     pad
+    they read             <s>   4               they read       [CLS]  4     [MASK]  5     (hidden)
+    features        0     x     x               features        (cut)  x     x       x     x
+
+Read column 1 on the left: x is what the network says after <s>, and it predicts 4, the token of
+position 1. That our bos stands at position 0 is only a place to put the 0.
+
+This file is executed in the globals of train_grpo.py. Its open_networks(), load_network() and
+stats_of() replace the functions there; `inner` is the old function."""
 import inspect
 import re
 from pathlib import Path
@@ -33,170 +41,245 @@ from torch.utils.checkpoint import checkpoint
 
 from model import Network
 from plumbing.networks import load_checkpoint
+from plumbing.process import Mistake, expect
 from tasks import BLANK, Tokenizer
 
-chat_template = False       # put prompts into the chat template of the tokenizer
-chat_options = {}           # what the template is told, such as {"enable_thinking": False}
+chat_template = False       # True: show each prompt as the turn of a user in a chat
+chat_options = {}           # for the chat template, such as {"enable_thinking": False}
 optimizer = 'adamw'         # 'muon' needs the blocks of a GPT
 
-NUMBERS_AT_ONCE = 2 ** 24   # in a table (tokens, V)
-FILES = 'model*.safetensors *.json *.model *.jinja merges.txt vocab.txt'    # to download
-DATA = {'trust_remote_code': False, 'local_files_only': True}   # a folder's code is not run
-ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'    # the same prompt each day
-# sizes: N texts of T tokens, L in one pass | V ids of the tokenizer | C channels | M tokens
+NUMBERS_AT_ONCE = 2 ** 24   # in a table (tokens, V): 64 MB
+FILES = 'model*.safetensors *.json *.model *.jinja merges.txt vocab.txt'.split()  # to download
+# For from_pretrained(): run no code that comes with a network, and do not ask the hub again.
+SAFE = {'trust_remote_code': False, 'local_files_only': True}
+# Some chat templates tell the date. The same prompt each day makes a run repeatable.
+ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
+# transformers warns of weights that are missing, and goes on. Here they are a mistake.
+transformers.logging.set_verbosity_error()
+
+# Shapes in comments: N texts of T tokens, L inputs of a call, V ids of the tokenizer, C channels, M
+# sampled tokens.
 
 
-# ---- open ----------------------------------------------------------------------------------------
+# ---- find a network ------------------------------------------------------------------------------
 def open_networks(paths, dataset, device, files, load_network, inner=open_networks):
-    """Find the networks before they are opened. The first rank finds the commit of a name of the
-    hub for all, and for the checkpoint, so that a resumed run does not take a newer one."""
+    """Find networks before they are opened. The first rank asks the hub for all ranks, and the
+    checkpoint remembers the commit that it got, so that a resumed run does not get a newer one."""
     files = files | devices.from_first_rank(
         lambda: {path: file_of(path) for path in paths.values() if path not in {'', *files}})
     return inner(paths, dataset, device, files, load_network)
 
 
 def file_of(path):
-    """Return the checkpoint of a run; OWNER/NAME@COMMIT; or the path, of a folder or a file."""
+    """Return the checkpoint of a run, the path of a folder, or OWNER/NAME@COMMIT of the hub."""
     folder = folder_of(path)
     ckpt = Path(folder, 'ckpt.pt')
     if ckpt.exists():
         return str(ckpt)
-    # In the cache of the hub a folder is .../models--OWNER--NAME/snapshots/COMMIT.
+    # The hub's cache has its folders at .../models--OWNER--NAME/snapshots/COMMIT.
     return re.sub(r'.*models--(.+?)--(.+)/snapshots/', r'\1/\2@', folder)
 
 
 def folder_of(name):
-    """Return the folder of a name of the hub, OWNER/NAME or OWNER/NAME@REVISION, after a download
-    of what the local cache lacks. If OWNER is a folder here, it is a path, and stays as it is."""
+    """Return a path as it is, and for OWNER/NAME or OWNER/NAME@REVISION the folder in the hub's
+    cache, after a download of what is not there yet. If there is a folder OWNER here, it is a path.
+    """
     if Path(name).parent.exists():
+        expect(Path(name).exists(), f"there is no folder {name} here, and a name of the hub is "
+               "OWNER/NAME (docs/language-models.md)")
         return name
     repo, _, revision = name.partition('@')
-    return hub.snapshot_download(repo, revision=revision or None, allow_patterns=FILES.split())
+    try:
+        folder = hub.snapshot_download(repo, revision=revision or None, allow_patterns=FILES)
+        if not any(Path(folder).glob('model*.safetensors')):    # older networks have only these:
+            hub.snapshot_download(repo, revision=Path(folder).name,
+                                  allow_patterns=['pytorch_model*.bin'])
+    except Exception as e:                      # no such name, no connection, no permission
+        reason = ' '.join(str(e).split())
+        raise Mistake(f"there is no folder {name} here (docs/language-models.md), and the hub "
+                      f"did not give it: {type(e).__name__}: {reason:.200}") from None
+    return folder
 
 
+# ---- open it -------------------------------------------------------------------------------------
 def load_network(path, device):
-    """Return the network of a folder, a name of the hub, or a checkpoint; and the checkpoint."""
+    """Return the network of a folder, of a name of the hub, or of a checkpoint; and the dict of the
+    checkpoint."""
     saved = devices.from_first_rank(lambda: load_checkpoint(path) if path.endswith('.pt')
                                     else {'args': {'folder': path}, 'model': {}})
+    expect('folder' in saved['args'], f"{path} is a network of pretrain.py: leave out "
+           "plugins/hf.py")
     try:
-        network = Pretrained(**saved['args'])   # each machine has a folder of its own
+        network = Pretrained(**saved['args'])
         network.take_features()
     except Exception as e:                      # whatever transformers raises
-        raise AssertionError(f"the network of {path} cannot be used: {e!r:.300}") from None
+        reason = e if isinstance(e, Mistake) else f'{e!r:.300}'
+        raise Mistake(f"the network of {path} cannot be used: {reason}") from None
     if saved['model']:
-        # The weights of a learned order have no place yet. plugins/order.py loads them.
+        # Weights of a learned order have no place yet: plugins/order.py loads them.
         network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
-    total = sum(p.data.view(torch.int32).sum() for p in network.parameters())  # of all bits
-    assert total == devices.from_first_rank(lambda: total), "rank 0 has other weights of a network"
+    # Each machine has read a folder of its own. Ranks learn as one only from equal weights, so
+    # compare the sums of all bits.
+    total = sum(p.data.view(torch.int32).sum() for p in network.parameters())
+    expect(total == devices.from_first_rank(lambda: total), f"{path}: rank 0 has other weights")
     return network.to(device), saved
+
+
+def open_folder(folder):
+    """Return the network of transformers in a folder, and its config. Refuse a folder that is not
+    a whole network."""
+    expect(not Path(folder, 'adapter_config.json').exists(), "it is an adapter: merge it with its "
+           "network first (docs/language-models.md)")
+    config = transformers.AutoConfig.from_pretrained(folder, **SAFE)
+    quantized = config.to_dict().get('quantization_config') or {}
+    expect(not quantized, f"its weights are quantized ({quantized.get('quant_method')}): take the "
+           "unquantized network")
+    expect(config.architectures, "its config.json names no architectures")
+    # float32, however the weights were stored: bfloat16 would round an update of 1e-6 away. (With
+    # --dtype=float64 the default of torch is float64.)
+    network, info = getattr(transformers, config.architectures[0]).from_pretrained(
+        folder, dtype=torch.get_default_dtype(), output_loading_info=True, **SAFE)
+    missing = sorted(info['missing_keys'])
+    expect(not missing, f"it has no weights for {', '.join(missing[:3])}: they would be random")
+    return network, config
 
 
 # ---- the network ---------------------------------------------------------------------------------
 class Pretrained(Network):
-    """A network of transformers in the place of a GPT. Its weights are float32 (float64, if dtype
-    is), however they were stored, because bfloat16 would round an update of 1e-6 away."""
+    """A network of transformers, `network`, that train_grpo.py can use like a GPT."""
 
     def __init__(self, folder):
         super().__init__()
         self.args = {'folder': folder}
         folder = folder_of(folder)
-        config = transformers.AutoConfig.from_pretrained(folder, **DATA)
-        name = config.architectures[0]
-        self.kind = 'fill' if name.endswith('MaskedLM') else 'causal'
-        self.network = getattr(transformers, name).from_pretrained(
-            folder, dtype=torch.get_default_dtype(), **DATA)
-        is_new = 'cache' in inspect.signature(self.network.forward).parameters      # since 5.24
-        self.cache_name = 'cache' if is_new else 'past_key_values'
+        self.network, config = open_folder(folder)
+        self.kind = 'fill' if config.architectures[0].endswith('MaskedLM') else 'causal'
         self.tok = tok = PretrainedTokenizer(folder, self.causal)
         self.blank_id, self.bos_id, self.pad_id = tok.blank, tok.bos, tok.pad
-        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, (tok.before + [0])[0], 0]
+        # bos and pad get any id: bos is cut off, and pad is hidden, or stands behind everything.
+        ids = [*range(tok.vocab_size), tok.theirs.mask_token_id or 0, 0, 0]
         self.theirs_of = nn.Buffer(torch.tensor(ids), persistent=False)
-        self.n_before = 0 if self.causal else len(tok.before)
+        # [CLS]. (From left to right, <s> is a token of the prompt: see prompt_ids().)
+        before = [] if self.causal else tok.before
+        self.before = nn.Buffer(torch.tensor(before, dtype=torch.long), persistent=False)
+        # Two limits, because RoBERTa has positions that it cannot use.
         self.block_size = min(getattr(config, 'max_position_embeddings', 1e9),
-                              tok.theirs.model_max_length) - self.n_before      # for RoBERTa
+                              tok.theirs.model_max_length) - len(before)
+        # transformers has called it `cache` since 5.24.
+        is_new = 'cache' in inspect.signature(self.network.forward).parameters
+        self.cache_name = 'cache' if is_new else 'past_key_values'
 
     @property
     def head(self):
         return self.network.get_output_embeddings()
 
     @torch.no_grad()
-    @torch.autocast('cpu', enabled=False)       # rounding to bfloat16 could hide a cap
     def take_features(self):
-        """Let the output layer, the most expensive one, hand on what it gets. Then .logits of the
-        network are features, and our logits() multiplies those by its weights where we need them.
-        To replace a method of somebody's object is ugly, but networks call their bodies by many
-        names. Refuse a network whose logits are other ones then: it caps logits, looks ahead, keeps
-        no keys and values, or sees padding."""
-        ids = torch.linspace(5, self.blank_id - 1, 9).long()            # up to the largest
+        """Make `network` return features instead of logits.
+
+        With 50,000 ids and more, the output layer is the most expensive one, and transformers
+        applies it at every position. We need logits only where a token is sampled. So let the layer
+        hand on what it gets; logits() multiplies by its weights. (Networks have many names for
+        their bodies, but all of them have get_output_embeddings().)
+
+        This is wrong for a network that does something to its logits afterwards. So compare the
+        logits of a text before and after, and refuse a network where they differ. The second time
+        there is padding, and a beginning that two texts share, so a network that looks ahead, sees
+        padding, or keeps no keys and values is refused, too."""
+        ids = torch.linspace(5, self.blank_id - 1, 9).long()            # the largest id is there
         inputs = F.pad(ids[None], (int(self.causal), 0), value=self.bos_id)
-        theirs = self.trunk(inputs, {})[0, 1:9, :self.blank_id]         # still logits
+        expected = self.trunk(inputs, {})[0, 1:9, :self.blank_id]       # still logits
         self.head.forward = lambda x: x
-        # With a second row there is padding, and a shared beginning.
-        both = torch.stack((F.pad(ids, (0, 2), value=self.pad_id), torch.cat((ids[:4], ids[:7]))))
-        ours = self.logits(self.features(both)[0, 1:9])
-        assert torch.allclose(ours, theirs, atol=1e-4 * theirs.abs().max()), (
-            "expected a linear output layer, and keys and values of each token")
+        padded = F.pad(ids, (0, 2), value=self.pad_id)
+        other = torch.cat((ids[:4], ids[:7]))
+        ours = self.logits(self.features(torch.stack((padded, other)))[0, 1:9])
+        is_same = torch.allclose(ours, expected, atol=1e-4 * expected.abs().max())
+        expect(is_same, "expected a linear output layer, and keys and values of each token: it "
+               "has other logits then")
 
     def features(self, tokens):
-        # Networks of transformers cannot read no texts, as a micro-step has them in which nothing
-        # learns. So they get one, cut off again: all weights get a gradient of 0, as ranks expect.
-        N = len(tokens)
-        return super().features(F.pad(tokens, (0, 0, 0, int(N == 0))))[:N]
+        """Return features (N, T, C) of tokens (N, T): see Network."""
+        if len(tokens) > 0:
+            return super().features(tokens)
+        # In a micro-step where all rewards are equal there is nothing to read, and transformers
+        # cannot read nothing. So read one text, and keep none of it: then all weights have a
+        # gradient, 0, which the other ranks can add to theirs.
+        return super().features(F.pad(tokens, (0, 0, 0, 1)))[:0]
 
     def trunk(self, inputs, cache=None):
-        """Return features (N, L, C) of inputs (N, L). A causal network needs a cache: a dict, as
-        that of a GPT. If the dict is empty, inputs begin with our bos."""
-        if not self.causal:
-            inputs = F.pad(inputs, (self.n_before, 0), value=self.bos_id)
-            is_shown = inputs != self.pad_id
-            x = self.network(self.theirs_of[inputs], attention_mask=is_shown).logits
-            return x[:, self.n_before:]
-        n_bos = 0 if cache else 1
-        of_all = {self.cache_name: cache.setdefault('all layers', Cache())}
-        if inputs.size(1) == n_bos:             # only our bos: transformers cannot read nothing
-            return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
-        x = self.network(self.theirs_of[inputs[:, n_bos:]], use_cache=True, **of_all).logits
-        return F.pad(x, (0, 0, n_bos, 0))
+        """Return features (N, L, C) of inputs (N, L). With a cache, a dict, the inputs of a causal
+        network continue what the cache has read."""
+        if self.causal:
+            return self.read_on(inputs, cache)
+        before = self.before.expand(len(inputs), -1)                    # (N, 1)  [CLS]
+        is_shown = F.pad(inputs != self.pad_id, (before.size(1), 0), value=True)
+        with self.precision():
+            x = self.network(torch.cat((before, self.theirs_of[inputs]), 1),
+                             attention_mask=is_shown).logits
+        return x[:, before.size(1):]
+
+    def read_on(self, inputs, cache):
+        """Return trunk() of a causal network. If the cache is empty, the inputs begin with our bos,
+        whose features are 0."""
+        if not cache:
+            cache['all layers'] = Cache()
+            if inputs.size(1) == 1:             # nothing but bos
+                return self.head.weight.new_zeros(len(inputs), 1, self.head.in_features)
+            return F.pad(self.read_on(inputs[:, 1:], cache), (0, 0, 1, 0))
+        keys_and_values = {self.cache_name: cache['all layers']}
+        with self.precision():
+            return self.network(self.theirs_of[inputs], use_cache=True, **keys_and_values).logits
 
     def logits(self, x):
-        """Return logits (..., V) of features (..., C), in float32 also under autocast."""
-        with torch.autocast(x.device.type, enabled=False):
-            weight = self.head.weight
-            return F.linear(x.to(weight.dtype), weight, self.head.bias)[..., :self.blank_id]
+        """Return logits (..., V) of features (..., C), in the precision of the weights. (A network
+        may have a few more rows than its tokenizer has ids. They are cut off.)"""
+        weight = self.head.weight
+        return F.linear(x.to(weight.dtype), weight, self.head.bias)[..., :self.blank_id]
 
 
 class Cache(transformers.DynamicCache):
-    """Keys and values of all layers in one object. Of a tensor, kv[:, rows] is a new one. Here it
-    keeps these rows in place and returns the same object: ugly, and right as long as nobody uses
-    the old kv again. A copy would double the memory."""
+    """Keys and values of all layers. A GPT has a tensor for each layer, and kv[:, rows] is a new
+    tensor with some of the texts. Here kv[:, rows] drops the other texts from the cache itself, and
+    returns it: a copy would double the memory, and nobody uses the old one again."""
 
     def __getitem__(self, index):
         self.batch_select_indices(index[1])
         return self
 
 
-def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Return the Stats of the tokens in parts: a table of all, (M, V), would be too large."""
-    # The backward pass makes each part again. The reentrant kind, which warns without a gradient,
-    # frees it before the next one. The other kind keeps a KL or an entropy that no loss uses.
-    size = 1 + NUMBERS_AT_ONCE // policy.blank_id       # blank_id is V
-    rows = torch.arange(len(r.text_of)).split(size)
-    parts = [checkpoint(inner, policy, x, r.select(some), reference, x_ref,
-                        use_reentrant=x.requires_grad) for some in rows]
+def stats_of(policy, x, rollout, reference=None, x_ref=None, inner=stats_of):
+    """Return the Stats of the tokens, computed for some tokens at a time. A table (M, V) of all of
+    them would be the largest thing in memory: 1,000 tokens and 50,000 ids are 200 MB, and backward
+    needs it several times. So each part is thrown away, and computed again for the backward pass.
+    """
+    size = 1 + NUMBERS_AT_ONCE // policy.blank_id       # tokens; blank_id is V
+    rows = torch.arange(len(x), device=x.device).split(size)
+    x_refs = x_ref.split(size) if reference else [None] * len(rows)
+    parts = []
+    for some, ours, theirs in zip(rows, x.split(size), x_refs):
+        # The reentrant kind frees a part before it makes the next one. (The other kind keeps a KL
+        # or an entropy that no loss uses.) Without a gradient it would only warn.
+        parts.append(checkpoint(inner, policy, ours, rollout.select(some), reference, theirs,
+                                use_reentrant=x.requires_grad))
     return Stats(*map(torch.cat, zip(*parts)))
 
 
 # ---- text ----------------------------------------------------------------------------------------
 class PretrainedTokenizer(Tokenizer):
-    """The tokenizer of a folder, `theirs`. The drawing above has its ids."""
+    """The tokenizer of a folder, `theirs`, as a Tokenizer."""
 
     def __init__(self, folder, causal):
-        self.theirs = theirs = transformers.AutoTokenizer.from_pretrained(folder, **DATA)
+        self.theirs = theirs = transformers.AutoTokenizer.from_pretrained(folder, **SAFE)
         self.causal = causal
         ids = theirs.get_vocab()
         self.vocab_size = 1 + max(ids.values())
         self.blank, self.bos, self.pad = range(self.vocab_size, self.vocab_size + 3)
-        self.eos = ids[theirs.eos_token or theirs.sep_token]
+        eos = theirs.eos_token or theirs.sep_token
+        expect(eos in ids, "its tokenizer has no token that ends a text: set eos_token in "
+               "tokenizer_config.json")
+        expect(causal or theirs.mask_token, "its tokenizer has no token for a blank: set "
+               "mask_token in tokenizer_config.json")
+        self.eos = ids[eos]
         self.vocabulary = {'ids': ids, 'eos': self.eos}
         whole = theirs.encode('0')
         self.before = whole[:whole.index(self.ids_of('0')[0])]      # <s>, [CLS], or nothing
@@ -205,26 +288,41 @@ class PretrainedTokenizer(Tokenizer):
         return self.theirs.encode(text, add_special_tokens=False)
 
     def encode(self, text):
-        """Return the ids of a text that follows another text. It is encoded after a line feed, if
-        that does not merge with it: Llama 2 puts a space in front of a text that stands alone."""
+        """Return the ids of a text that follows another text. Llama 2 puts a space before a text
+        that stands alone. So encode a line feed and the text, and cut the line feed off, if it has
+        not become one token with the text."""
         feed, ids = self.ids_of('\n'), self.ids_of('\n' + text)
         return ids[len(feed):] if ids[:len(feed)] == feed else self.ids_of(text)
 
     def prompt_ids(self, text):
-        """Return the ids of a prompt: of a causal network as transformers shows it, in the chat
-        template, or after what the tokenizer puts before a text.
-        To a masked network _ is a blank, and so is the text of its mask token."""
+        """Return the ids of a prompt. For a masked network each _, and each mask token, is a blank.
+        For a causal network _ is a character. Its prompt begins with <s>, or is in a chat."""
         if not self.causal:
             return super().prompt_ids(text.replace(self.theirs.mask_token, BLANK))
         if chat_template:
-            return self.ids_of(self.theirs.apply_chat_template(
+            return self.ids_of(self.chat_of(text))
+        ids = self.ids_of(text)
+        if ids[:len(self.before)] != self.before:       # a prompt may have brought its own <s>
+            ids = self.before + ids
+        expect(ids, "an empty prompt, and the tokenizer puts nothing before it: the network cannot "
+               "predict a first token")
+        return ids
+
+    def chat_of(self, text):
+        """Return a prompt as the turn of a user, and the beginning of the answer, in the words of
+        the chat template."""
+        try:
+            chat = self.theirs.apply_chat_template(
                 [{'role': 'user', 'content': text}], tokenize=False, add_generation_prompt=True,
-                chat_template=ANY_DAY + self.theirs.get_chat_template(), **chat_options))
-        ids = self.ids_of(text)                 # a text may have brought what is before it
-        return ids if ids[:len(self.before)] == self.before else self.before + ids
+                chat_template=ANY_DAY + self.theirs.get_chat_template(), **chat_options)
+        except Exception as e:                  # no template, or one that refuses this prompt
+            raise Mistake(f"chat_template = True: {e!r:.200}") from None
+        expect(text.strip() in chat, f"the chat template leaves out the prompt: {chat!r:.200}")
+        return chat
 
     def decode(self, ids):
-        """Return the text of a list of ids without special tokens, as TRL hands it to rewards."""
+        """Return the text of a list of ids, without special tokens. (TRL gives the same text to
+        rewards.)"""
         parts = [[]]                            # between blanks; a character can be several ids
         for i in ids:
             if i == self.blank:
@@ -237,4 +335,4 @@ class PretrainedTokenizer(Tokenizer):
     show = decode
 
 
-include('plugins/hf_cpu.py')                    # a CPU is faster with it
+include('plugins/hf_cpu.py')                    # makes it faster on a CPU

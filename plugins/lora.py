@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import peft
 
+from plumbing.process import expect
+
 include('plugins/hf.py')
 
 lora_rank = 16              # rows of A, columns of B
@@ -26,8 +28,8 @@ def open_networks(paths, *more, inner=open_networks):
     is_start = paths['reference'] == path
     networks = inner(paths | {'reference': ''} if is_start else paths, *more)
     policy = networks.policy
-    assert not networks.files[path].endswith('.pt'), (
-        "the generator is a run: python -m extras.export makes a folder, with which LoRA can begin")
+    expect(not networks.files[path].endswith('.pt'), "the generator is a run: python -m "
+           "extras.export makes a folder, with which LoRA can begin")
     devices.set_seed(seed)                      # all ranks begin with the same adapters
     policy.add_adapters(r=lora_rank, lora_alpha=lora_alpha)
     if is_start:
@@ -36,7 +38,7 @@ def open_networks(paths, *more, inner=open_networks):
                 return policy.features(tokens)
 
         networks.reference = SimpleNamespace(
-            features=features, logits=policy.logits,
+            features=features, logits=policy.logits, head=policy.head, device=policy.device,
             order=copy.deepcopy(getattr(policy, 'order', None)))        # of plugins/order.py
     return networks
 

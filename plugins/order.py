@@ -2,6 +2,8 @@
 and decides in each pass which blanks it fills now and which ones wait. plugins/passes.py includes
 this file.
 
+    python train_grpo.py config/grpo_order.py
+
 Example: two completions of the prompt 7 _ _ _, three passes:
 
     pass    texts[0]  due         texts[1]  due
@@ -9,18 +11,17 @@ Example: two completions of the prompt 7 _ _ _, three passes:
      2      7 _ 4 _   . . . .     7 5 _ 1   . . x .     text 0 waits
      3      7 _ 4 _   . x . x     7 5 3 1               the last pass fills what is left
 
-    views          text_of  0 1 1 1 0 0
-    0  7 _ _ _     place    2 1 3 2 1 3
-    1  7 _ 4 _     token    4 5 1 3 8 2
-    2  7 5 _ 1     pass     1 1 1 2 3 3
-                   view_of  0 0 0 2 1 1
-                   seen     0 0 0 0 0 0  pass 1
-                            0 0 0 2 1 1       2
-                            0 0 0 2 1 1       3
+To wait is a decision, too. So the log-probability of a token is the sum of its own and of the
+decisions about its position, and `seen` has the views in which they were made, one for each pass.
+After a position is filled, its view is repeated:
 
-`seen` are the views in which the policy decided to wait, or to fill the place of a token. After
-that its view_of is repeated. Each decision is a part of what the policy did. So its log-probability
-joins that of the token.
+    views          row  text_of  position  token  pass  view_of     seen in pass 1 2 3
+    0  7 _ _ _      0      0        2        4     1       0             0 0 0
+    1  7 _ 4 _      1      1        1        5     1       0             0 0 0
+    2  7 5 _ 1      2      1        3        1     1       0             0 0 0
+                    3      1        2        3     2       2             0 2 2
+                    4      0        1        8     3       1             0 1 1
+                    5      0        3        2     3       1             0 1 1
 
 This file is executed in the globals of train_grpo.py; `inner` is the old function."""
 import math
@@ -29,19 +30,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import unique_rows
+from plumbing.sharing import unique_rows
 
-# The scores of an order move so many times as fast as other outputs. A step of AdamW has one size
-# for all weights: at a low rate no order was learned in time, and a high rate spoilt the tokens. A
-# second rate would be cleaner, but each optimizer would have to know of this plugin.
+# The scores of an order change ORDER_SPEED times as fast as other outputs. A step of AdamW has one
+# size for all weights: at a low rate no order was learned in time, and a high rate spoilt the
+# tokens. A second rate would be cleaner, but each optimizer would have to know of this plugin.
 ORDER_SPEED = 16
-
-# sizes: N texts, G of them have blanks | T places of a text | C channels | M tokens
 
 
 def load_network(path, device, inner=load_network):
-    """Give the network of a learned order one more output: the score of filling a place now, with
-    probability sigmoid(score). At first 3 of 100 blanks are left for the last pass."""
+    """Give the network of a learned order one more output: the score of filling a position now,
+    with probability sigmoid(score). At first 3 of 100 blanks are left for the last pass."""
     network, saved = inner(path, device)
     if fill_order == 'learned':
         network.order = nn.Linear(network.head.in_features, 1, device=device)
@@ -54,13 +53,12 @@ def load_network(path, device, inner=load_network):
 
 
 def order_scores(network, x):
-    """Return scores (...) of features (..., C), in float32 also under autocast."""
-    with torch.autocast(x.device.type, enabled=False):
-        return ORDER_SPEED * network.order(x.to(network.order.weight.dtype))[..., 0]
+    """Return the scores (...) of features (..., C)."""
+    return ORDER_SPEED * network.order(x.to(network.order.weight.dtype))[..., 0]
 
 
-def places_due(policy, x, is_open, key, n_blanks, number, greedy, inner=places_due):
-    """Return which open places (G, T) pass `number` fills, by the scores of the policy."""
+def positions_due(policy, x, is_open, key, n_blanks, number, greedy, inner=positions_due):
+    """Return which open positions (G, T) pass `number` fills, by the scores of the policy."""
     if fill_order != 'learned':
         return inner(policy, x, is_open, key, n_blanks, number, greedy)
     if number == n_fill_steps:                  # the last pass fills what is left
@@ -72,38 +70,53 @@ def places_due(policy, x, is_open, key, n_blanks, number, greedy, inner=places_d
     return torch.rand_like(scores) < scores.sigmoid()
 
 
-def drop_unused_views(r, inner=drop_unused_views):
-    """Return r with the views that its tokens have seen in each pass, as more['seen']."""
-    if fill_order != 'learned':
-        return inner(r)
-    numbers = torch.arange(1, n_fill_steps + 1, device=r.place.device)[:, None]
-    # A token of pass 2 has seen the views of passes 1 2 2 2 ...
-    passes = numbers.minimum(r.more['pass'])                                # (n_fill_steps, M)
-    is_blank = r.more['filled_in'] >= passes[..., None]                     # (n_fill_steps, M, T)
-    views = r.texts[r.text_of].masked_fill(is_blank, r.prompts.task.tok.blank).flatten(0, 1)
+def with_seen(rollout):
+    """Return a Rollout with the views in which each position was decided about, more['seen']
+    (M, n_fill_steps)."""
+    pass_of, filled_in = rollout.more['pass'], rollout.more['filled_in']    # (M,), (M, T)
+    numbers = torch.arange(1, n_fill_steps + 1, device=pass_of.device)
+    passes = numbers.minimum(pass_of[:, None])          # (M, n_fill_steps), of pass 2: 1 2 2 2 ...
+    is_blank = filled_in[:, None] >= passes[..., None]                  # (M, n_fill_steps, T)
+    texts = rollout.texts[rollout.text_of][:, None]                     # (M, 1, T)
+    views = texts.masked_fill(is_blank, rollout.prompts.task.tok.blank).flatten(0, 1)
     rows, inverse = unique_rows(views)
-    seen = inverse.view_as(passes)              # as drawn above; in the table it is (M, ...)
-    return replace(r, views=views[rows], view_of=seen[-1], more=r.more | {'seen': seen.T})
+    seen = inverse.view_as(passes)
+    return replace(rollout, views=views[rows], view_of=seen[:, -1], more=rollout.more | {
+        'seen': seen})
 
 
-def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
-    """Add to the Stats of each token those of its decisions: to wait at its place, and then to fill
-    it. The last pass decides nothing."""
-    stats = inner(policy, x, r, reference, x_ref)
-    if 'seen' not in r.more:
-        return stats
+def token_stats(policy, rollout, reference=None, inner=token_stats):
+    """Add to the Stats of each token the Stats of its decisions: to wait in some passes, and then
+    to be filled. The last pass decides nothing."""
+    if fill_order != 'learned':
+        return inner(policy, rollout, reference)
+    rollout = with_seen(rollout)
+    x = policy.features(rollout.views)                                  # (views, T, C)
+    x_ref = None
+    if reference:
+        with torch.no_grad():
+            x_ref = reference.features(rollout.views)
+    where = rollout.view_of, rollout.position
+    stats = stats_of(policy, x[where], rollout, reference, x_ref[where] if reference else None)
 
     def decisions(network, features):
         """Return the log-probabilities to fill and to wait, (M, n_fill_steps - 1, 2)."""
-        scores = order_scores(network, features)[r.more['seen'][:, :-1], r.place[:, None]]
+        at = rollout.more['seen'][:, :-1], rollout.position[:, None]
+        scores = order_scores(network, features[at])
         return F.logsigmoid(torch.stack((scores, -scores), -1))
 
+    # A token of pass 3 has waited in 1 and 2, and was filled in 3. After that nothing is decided
+    # about its position. All tensors below are (M, n_fill_steps - 1), except pass_of, (M, 1).
+    passes = torch.arange(1, n_fill_steps, device=x.device)
+    pass_of = rollout.more['pass'][:, None]
     ours = decisions(policy, x)
-    theirs = decisions(reference, x_ref) if reference else ours.detach()
-    # A token of pass 3 has waited in 1 and 2, and was filled in 3. Then it decides nothing. Below
-    # all tensors are (M, n_fill_steps - 1), but for pass_of, which is (M, 1).
-    passes, pass_of = torch.arange(1, n_fill_steps, device=x.device), r.more['pass'][:, None]
-    logp, logp_ref = [torch.where(passes == pass_of, *z.unbind(-1)) for z in (ours, theirs)]
+    logp = torch.where(passes == pass_of, ours[..., 0], ours[..., 1])
+    logp_ref = kl = torch.full_like(logp, torch.nan)            # without a reference
+    if reference:
+        theirs = decisions(reference, x_ref)
+        logp_ref = torch.where(passes == pass_of, theirs[..., 0], theirs[..., 1])
+        kl = divergence(ours, theirs)
     entropy = -(ours.exp() * ours).sum(-1)
-    extra = Stats(logp, logp_ref, divergence(ours, theirs), entropy)
-    return Stats(*[a + ((passes <= pass_of) * b).sum(1) for a, b in zip(stats, extra)])
+    is_decided = passes <= pass_of
+    return Stats(*[a + b.masked_fill(~is_decided, 0).sum(1)
+                   for a, b in zip(stats, (logp, logp_ref, kl, entropy))])

@@ -1,4 +1,7 @@
-"""Fill blanks in several passes: a blank sees what earlier passes have filled.
+"""Fill blanks in several passes: a blank sees what earlier passes have filled. (Papers on masked
+diffusion models call a pass a denoising step.)
+
+    python train_grpo.py config/grpo_passes.py
 
 Example: two completions of the prompt 7 _ _ _ in three passes, from the left in text 0, and in
 another order in text 1. Texts before each pass, and x where the pass fills a blank:
@@ -9,21 +12,22 @@ another order in text 1. Texts before each pass, and x where the pass fills a bl
      3      7 8 4 _   . . . x     7 5 _ 1   . . x .
     end     7 8 4 2               7 5 3 1
 
-In the table each of the six tokens has a column. Its view is its text, in which its pass and later
-ones have filled nothing. Texts that are equal then are one view:
+The table has a row for each of the six tokens. Its view is its text with blanks wherever its pass,
+or a later one, has filled something. Texts that are equal then are one view:
 
-    views          text_of  0 1 0 1 0 1        filled_in
-    0  7 _ _ _     place    1 3 2 1 3 2        0 1 2 3  texts[0]
-    1  7 8 _ _     token    8 1 4 5 2 3        0 2 3 1  texts[1]
-    2  7 _ _ 1     pass     1 1 2 2 3 3
-    3  7 8 4 _     view_of  0 0 1 2 3 4
-    4  7 5 _ 1
+    views          row  text_of  position  token  pass  view_of     filled_in: the pass of each
+    0  7 _ _ _      0      0        1        8     1       0        position; 0: given
+    1  7 8 _ _      1      1        3        1     1       0
+    2  7 _ _ 1      2      0        2        4     2       1            0 1 2 3   of text 0
+    3  7 8 4 _      3      1        1        5     2       2            0 2 3 1   of text 1
+    4  7 5 _ 1      4      0        3        2     3       3
+                    5      1        2        3     3       4
 
-This file is executed in the globals of train_grpo.py, and its complete() takes the place of the
-function there."""
+This file is executed in the globals of train_grpo.py. Its Task and complete() replace the ones
+there."""
 import torch
 
-from model import unique_rows
+from plumbing.sharing import unique_rows
 
 n_fill_steps = 5            # passes at most
 fill_order = 'random'       # 'random': drawn before the first pass
@@ -31,63 +35,64 @@ fill_order = 'random'       # 'random': drawn before the first pass
                             # 'confident': first the blank whose likeliest token is likeliest
                             # 'learned': the policy decides which blanks wait (plugins/order.py)
 
-# sizes: N texts, G of them have blanks | T places of a text | C channels | M tokens, n in a pass
+# Shapes in comments: G of the N texts still have blanks. n tokens are filled in a pass.
 
 
 class Task(Task):
-    kind = 'fill'               # also behind plugins/causal.py, whose Task is 'causal'
+    """A Task for a network that fills, even after plugins/causal.py, whose Task is 'causal'."""
+    kind = 'fill'
 
 
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False):
     """Fill the blanks of B prompts k times, in up to n_fill_steps passes."""
-    is_open = prompts.blank.repeat_interleave(k, 0)         # (N, T) places that are still blank
-    texts = prompts.tokens.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
+    is_open = prompts.blank.repeat_interleave(k, 0)     # (N, T) positions that are still blank
+    texts = prompts.whole.repeat_interleave(k, 0).masked_fill(is_open, policy.blank_id)
     n_blanks = is_open.sum(1, keepdim=True)                                     # (N, 1)
     key = torch.rand(is_open.shape, device=is_open.device)      # (N, T) low ones are filled first
     if fill_order == 'left':
         key = torch.ones_like(key).cumsum(1)                    # 1 2 3 ...
-    table = []                  # what each pass fills
+    parts = []                                  # of the table, one for each pass
     for number in range(1, n_fill_steps + 1):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) numbers of the texts that have blanks
         if len(going) == 0:
             break
-        # Each pass reads whole texts. That is slow, but no keys and values can be kept: each place
-        # sees all others, also those that were filled since. At least equal texts are read once:
-        # before[rows][inverse] equals before.
+        # Each pass reads whole texts. That is slow, but no keys and values can be kept, because every
+        # position sees all others, including those that were filled since. At least equal texts are
+        # read once.
         before = texts[going]                                                   # (G, T)
         rows, inverse = unique_rows(before)
         x = policy.features(before[rows])[inverse]                              # (G, T, C)
-        due = places_due(policy, x, is_open[going], key[going], n_blanks[going], number, greedy)
-        i, place = due.nonzero(as_tuple=True)   # (n,) each; i is a row of `going`
+        due = positions_due(policy, x, is_open[going], key[going], n_blanks[going], number, greedy)
+        i, position = due.nonzero(as_tuple=True)        # (n,) each; i is a row of `going`
         text_of = going[i]
-        token = sample(policy.logits(x[due]), 1, greedy)[:, 0]                  # (n,)
-        texts[text_of, place] = token
-        is_open[text_of, place] = False
-        table.append((text_of, place, token, torch.full_like(place, number)))
-    text_of, place, token, pass_of = map(torch.cat, zip(*table))                # (M,) each
-    filled_in = torch.zeros_like(texts)         # (N, T) the pass of each place; 0: given
-    filled_in[text_of, place] = pass_of
+        texts[text_of, position] = sample(policy.logits(x[due]), 1, greedy)[:, 0]
+        is_open[text_of, position] = False
+        parts.append((text_of, position, torch.full_like(position, number)))
+    text_of, position, pass_of = map(torch.cat, zip(*parts))                    # (M,) each
+    filled_in = torch.zeros_like(texts)         # (N, T) the pass of each position; 0: given
+    filled_in[text_of, position] = pass_of
     filled_in = filled_in[text_of]                                              # (M, T)
     views = texts[text_of].masked_fill(filled_in >= pass_of[:, None], policy.blank_id)
     rows, view_of = unique_rows(views)
-    return Rollout(prompts, k, texts, views[rows], text_of, place, token, view_of,
+    return Rollout(prompts, k, texts, views[rows], text_of, position, view_of,
                    more={'pass': pass_of, 'filled_in': filled_in})
 
 
-def places_due(policy, x, is_open, key, n_blanks, number, greedy):
-    """Return which open places (G, T) of texts with features x pass `number` fills, those with low
-    keys first. n_blanks (G, 1) counts the blanks before pass 1: 3 passes fill 5 blanks as 2, 2, 1.
-    """
+def positions_due(policy, x, is_open, key, n_blanks, number, greedy):
+    """Return which open positions (G, T) of texts with features x pass `number` fills, those with
+    low keys first. n_blanks (G, 1) counts the blanks before pass 1: three passes fill five blanks
+    as 2, 2, 1."""
     if fill_order == 'confident':
         key[is_open] = -policy.logits(x[is_open]).log_softmax(-1).amax(-1)
     n_passes = n_blanks.clamp(1, n_fill_steps)
     # How many wait after this pass: of 5 blanks in 3 passes 3, 1, 0.
     n_wait = n_blanks * (n_passes - number) // n_passes
-    # argsort twice gives each place its rank: keys .5 .9 .1 stand in order 2 0 1, so their ranks
-    # are 1 2 0. Places that are not open come first, so that the highest ranks wait.
+    # argsort twice gives each position its rank: keys .5 .9 .1 stand in the order 2 0 1, so their
+    # ranks are 1 2 0. Positions that are not open come first, so that the highest ranks wait.
     rank = key.masked_fill(~is_open, -torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
     return is_open & (rank < rank.size(1) - n_wait)
 
 
+# Last, because it wraps positions_due().
 include('plugins/order.py')

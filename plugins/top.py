@@ -1,5 +1,5 @@
-"""Sample from the likeliest ids alone. The log-probability of a token is that among the ids that
-were allowed when it was drawn, in each update. (KL and entropy are over all ids.)
+"""Sample from the likeliest ids alone. In each update, log-probabilities are renormalized over the
+ids that were allowed when the token was drawn. (KL and entropy are over all ids.)
 
     python train_grpo.py config/grpo_config.py plugins/top.py --top_p=0.95
 
@@ -10,8 +10,8 @@ import torch
 top_k = 0                   # sample from the top_k likeliest ids; 0: from all
 top_p = 1.0                 # sample from the fewest ids with this probability; 1: from all
 
-_drawn = []                 # of each call of sample() in a complete() which ids it allowed; such
-                            # calls come in the order of the table
+# What each call of sample() in a complete() allowed. The calls come in the order of the table.
+_drawn = []
 
 
 def allowed_of(p):
@@ -29,25 +29,28 @@ def allowed_of(p):
 
 
 def sample(logits, k=1, greedy=False, inner=sample):
+    """Draw ids, and remember which ones were allowed."""
     allowed = allowed_of(log_probs(logits).exp())
     _drawn.append(allowed.repeat_interleave(k, 0))
     return inner(logits.masked_fill(~allowed, -torch.inf), k, greedy)
 
 
 def complete(policy, prompts, k, greedy=False, inner=complete):
+    """Give the table a column: the ids that were allowed for each token."""
     _drawn.clear()
-    r = inner(policy, prompts, k, greedy)
-    r.more['allowed'] = torch.cat(_drawn)       # (M, V)
-    return r
+    rollout = inner(policy, prompts, k, greedy)
+    rollout.more['allowed'] = torch.cat(_drawn)         # (M, V)
+    return rollout
 
 
-def stats_of(policy, x, r, reference=None, x_ref=None, inner=stats_of):
+def stats_of(policy, x, rollout, reference=None, x_ref=None, inner=stats_of):
+    """Renormalize log-probabilities: subtract the log of the probability of all allowed ids."""
     def log_mass(network, features):
         """Return the log-probability (M,) that the network gives to all allowed ids."""
-        logp = log_probs(network.logits(features[r.view_of, r.place]))          # (M, V)
-        return logp.masked_fill(~r.more['allowed'], -torch.inf).logsumexp(1)
+        logp = log_probs(network.logits(features))                              # (M, V)
+        return logp.masked_fill(~rollout.more['allowed'], -torch.inf).logsumexp(1)
 
-    stats = inner(policy, x, r, reference, x_ref)
+    stats = inner(policy, x, rollout, reference, x_ref)
     if reference:
         stats = stats._replace(logp_ref=stats.logp_ref - log_mass(reference, x_ref))
     return stats._replace(logp=stats.logp - log_mass(policy, x))

@@ -13,8 +13,9 @@ import torch
 _shown = []                 # (policy, group, log-probabilities before, scores) of a shown step
 
 
-def collect(networks, task, step, inner=collect):
-    rollouts, scores = inner(networks, task, step)
+def collect(networks, task, step, *more, inner=collect):
+    """Remember a group of a step that is shown."""
+    rollouts, scores = inner(networks, task, step, *more)
     if step % log_interval == 0:
         group = first_group_that_learns(rollouts[0])
         _shown[:] = [(networks.policy, group, log_probs_of(networks.policy, group), scores)]
@@ -22,31 +23,37 @@ def collect(networks, task, step, inner=collect):
 
 
 class RunFolder(RunFolder):
-    def log(self, step, *numbers):
-        super().log(step, *numbers)
+    """A folder whose samples have the group of each shown step."""
+
+    def log(self, step, *more):
+        super().log(step, *more)
         for policy, group, before, scores in _shown:
             group.more['logp'] = torch.stack((before, log_probs_of(policy, group)), 1)  # (M, 2)
-            samples = samples_of(group, columns_of(group), scores)
+            samples = samples_of(group, scores)
             self.append('samples.jsonl', step, samples)
             if step == 0:
                 report.print_group(samples, ['reward', 'advantage'], '')
         _shown.clear()
 
 
-def first_group_that_learns(r):
+def first_group_that_learns(rollout):
     """Return a Rollout of the first group that has an advantage, or of the first group."""
-    group = r.text_of // r.k                                                    # (M,)
-    learns = group[r.advantage != 0]
-    return r.select(group == (learns if len(learns) else group).amin())
+    group = rollout.text_of // rollout.k                                        # (M,)
+    learns = group[rollout.advantage != 0]
+    return rollout.select(group == (learns if len(learns) else group).amin())
 
 
-def samples_of(r, columns, scores, inner=samples_of):
-    samples, task = inner(r, columns, scores), r.prompts.task
-    passes = r.more.get('pass', torch.full_like(r.place, task.kind == 'fill'))
-    logp = r.more.get('logp', torch.empty(0, 0))
-    numbers = {(n, place): [*filter(math.isfinite, x)] for n, place, *x in zip(
-        r.text_of.tolist(), r.place.tolist(), passes.tolist(), *logp.T.tolist())}
-    for n, sample in zip(r.text_of.unique().tolist(), samples):
-        sample['pieces'] = [[task.tok.show([id]), *numbers.get((n, place), [])]
-                            for place, id in enumerate(r.texts[n].tolist()) if id != task.tok.pad]
+def samples_of(rollout, scores, inner=samples_of):
+    """Add 'pieces' to the samples."""
+    samples, task = inner(rollout, scores), rollout.prompts.task
+    passes = rollout.more.get('pass', torch.full_like(rollout.position, task.kind == 'fill'))
+    logp = rollout.more.get('logp', torch.empty(len(passes), 0))                # (M, 0) or (M, 2)
+    numbers = {}                                # {(text, position): [pass, log p, log p]}
+    for n, position, number, pair in zip(rollout.text_of.tolist(), rollout.position.tolist(),
+                                         passes.tolist(), logp.tolist()):
+        numbers[n, position] = [number, *filter(math.isfinite, pair)]
+    for n, sample in zip(rollout.text_of.unique().tolist(), samples):
+        sample['pieces'] = [[task.tok.show([id]), *numbers.get((n, position), [])]
+                            for position, id in enumerate(rollout.texts[n].tolist())
+                            if id != task.tok.pad]
     return samples

@@ -1,15 +1,22 @@
-"""Read the files of datasets, and check their records."""
+"""Load datasets, check their records, and find the files that they are made of."""
+import builtins
+import contextlib
 import functools
-import re
+import io
+import modulefinder
+import os
 import runpy
+import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 from data.lines import of_lines
 from data.text import of_file
+from plumbing.process import Mistake, expect
 
-COMMENTS = r'#.*|"""[\s\S]*?"""'
-NAMES = r"""(?<=['"])[\w./-]{1,99}(?=['"])|(?<=from data[ .])(?:import )?\w+"""
+# What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
+OURS = {'completion', 'completions', 'text', 'texts', 'prompts', 'original', 'sampled', 'ended',
+        'rollout', 'networks', 'step', 'split'}
 
 
 class Dataset(NamedTuple):
@@ -18,38 +25,30 @@ class Dataset(NamedTuple):
     held_out: list
     verify: Callable | None     # says what is right
     reply: Callable | None      # a world
+    sources: tuple = ()         # files (Paths) that it was made of
 
 
 def path_of(dataset):
+    """Return the Path of a dataset: 'arithmetic' is data/arithmetic.py."""
     return Path(dataset if '.' in dataset else f'data/{dataset}.py')
-
-
-def files_of(*names):
-    """Return the files (Paths) of datasets and config files: themselves, those that their texts
-    name in quotes or import from data/, and those that these name."""
-    files = [path_of(name) for name in names]
-    for file in files:
-        code = re.sub(COMMENTS, '', file.read_text('utf-8')) if file.suffix == '.py' else ''
-        named = [path_of(name.removeprefix('import ')) for name in re.findall(NAMES, code)]
-        files += [x for x in named if x.is_file() and x not in files]
-    return files
 
 
 def as_record(x, path):
     """Return the record of a pair (prompt, answer), or of a dict."""
     if type(x) in (list, tuple):
         x = dict(zip(('prompt', 'answer'), x))
-    assert type(x) is dict and type(x.get('prompt')) is type(x.get('answer', '')) is str, (
-        f'{path}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], not '
-        f'{x!r:.80}')
+    expect(type(x) is dict and type(x.get('prompt')) is type(x.get('answer', '')) is str, (
+        f'{path}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], both '
+        f'texts, not {x!r:.80}'))
     return {'answer': ''} | x
 
 
 def is_answer(text, original):
+    """Is a text right? The verify() of a dataset that has answers, and no verify()."""
     return float(text == original)
 
 
-READERS = {'.txt': of_file, '.py': runpy.run_path}          # by suffix
+READERS = {'.txt': of_file, '.py': runpy.run_path, '.jsonl': of_lines}          # by suffix
 
 
 @functools.cache
@@ -57,22 +56,88 @@ def load(dataset):
     """Return the Dataset of a module of data/, or of a file. FILE.py has texts(), and perhaps
     verify() and reply(). data/lines.py reads FILE.jsonl, and data/text.py FILE.txt."""
     path = path_of(dataset)
-    functions = READERS.get(path.suffix, of_lines)(str(path))
-    parts = [[as_record(x, path) for x in part] for part in functions['texts']()]
-    columns = {name: None for record in sum(parts, []) for name in record}
-    train, held_out = [[columns | record for record in part] for part in parts]
-    assert train and len(held_out) > 1, f"{path}: expected two held-out records, and others"
+    expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}")
+    expect(path.suffix in READERS, f"dataset = {dataset!r}: expected a module of data/, FILE.py, "
+           "FILE.jsonl, or FILE.txt")
+    with opened_files() as opened, folder_on_path(path), no_exit(path):
+        functions = READERS[path.suffix](str(path))
+        expect('texts' in functions, f"{path} is no dataset: it has no function texts()")
+        parts = functions['texts']()
+    expect(isinstance(parts, list | tuple) and len(parts) == 2, f"{path}: expected two lists from "
+           "texts(), to learn from and held out")
+    train, held_out = [[as_record(x, path) for x in part] for part in parts]
+    expect(train and len(held_out) > 1, f"{path}: expected two held-out records or more, and one "
+           "or more to learn from")
+    columns = {name: None for record in train + held_out for name in record}
+    expect(not columns.keys() & OURS, f"{path}: rename its column {[*columns.keys() & OURS][:1]}, "
+           "which has a name of ours (docs/task.md)")
+    train, held_out = [[columns | record for record in part] for part in (train, held_out)]
     verify = is_answer if all(record['answer'] for record in train + held_out) else None
-    return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'))
+    sources = (*modules_of(path), *{Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)})
+    return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'),
+                   sources)
 
 
 def open_data(script):
-    """Return the Dataset of a script, with the verify() and reply() of config files. Refuse a
-    reward that is no function."""
+    """Return the Dataset of a script, with the verify() and reply() of config files."""
     ours = {name: script[name] for name in ('verify', 'reply') if name in script}
-    data = load(script['dataset'])._replace(**ours)
-    functions = script | data._asdict()
-    for name in script['rewards'].keys() - {'judge'}:
-        assert callable(functions.get(name)), (
-            f"rewards: there is no {name}() of a config file, or verify() of the dataset")
-    return data
+    return load(script['dataset'])._replace(**ours)
+
+
+# ---- what a file is made of ----------------------------------------------------------------------
+def modules_of(path):
+    """Return the files of a module: itself, and the modules of this project, or beside it, that it
+    imports. plumbing/ is left out: an edit there changes no texts."""
+    path = Path(path)
+    if path.suffix != '.py':
+        return [path]
+    finder = modulefinder.ModuleFinder([str(path.parent), '.'])
+    finder.run_script(str(path))
+    files = [Path(os.path.relpath(x.__file__)) for x in finder.modules.values() if x.__file__]
+    return sorted({file for file in files if file.parent.name != 'plumbing'})
+
+
+@contextlib.contextmanager
+def opened_files():
+    """Give a list of the files that are opened meanwhile."""
+    paths, real = [], builtins.open
+
+    def spy(file, *more, **options):
+        paths.append(file)
+        return real(file, *more, **options)
+
+    builtins.open = io.open = spy
+    try:
+        yield paths
+    finally:
+        builtins.open = io.open = real
+
+
+def is_near(file, dataset):
+    """Is it a file of this folder, or of the folder of the dataset, and no program?"""
+    if isinstance(file, int):                   # open() takes numbers, too
+        return False
+    file = Path(os.fsdecode(file))
+    folders = Path.cwd(), dataset.resolve().parent
+    return file.is_file() and file.suffix not in ('.py', '.pyc') and any(
+        file.resolve().is_relative_to(folder) for folder in folders)
+
+
+@contextlib.contextmanager
+def folder_on_path(path):
+    """Let a file import modules that stand beside it."""
+    folder = str(Path(path).resolve().parent)
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+@contextlib.contextmanager
+def no_exit(name):
+    """Turn exit() of somebody's file or function into an error: it would look like success."""
+    try:
+        yield
+    except SystemExit as e:
+        raise Mistake(f"{name} called exit({e.code!r})") from e

@@ -9,14 +9,18 @@ import zlib
 import torch
 import torch.distributed as dist
 
-RANK = int(os.environ.get('RANK', 0))           # torchrun sets these
-N_RANKS = int(os.environ.get('WORLD_SIZE', 1))
+from plumbing.process import RANK, expect
+
+N_RANKS = int(os.environ.get('WORLD_SIZE', 1))          # torchrun sets it
 
 
 def init_device(device, dtype):
     """Set torch up for the knobs device and dtype, and for several ranks. Return the device."""
     if device == 'auto':                        # networks as small as ours make an Apple GPU wait
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    is_there = {'cuda': torch.cuda.is_available(), 'mps': torch.backends.mps.is_available()}
+    expect(is_there.get(device, True), f"device = {device!r}: this machine has none, or this torch "
+           "was built without it")
     torch.set_default_dtype(torch.float64 if dtype == 'float64' else torch.float32)
     if device == 'cuda':                        # torchrun gives each rank a GPU
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
@@ -30,25 +34,19 @@ def init_device(device, dtype):
 
 
 def set_precision(network, dtype):
-    """Set the precision of matrix products, the knob dtype. 'auto' is bfloat16 on a CPU that has
-    it. On a GPU it is float32, as TF32: in bfloat16 small networks only add casts, and no size that
-    was measured was faster (docs/gpu.md). Under autocast logits and losses stay float32."""
-    kind = network.device.type
-    is_faster = kind == 'cpu' and torch.cpu._is_avx512_bf16_supported()
-    if kind == 'cpu':
+    """Let the trunk of a network multiply matrices in bfloat16, if the knob dtype says so. Weights,
+    logits, losses and gradients of weights stay float32."""
+    network.is_bfloat16 = dtype == 'bfloat16'
+    if network.device.type == 'cpu':
         keep_memory()
         if network.head.in_features < 256:      # more threads would wait
             torch.set_num_threads(min(2, torch.get_num_threads()))
-    torch.set_autocast_enabled(kind, dtype == 'bfloat16' or dtype == 'auto' and is_faster)
-    torch.set_autocast_dtype(kind, torch.bfloat16)
-    torch.set_autocast_cache_enabled(False)     # casts would outlive the next update of weights
 
 
 def keep_memory():
     """Let freed memory stay with the process. glibc gives large pieces back to the system, and to
     get them again takes a fifth of a collect(), and of the learn() of a language model, which needs
-    4 to 14 % more memory then. To call the C library by numbers is as ugly as it looks, but Python
-    has no other way."""
+    4 to 14 % more memory then. (Python has no names for these numbers of the C library.)"""
     if sys.platform == 'linux':
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)                     # M_MMAP_MAX
@@ -69,6 +67,18 @@ def from_first_rank(function):
         dist.broadcast_object_list(box, group=dist.new_group(
             backend='gloo', timeout=datetime.timedelta(days=7)))
     return box[0]
+
+
+def share_of_this_rank(n):
+    """Return which of n micro-steps this rank takes: all, or, of six on two ranks, 0 2 4 or 1 3 5."""
+    return range(RANK, n, N_RANKS)
+
+
+def sum_gradients(network):
+    """Sum the gradients of a network over ranks."""
+    for p in network.parameters():
+        if p.grad is not None:                  # a network can have weights that nothing uses
+            sum_over_ranks(p.grad)
 
 
 def sum_over_ranks(x):

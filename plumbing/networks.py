@@ -1,8 +1,9 @@
 """Checkpoints of networks, and the recipes from which pretrain.py makes them."""
 import os
+import shlex
 import subprocess
 import sys
-import time
+import threading
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,23 +11,27 @@ from types import SimpleNamespace
 import torch
 
 from model import GPT
-from plumbing.datasets import files_of
+from plumbing.datasets import load, modules_of
 from plumbing.devices import from_first_rank
-from plumbing.process import say
+from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say
 from tasks import make_tokenizer
 
 # How pretrain.py runs. With one thread it makes the same network on two cores and on eight.
-ALONE = {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': '1'}
-# of a judge; of a reference that of the policy
-KINDS = {'judge': ('causal', 'classifier')}
+ALONE = {'RANK': '0', 'WORLD_SIZE': '1', 'OMP_NUM_THREADS': '1', 'PRETRAIN_STEPS': '1'}
+# Programs that decide what a network learns, besides the files of its recipe and of its dataset.
+PROGRAMS = ('model.py', 'tasks.py', 'pretrain.py', 'plumbing/optim.py')
 
 
+# ---- checkpoints ---------------------------------------------------------------------------------
 def save_network(path, network, **more):
     """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
-    torch.save({'args': network.args, 'model': network.state_dict(),
-                'vocabulary': network.tok.vocabulary, **more}, temporary)
-    os.replace(temporary, path)
+    try:
+        torch.save({'args': network.args, 'model': network.state_dict(),
+                    'vocabulary': network.tok.vocabulary, **more}, temporary)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)         # after a full disk
 
 
 def load_checkpoint(path):
@@ -37,6 +42,8 @@ def load_checkpoint(path):
 def load_network(path, device):
     """Return the network of a checkpoint, with its tokenizer, and the dict of the checkpoint."""
     saved = from_first_rank(lambda: load_checkpoint(path))
+    expect('vocab_size' in saved['args'], f"{path} is a run of a network of transformers: it needs "
+           "the word plugins/hf.py")
     network = GPT(**saved['args']).to(device)
     # A checkpoint of plugins/order.py has more weights than a GPT.
     network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
@@ -44,18 +51,20 @@ def load_network(path, device):
     return network, saved
 
 
+# ---- open them, or make them ---------------------------------------------------------------------
 def paths_of(script):
     """Return the paths of the networks of a script, {role: path or ''}."""
-    reference = script['reference'] or 'generator' * (script['kl_beta'] > 0)
-    return {'policy': script['generator'],
-            'judge': script['judge'] if 'judge' in script['rewards'] else '',
-            'reference': script['generator'] if reference == 'generator' else reference}
+    reference = script['reference']
+    if reference == 'generator' or not reference and script['kl_beta'] > 0:
+        reference = script['generator']
+    return {'policy': script['generator'], 'reference': reference,
+            'judge': script['judge'] if 'judge' in script['rewards'] else ''}
 
 
 def open_networks(paths, dataset, device, files, load_network):
     """Open the networks of paths {role: path}. A path is a checkpoint, the folder of a run, a
-    recipe, or '' for None. files, {path: file}, are those of a run that goes on, which takes them
-    whatever a recipe says now. Return the networks, and the files of all paths."""
+    recipe, perhaps with words of its own, or '' for None. files {path: file}: a resumed run opens
+    the files with which it began, whatever a recipe says now. Return the networks, with .files."""
     files = files | from_first_rank(lambda: make_networks({
         path: file_of(path, dataset) for path in paths.values() if path not in {'', *files}
     }, dataset, device))
@@ -65,39 +74,102 @@ def open_networks(paths, dataset, device, files, load_network):
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         setattr(networks, role, network)
-        assert network.tok.vocabulary == networks.policy.tok.vocabulary and (
-            network.kind in KINDS.get(role, (networks.policy.kind,))), (
-            "judge or reference: expected the vocabulary of the generator, and a fitting kind")
+        check_fit(role, network, networks.policy)
     return networks
 
 
+def check_fit(role, network, policy):
+    """Refuse a judge or a reference that does not fit the policy."""
+    expect(network.tok.vocabulary == policy.tok.vocabulary, f"the {role} has another vocabulary "
+           "than the generator: pretrain.py --tokenizer=DATASET_OF_THE_GENERATOR")
+    kinds = ('causal', 'classifier') if role == 'judge' else (policy.kind,)
+    expect(role == 'policy' or network.kind in kinds, f"the {role} is a {network.kind!r} network: "
+           f"expected one of {kinds}")
+
+
 def file_of(path, dataset):
-    """Return the file of a network. That of a recipe is named by contents: after an edit of what it
-    comes from it is another file, and the old one stays."""
-    if not path.endswith('.py'):
-        os.stat(path)                           # or a FileNotFoundError says so
-        return f'{path}/ckpt.pt' if os.path.isdir(path) else path
-    contents = [file.read_bytes() for file in [
-        *files_of(path, dataset), Path('model.py'), Path('pretrain.py')]]
-    return f'out/{Path(path).stem}-{zlib.crc32(repr((dataset, contents)).encode()):08x}.pt'
+    """Return the file of a network. The file of a recipe is named by what the network would be made
+    of: after an edit of any of it, it is another file, and the old one stays."""
+    recipe, *words = words_of(path)
+    if not recipe.endswith('.py'):
+        expect(Path(path).exists(), f"there is no network {path}: expected a checkpoint, the "
+               "folder of a run, a recipe of config/networks/, or, with the word plugins/hf.py, a "
+               "language model")
+        file = f'{path}/ckpt.pt' if os.path.isdir(path) else path
+        expect(Path(file).is_file(), f"{path} has no ckpt.pt: a folder of transformers needs the "
+               "word plugins/hf.py, and a run must have saved itself")
+        return file
+    contents = [(str(file), file.read_bytes()) for file in sources_of(recipe, dataset, words)]
+    name = zlib.crc32(repr((dataset, words, contents)).encode())
+    return f'out/{Path(recipe).stem}-{name:08x}.pt'
 
 
+def words_of(path):
+    """Return the words of the path of a network: a recipe can have some, RECIPE.py --seed=2."""
+    return shlex.split(path) if '.py ' in path else [path]
+
+
+def sources_of(recipe, dataset, words=()):
+    """Return the files (Paths) that decide what pretrain.py makes of a recipe: those that are
+    executed, what they import, what the datasets are made of, and PROGRAMS."""
+    import pretrain  # which imports this file
+    from plumbing.configurator import configure
+    script, executed = dict(vars(pretrain)), []
+    configure(script, [f'--dataset={dataset}', recipe], executed, say=lambda text: None)
+    expect(script['dataset'] == dataset, f"{recipe} sets `dataset`, which the run sets, too. If a "
+           f"network learns another one, write '{recipe} --dataset=NAME' where the run names it")
+    configure(script, words, say=lambda text: None)
+    files = [Path(x) for x in PROGRAMS]
+    for file in executed:
+        files += modules_of(file)
+    tokenizer = {script['tokenizer']} - {'char', 'gpt2'}
+    for name in {script['dataset']} | tokenizer:
+        files += load(name).sources
+    for name, value in script.items():          # FILLER = RECIPE.py: it uses another network
+        if name.isupper() and isinstance(value, str) and value.startswith('config/networks/'):
+            files += sources_of(value, dataset)
+    return sorted({*files})
+
+
+@exit_at_sigterm()
 def make_networks(files, dataset, device):
     """Make those networks of files {path: file} that are not there, by pretrain.py, side by side.
-    If one fails, end the others, and this run. Return files."""
-    processes = []
+    If one fails, or this run is stopped, end the others. Return files."""
+    processes, threads = [], []
     try:
         for path, file in files.items():
-            if not os.path.exists(file):
-                words = [sys.executable, 'pretrain.py', f'--dataset={dataset}',
-                         f'--device={device.type}', path, f'--out={file}']
-                say(' '.join(words))
-                processes.append(subprocess.Popen(words, env=os.environ | ALONE))
+            if os.path.exists(file):
+                continue
+            recipe, *words = words_of(path)
+            say(f"making {file} once, from {recipe}")
+            process = subprocess.Popen(
+                [sys.executable, 'pretrain.py', recipe, f'--dataset={dataset}', *words,
+                 f'--device={device.type}', f'--out={file}'],
+                env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
+            processes.append(process)
+            steps = bar(None, Path(recipe).stem, position=len(threads))
+            threads.append(threading.Thread(target=show_steps, args=(process.stdout, steps)))
+            threads[-1].start()
         while codes := {process.poll() for process in processes} - {0}:
             if codes != {None}:
-                sys.exit(1)                     # pretrain.py has said why, if it was not killed
-            time.sleep(0.1)
+                raise Mistake("pretraining failed, see above")
+            for thread in threads:
+                thread.join(0.05)
     finally:
         for process in processes:
             process.terminate()
+        for thread in threads:
+            thread.join()
     return files
+
+
+def show_steps(lines, steps):
+    """Show what pretrain.py prints. A line `STEP of N` moves the bar."""
+    for line in lines:
+        step, is_step, total = line.rstrip('\n').partition(' of ')
+        if is_step and step.isdigit() and total.isdigit():
+            steps.total = int(total)
+            steps.update(int(step) - steps.n)
+        else:
+            say(line.rstrip('\n'))
+    steps.close()

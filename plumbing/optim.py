@@ -5,11 +5,13 @@ import math
 import torch
 from torch import nn
 
+from plumbing.process import expect
+
 
 class Muon(torch.optim.Optimizer):
     """Muon (K. Jordan, 2024): momentum whose matrix is made orthogonal, and scaled to the size of
-    an update of AdamW. As torch.optim.Muon with match_rms_adamw, but that one computes in bfloat16
-    also where the processor has none, which takes ten times as long."""
+    an update of AdamW. (torch.optim.Muon with match_rms_adamw is the same, but it computes in
+    bfloat16 even where the processor has none, which takes ten times as long.)"""
 
     @torch.no_grad()
     def step(self):
@@ -24,17 +26,15 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrix):
-    """Return a matrix whose singular values have become about 1: five steps of Newton and Schulz,
-    in the precision of the network."""
+    """Return a matrix whose singular values have become about 1: five steps of Newton and Schulz.
+    """
     x = matrix if matrix.size(0) >= matrix.size(1) else matrix.T
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.bfloat16()
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
         a = x.T @ x
         b = torch.addmm(a, a, a, beta=-4.775, alpha=2.0315)
         x = torch.addmm(x, x, b, beta=3.4445)
-    return (x if x.shape == matrix.shape else x.T).to(matrix.dtype)
+    return x if x.shape == matrix.shape else x.T
 
 
 def make_optimizers(network, name, weight_decay=0.0):
@@ -60,8 +60,8 @@ def get_lr(step, peak, floor, warmup, n_steps):
 def optimizer_step(network, optimizers, lr, grad_clip):
     """Take a step, and clear the gradients. Return the norm of the gradient before clipping."""
     grad_norm = nn.utils.clip_grad_norm_(network.parameters(), grad_clip or math.inf).item()
-    assert math.isfinite(grad_norm), (
-        "the gradient is not finite: is learning_rate, a reward, or an advantage too large?")
+    expect(math.isfinite(grad_norm), "the gradient is not finite: is learning_rate, a reward, or an "
+           "advantage too large? (The last checkpoint stays.)")
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr

@@ -1,39 +1,58 @@
-"""The process: what it prints, how it fails, and how it is stopped."""
+"""The process: what it prints, how it fails, how it is stopped, and how far it is."""
 import contextlib
 import os
 import signal
 import sys
 
-from plumbing.devices import RANK
+import tqdm
+
+RANK = int(os.environ.get('RANK', 0))           # torchrun sets it
 
 
-def say(text):
-    """Print text. The first rank speaks for all."""
-    if RANK == 0:
-        print(text, flush=True)
+# ---- mistakes ------------------------------------------------------------------------------------
+class Mistake(Exception):
+    """Something that the user got wrong. It ends a script with one line, and without a traceback.
+    Everything else has its traceback."""
+
+
+def expect(condition, words):
+    """Raise a Mistake with these words unless the condition holds. (An assert would be gone under
+    python -O.)"""
+    if not condition:
+        raise Mistake(words)
 
 
 def show_error(kind, error, trace):
-    """The excepthook. A failed assert, a file that is not there, or Ctrl-C, is one line. What a
-    reward raises has its traceback: rewards.py adds a note to it."""
-    if hasattr(error, '__notes__') or not isinstance(
-            error, (AssertionError, OSError, KeyboardInterrupt)):
-        sys.__excepthook__(kind, error, trace)
-    elif kind is BrokenPipeError:               # `| head` has seen enough
-        os._exit(1)
-    else:
+    """The excepthook of all scripts."""
+    if kind is Mistake:
         print('error:', error, file=sys.stderr)
+    elif kind is KeyboardInterrupt:
+        print('stopped', file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
-sys.excepthook = show_error         # for all scripts
+sys.excepthook = show_error
+for _stream in sys.stdout, sys.stderr:
+    with contextlib.suppress(AttributeError):           # a notebook has other streams
+        _stream.reconfigure(errors='backslashreplace')  # for a letter that the console lacks
+
+
+# ---- signals -------------------------------------------------------------------------------------
+class Stopped(Exception):
+    """An evaluation ends early, because the run was asked to stop."""
 
 
 class Stop:
-    """is_asked says whether Ctrl-C or SIGTERM has come. The first one lets the step end, and then
-    the run saves itself. The second one ends the run."""
+    """is_asked says whether Ctrl-C or SIGTERM has come, or nobody reads the console any more. The
+    first signal lets the step end, and then the run saves itself. The second one ends the run."""
     is_asked = False
+    listens = False
 
-    def __init__(self):
+    def listen(self):
+        """From here on signals are for the loop of steps. Before it nothing needs saving, so a
+        signal ends the process at once, as usual."""
+        self.listens = True
         with contextlib.suppress(ValueError):           # only a main thread can set signals
             signal.signal(signal.SIGINT, self)
             signal.signal(signal.SIGTERM, self)
@@ -43,11 +62,29 @@ class Stop:
 
     def __call__(self, number, frame):
         if self.is_asked:
-            raise KeyboardInterrupt('stopped at once')
+            raise KeyboardInterrupt
         self.is_asked = True
-        # print() could be what was interrupted.
-        os.write(2, b'\nstopping after this step; the same command with --resume=True goes on; '
-                    b'once more to stop at once\n')
+        # print() could be what was interrupted, and perhaps nobody reads.
+        with contextlib.suppress(OSError):
+            os.write(2, b'\nstopping after this step; the same command with --resume=True continues'
+                        b'; once more to stop at once\n')
+
+
+stop = Stop()
+
+
+@contextlib.contextmanager
+def exit_at_sigterm():
+    """Let SIGTERM raise SystemExit, so that `finally` can end other processes."""
+    try:
+        old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    except ValueError:                          # only a main thread can set signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 def hold_sigterm():
@@ -64,3 +101,28 @@ def take_sigterm():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     release_sigterm()
+
+
+# ---- the console ---------------------------------------------------------------------------------
+def say(text):
+    """Print text. The first rank speaks for all. If nobody reads it (`| head`), stop after this
+    step: what a run says is never a reason to lose what it has learned."""
+    if RANK != 0:
+        return
+    try:
+        if sys.stdout.isatty():
+            tqdm.tqdm.write(text)               # above the bars, if there are some
+        else:
+            print(text, flush=True)
+    except OSError:
+        if not stop.listens:
+            os._exit(1)
+        stop.is_asked = True
+        sys.stdout = open(os.devnull, 'w')      # else Python complains at its end
+
+
+def bar(items, label, **more):
+    """Return the items with a bar, on a terminal: how many are done, and how long the rest takes.
+    In a file or a pipe there is none. more: for tqdm."""
+    is_shown = RANK == 0 and sys.stderr is not None and sys.stderr.isatty()
+    return tqdm.tqdm(items, label, disable=not is_shown, leave=False, dynamic_ncols=True, **more)

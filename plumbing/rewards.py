@@ -1,42 +1,106 @@
 """Call the functions of a user: rewards, and verify(). A function gets by name what it asks for."""
+import builtins
+import difflib
 import inspect
+import math
+from unittest.mock import patch
 
 import torch
 
+from plumbing.datasets import no_exit
+from plumbing.process import Mistake, expect
+from tasks import BLANK
+
 PLURAL = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
+TAKEN = {'reward', 'tokens', 'advantage', 'include', 'state'}   # no names for a reward
 
 
-def asked_of(function, columns):
-    """Return which of the columns (names) a function of the user asks for."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return [name for name in columns if takes_all or name in parameters]
+def asked_of(name, function, available):
+    """Return which of the available names a function asks for by its parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):        # **kwargs gets all
+        return [*available]
+    named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    for p in named:
+        expect(p.name in available or p.default is not p.empty, (
+            f"{name}() asks for {p.name!r}, which does not exist. Near: "
+            f"{difflib.get_close_matches(p.name, available, cutoff=0.5)}; all: {[*available]}"))
+    return [p.name for p in named if p.name in available]
 
 
-def call_each(function, cases):
+def call_each(name, function, cases):
     """Return what a function returns in each case, columns {name: value}."""
-    names = asked_of(function, cases[0]) if cases else ()
-    return [function(**{name: case[name] for name in names}) for case in cases]
+    names = asked_of(name, function, cases[0]) if cases else ()
+    with no_exit(f'{name}()'):
+        return [function(**{x: case[x] for x in names}) for case in cases]
 
 
-def call(name, function, columns, context):
-    """Return the values (N,) of a reward, float32. columns: {name: list of N}. verify() gets one
-    completion after the other. Other rewards get lists, named 'prompts', 'completions' and 'texts',
-    and the values of context."""
+def call_reward(name, function, rollout, networks, step, split):
+    """Return the values (N,) of a reward, float32. verify() gets one completion after the other.
+    Other rewards get lists, named 'prompts', 'completions' and 'texts', and may ask for the other
+    arguments, too."""
+    context = {'rollout': rollout, 'networks': networks, 'step': step, 'split': split}
+    return values_of(name, function, rollout.columns, context, rollout.texts.device.type)
+
+
+def values_of(name, function, columns, context, device='cpu'):
+    """Return the values (N,) of a reward, float32. columns: {name: list of N}."""
+    n = len(columns['text'])
     try:
         # A reward computes in the precision in which its author tried it.
-        with torch.autocast(context['r'].texts.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             if name == 'verify':
                 cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
-                values = call_each(function, cases)
+                values = call_each(name, function, cases)
             else:                               # copies: a reward may sort its lists
-                lists = context | {PLURAL.get(x, x): [*values] for x, values in columns.items()}
-                values = function(**{x: lists[x] for x in asked_of(function, lists)})
-        numbers = torch.as_tensor(values).detach()
-        is_right = [True] * len(columns['text'])
-        assert (numbers.float().isfinite() & numbers.isreal()).tolist() == is_right, (
-            f"expected a finite number for each completion, not {values!r:.200}")
-    except Exception as e:
-        e.add_note(f'in the reward {name}')     # and show_error() shows where
+                lists = {PLURAL.get(x, x): [*values] for x, values in columns.items()} | context
+                [values] = call_each(name, function, [lists])
+    except Mistake:
         raise
+    except Exception as e:
+        e.add_note(f'in the reward {name}()')
+        raise
+    expect(values is not None, f"the reward {name}() returned None: is its `return` missing?")
+    try:
+        numbers = torch.as_tensor(values).detach()
+        is_right = numbers.shape == (n,) and not numbers.is_complex() and bool(
+            numbers.float().isfinite().all())
+    except (TypeError, ValueError, RuntimeError):       # texts, None, lists of several lengths
+        is_right = False
+    expect(is_right, f"the reward {name}() returned {values!r:.100}: expected a list of {n} finite "
+           "numbers, one for each completion")
     return numbers.float().cpu()
+
+
+# ---- before anything is trained ------------------------------------------------------------------
+def check_rewards(script, taken):
+    """Refuse rewards without a function, weights that are no numbers, and names that are taken."""
+    rewards = script['rewards']
+    expect(rewards, "rewards = {}: expected a reward, such as {'verify': 1.0}")
+    for name, weight in rewards.items():
+        expect(type(weight) in (int, float) and math.isfinite(weight), (
+            f"rewards: the weight of {name} is {weight!r}: expected a number"))
+        expect(name in ('judge', 'verify') or name not in TAKEN | taken | vars(builtins).keys(), (
+            f"rewards: {name} is a name of train_grpo.py or of Python: rename your {name}()"))
+
+
+def try_rewards(script, data):
+    """Call each reward that asks for texts and columns alone, with two answers of the dataset. A
+    mistake is then found in a second, and not after the networks were made."""
+    functions = script | data._asdict()
+    records = (data.train * 2)[:2]
+    columns = {name: [record[name] for record in records] for name in records[0]}
+    answers = [record['answer'] or record['prompt'] for record in records]
+    texts = [record['answer'] if BLANK in record['prompt'] and record['answer'] else
+             record['prompt'] + record['answer'] for record in records]
+    columns |= {'completion': texts, 'text': texts, 'original': texts}
+    if script['Task'].kind == 'causal':
+        columns |= {'completion': answers, 'sampled': answers, 'ended': [True, True]}
+    for name in script['rewards'].keys() - {'judge'}:
+        function = functions.get(name)
+        expect(callable(function), f"rewards: there is no {name}() of a config file, and no "
+               f"verify() of the dataset. Near: {difflib.get_close_matches(name, functions)}")
+        parameters = inspect.signature(function).parameters
+        if not parameters.keys() & {'rollout', 'networks'}:
+            with patch.dict(script['state']):   # a reward may remember something
+                values_of(name, function, columns, {'step': 0, 'split': 'train'})

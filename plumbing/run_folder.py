@@ -1,17 +1,19 @@
 """The folder of a run: config.json (the knobs, and the words of the command), log.jsonl (the
-numbers of each step and evaluation), samples.jsonl (completions), and ckpt.pt. Only the first of
+metrics of each step and evaluation), samples.jsonl (completions), and ckpt.pt. Only the first of
 several ranks reads and writes."""
+import io
 import json
 import math
 import sys
 from pathlib import Path
 
 import filelock
+import torch
 import torch.distributed as dist
 
 from plumbing.devices import N_RANKS, RANK, from_first_rank
 from plumbing.networks import load_checkpoint, save_network
-from plumbing.process import say
+from plumbing.process import Mistake, expect, say
 
 # Knobs after whose change the line to beat stays.
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
@@ -25,7 +27,7 @@ class RunFolder:
     wandb = None
 
     def __init__(self, path, config):
-        self.path = Path(path).resolve()        # a reward may change the folder of the process
+        self.path = Path(path).expanduser().resolve()   # a reward may change the process's folder
         self.config = config
         self.saved = NEW | from_first_rank(self.claim)
         states = self.saved['state']
@@ -34,12 +36,25 @@ class RunFolder:
     def claim(self):
         """Refuse a folder of something else, and one to which another run is writing. Return the
         checkpoint of a resumed run."""
-        assert (self.path / 'log.jsonl').exists() or not any(self.path.glob('*')), (
-            "out_dir holds something else than a run: choose another one")
+        is_run = (self.path / 'log.jsonl').exists()
+        expect(not self.path.exists() or self.path.is_dir(), f"out_dir = {self.path}: it is a file")
+        expect(is_run or not any(self.path.glob('*')), f"out_dir = {self.path}: it holds something "
+               "else than a run: choose another one")
         self.lock = filelock.FileLock(f'{self.path}.lock')      # ends with the process
-        self.lock.acquire(timeout=0)
+        try:
+            self.lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise Mistake(f"another run is writing to {self.path}: choose another out_dir") from None
         ckpt = self.path / 'ckpt.pt'
-        return load_checkpoint(ckpt) if self.config['resume'] and ckpt.exists() else {}
+        if not self.config['resume']:
+            return {}
+        if not ckpt.exists():
+            say(f"nothing to resume in {self.path}: a new run begins")
+            return {}
+        saved = load_checkpoint(ckpt)
+        expect(saved['step'] <= self.config['max_iters'], f"{self.path} has taken {saved['step']} "
+               f"steps already, and max_iters = {self.config['max_iters']}")
+        return saved
 
     def begin(self, networks, optimizers):
         """Load weights and moments of a resumed run, and begin the logs. Return its step, and its
@@ -48,13 +63,14 @@ class RunFolder:
         step = saved['step']
         line = saved['line']
         if 'model' in saved:
+            changed = self.changes(saved['config'])
+            expect('optimizer' not in changed, "optimizer: a resumed run keeps the one with which "
+                   f"it began, {saved['config']['optimizer']!r}")
             networks.policy.load_state_dict(saved['model'])
             for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                 optimizer.load_state_dict(moments)
-            config = saved['config']
-            changed = {x for x in config | self.config if config.get(x) != self.config.get(x)}
-            say(f"resumed at step {step}; knobs that differ: {changed - {'resume'} or None}")
-            if changed - {*OF_THE_RUN.split()}:
+            say(f"resumed at step {step}" + ''.join(f'; {x}' for x in changed.values()))
+            if changed.keys() - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
         elif RANK == 0 and (self.path / 'log.jsonl').exists():
             self.move_away(networks.files)
@@ -63,10 +79,21 @@ class RunFolder:
         self.saved = {}                         # its weights and moments would stay in memory
         return step, line
 
+    def changes(self, config):
+        """Return the knobs that differ from an older config, {name: 'name: old -> new'}."""
+        names = sorted(config.keys() | self.config.keys() - {'resume'})
+        return {x: f'{x}: {config.get(x)} -> {self.config.get(x)}' for x in names
+                if x != 'resume' and config.get(x) != self.config.get(x)}
+
     def move_away(self, files):
-        """Rename the folder of an older run, which has none of the files of this one."""
-        assert not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
-            "a network of this run is in out_dir: choose another one")
+        """Rename the folder of an older run, which has none of the files of this one. A folder
+        without a checkpoint, of a run that failed at its start, is taken again."""
+        if not (self.path / 'ckpt.pt').exists():
+            (self.path / 'log.jsonl').unlink()
+            (self.path / 'samples.jsonl').unlink(missing_ok=True)
+            return
+        expect(not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
+            "a network of this run is in out_dir: choose another one"))
         number = 1
         while (older := Path(f'{self.path}-{number}')).exists():
             number += 1
@@ -75,14 +102,14 @@ class RunFolder:
 
     def begin_logs(self, step):
         """Cut the steps from the logs that come again, write the knobs, and begin wandb."""
-        self.path.mkdir(exist_ok=True)
+        self.path.mkdir(exist_ok=True, parents=True)
         for name in 'log.jsonl', 'samples.jsonl':
             with open(self.path / name, 'ab+') as file:
                 file.seek(0)                    # the last line may be half a line
                 kept = [x for x in file if x.endswith(b'\n') and json.loads(x)['step'] < step]
                 file.truncate(len(b''.join(kept)))
-        (self.path / 'config.json').write_text(
-            json.dumps(self.config | {'words': sys.argv[1:]}, indent=1))
+        config = json.dumps(self.config | {'words': sys.argv[1:]}, indent=1)
+        (self.path / 'config.json').write_text(config, 'utf-8')
         if self.config['wandb_project']:
             import wandb
             self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
@@ -90,6 +117,7 @@ class RunFolder:
 
     def save(self, networks, optimizers, step, line, state):
         """Write the checkpoint of a step. Each rank has a state of its own."""
+        check_state(state)
         states = [state] * N_RANKS
         if N_RANKS > 1:
             dist.all_gather_object(states, state)
@@ -99,17 +127,45 @@ class RunFolder:
                          files=networks.files, optimizers=[x.state_dict() for x in optimizers])
 
     def append(self, name, step, records):
+        """Append records to a file of JSON lines."""
         if RANK == 0:
-            with open(self.path / name, 'a') as file:
+            with open(self.path / name, 'a', encoding='utf-8') as file:
                 for record in records:
                     print(json.dumps({'step': step} | record), file=file)
 
-    def log(self, step, numbers, is_shown=True):
-        """Write the numbers of a step or of an evaluation. The console leaves out those with /."""
-        assert all(map(math.isfinite, numbers.values())), f"step {step}: not finite: {numbers}"
-        self.append('log.jsonl', step, [numbers])
+    def log(self, step, metrics, is_shown=True, hidden=()):
+        """Write the metrics of a step or of an evaluation. The console leaves out names with a /,
+        and hidden ones."""
+        wrong = {name: x for name, x in metrics.items() if not math.isfinite(x)}
+        expect(not wrong, f"step {step}: not finite: {wrong}. (The last checkpoint stays.)")
+        self.append('log.jsonl', step, [metrics])
         if self.wandb:
-            self.wandb.log(numbers, step)
+            self.wandb.log(metrics, step)
         if is_shown:
             say(' | '.join([f'step {step:5}', *[
-                f'{name} {x:.3f}' for name, x in numbers.items() if '/' not in name]]))
+                f'{name} {x:.3f}' for name, x in metrics.items()
+                if '/' not in name and name not in hidden]]))
+
+    def log_samples(self, step, samples):
+        """Write the completions of an evaluation."""
+        self.append('samples.jsonl', step, samples)
+        if self.wandb:
+            import wandb
+            names = [*samples[0]['scores']]
+            rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
+            table = wandb.Table(['prompt', 'completion', *names], rows)
+            self.wandb.log({'samples': table}, step)
+
+
+def check_state(state):
+    """Refuse what a checkpoint could not give back: nobody could open it again."""
+    for name, x in state.items():
+        box = io.BytesIO()
+        try:
+            torch.save(x, box)
+            box.seek(0)
+            torch.load(box, weights_only=True)
+        except Exception:
+            raise Mistake(f"state[{name!r}] is a {type(x).__name__}, or has one in it: expected "
+                          "numbers, texts, tensors, lists, tuples and dicts (float(x) makes a "
+                          "number of numpy's)") from None

@@ -134,7 +134,6 @@ def grpo():
     yield fresh()
     fresh()
     torch.set_default_dtype(torch.float32)
-    torch.set_autocast_enabled('cpu', False)
 
 
 def finish(*words, **more):

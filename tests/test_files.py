@@ -1,35 +1,68 @@
 """Words of the command line, config files, and functions of a user."""
+import contextlib
 import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from conftest import log_of, run, train
+from conftest import ROOT, log_of, run, train
 from plumbing.datasets import load
-from plumbing.networks import load_checkpoint
+from plumbing.networks import file_of, load_checkpoint
+from plumbing.process import Mistake
 from test_grpo import fresh
 
 # words of a command line, and what the line says with which the run ends
 MISTAKES = """
 --group_sise=2 -> no knob group_sise, group_size
 --top_p=0.9 -> no knob top_p, plugins/top.py
---group_size=2.5 -> group_size = 2.5, int
+--group_size=2.5 -> group_size = 2.5, a whole number, 2 or more
 --blank_high=60 -> blank_high = 60
 --temperature=0 -> temperature = 0
 --adv_norm=sdt -> adv_norm = 'sdt', 'std'
 config/grpo_smok.py -> config/grpo_smok.py
 --generator=out/none.pt -> out/none.pt
---rewards={"verfy":1.0} -> rewards, verfy()
-config/papers/gspo.py config/papers/cispo.py -> gspo.py and, cispo.py both replace objective()
-config/papers/cispo.py config/papers/tis.py -> cispo.py and, tis.py both replace objective()
-config/papers/rloo.py config/papers/d1.py -> rloo.py and, d1.py both replace kl_penalty()
+--rewards={"verfy":1.0} -> rewards, verfy(), verify
+config/papers/gspo.py config/papers/cispo.py -> gspo.py and, cispo.py both replace policy_loss()
+config/papers/cispo.py config/papers/tis.py -> cispo.py and, tis.py both replace policy_loss()
 config/papers/d1.py config/papers/unigrpo.py -> d1.py and, unigrpo.py both replace masks()
---out_dir={0} -> out_dir holds something else
+--out_dir={0} -> out_dir, holds something else
 --out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> is in out_dir
 --out_dir={0}/finished --rewards={"verify":1.0} plugins/causal.py -> plugins/causal.py
+--group_size 16 -> --group_size=VALUE
+16 -> --name=16
+--resume -> --resume=True
+-x=2 -> --x=VALUE
+--group-size=4 -> group_size
+group_size=4 -> write --group_size=4
+config/grpo_smoke -> config/grpo_smoke.py?
+smoke -> config/grpo_smoke.py?
+--resume=true -> resume = 'true', True or False
+--rewards=verify -> {'verify': 1.0}
+--rewards={} -> {'verify': 1.0}
+data/hours.py -> write --dataset=data/hours.py
+hours -> --dataset=hours?
+mine.jsonl -> write --dataset=mine.jsonl
+--dataset=mine.jsonl -> no file mine.jsonl
+--dataset=config/grpo_smoke.py -> no function texts()
+--gradient_accumulation_steps=0 -> 1 or more
+--eval_prompts=1 -> 2 or more
+--blank_low=0.7 --blank_high=0.3 -> blank_low is larger than blank_high
+--rewards={"verify":"1"} -> verify is '1'
+--rewards={"score":1.0} -> rewards: score is a name
+--rewards={"tokens":1.0} -> rewards: tokens is a name
+--rewards={"len":1.0} -> rewards: len is a name
+"""
+# The console of sample.py: its first word is a run.
+SAMPLE = """
+--out_dir=out-grpo -> python sample.py out-grpo
+--num_samples -> --num_samples=VALUE
+--num_samples=0 -> num_samples = 0, 1 or more
+none -> none is no run
 """
 LINES = r"""
 What?
@@ -78,12 +111,13 @@ def level_of(texts, level, line):
     assert [*map(bool, level)] == [x > 25 for x in line]
     return [float(x or 0) for x in level]
 
-def compare(prompts, texts, r):
-    assert len({*prompts[:r.k]}) == 1
-    return [texts[i:i + r.k].count(x) for i, x in enumerate(texts)]
+def compare(prompts, texts, rollout):
+    k = rollout.k
+    assert len({*prompts[:k]}) == 1
+    return [texts[i:i + k].count(x) for i, x in enumerate(texts)]
 
-def objective(stats, r, inner=objective):
-    losses, is_clipped = inner(stats, r)
+def policy_loss(stats, rollout, inner=policy_loss):
+    losses, is_clipped = inner(stats, rollout)
     return losses * (1 - is_clipped), is_clipped.mean() + 0 * is_clipped
 
 def make_optimizers(network, *more, inner=make_optimizers):
@@ -104,6 +138,33 @@ def test_a_mistake_is_one_line_and_nothing_is_made_or_moved(case, toy, folder, f
     assert (finished / 'ckpt.pt').exists()
 
 
+@pytest.mark.parametrize('case', SAMPLE.strip().splitlines())
+def test_a_mistake_of_a_word_of_sample_is_one_line(case):
+    words, said = case.split(' -> ')
+    code, _, error = run('sample.py', *words.split())
+    assert code == 1 and re.fullmatch('error: .*\n', error)
+    assert all(part in error for part in said.split(', '))
+
+
+@pytest.mark.parametrize('script', ['train_grpo.py', 'pretrain.py', 'sample.py'])
+def test_help_prints_the_knobs(script):
+    code, printed, error = run(script, '-h')
+    assert code == 0 and '---- knobs' in printed and 'def ' not in printed and not error
+
+
+def test_a_mistake_is_a_line_and_a_fault_a_traceback_also_without_asserts():
+    """python -O leaves asserts out."""
+    for code, error in (
+            ("expect(1 > 2, 'no')", 'error: no\n'),
+            ('1 / 0', 'Traceback[^$]*ZeroDivisionError: division by zero\n'),
+            ("int('x')", 'Traceback[^$]*ValueError: .*\n'),
+            ('raise KeyboardInterrupt', 'stopped\n')):
+        code = f'from plumbing.process import expect\n{code}'
+        done = subprocess.run([sys.executable, '-O', '-c', code], cwd=ROOT, capture_output=True,
+                              text=True)
+        assert done.returncode and re.fullmatch(error, done.stderr)
+
+
 def test_words_act_from_left_to_right_plugins_before_all_others_and_a_file_once(
         file, grpo, capsys):
     mine = file('mine.py', """
@@ -112,7 +173,7 @@ state['times'] = state.get('times', 0) + 1
 @torch.no_grad()
 def complete(policy, prompts, k, greedy=False, inner=complete):
     return inner(policy, prompts, k, greedy)
-def objectve(stats, r):
+def helper(stats, rollout):
     return 0
 """)
     other = file('other.py', f'include({mine!r})\ninclude({os.path.relpath(mine)!r})')
@@ -122,7 +183,10 @@ def objectve(stats, r):
     assert grpo.state == {'times': 1}
     inner = grpo.complete.__wrapped__.__defaults__[1]
     assert inner.__code__.co_filename == 'plugins/top.py'
-    assert capsys.readouterr().out == f'{mine} replaces complete()\n{mine} brings objectve()\n'
+    plugins, said = capsys.readouterr().out.split(mine, 1)
+    assert 'plugins/top.py replaces complete(), sample(), stats_of()\n' in plugins
+    assert said == (f' replaces complete()\n{mine} brings helper(), which has no weight in '
+                    '`rewards`: nobody calls it\n')
 
 
 def test_every_experiment_is_understood(grpo):
@@ -134,15 +198,17 @@ def test_every_experiment_is_understood(grpo):
 @pytest.mark.parametrize('line', LINES.strip().splitlines())
 def test_a_bad_line_of_data_is_named(line, file):
     good = '{"prompt": "1+1=", "answer": "2"}\n'
-    with pytest.raises(AssertionError, match='bad.jsonl, line 2: '):
+    with pytest.raises(Mistake, match='bad.jsonl, line 2: '):
         load(file('bad.jsonl', f'{good}{line}\n{good}'))
 
 
 @pytest.mark.parametrize('values', WRONG.strip().splitlines())
 def test_a_wrong_value_of_a_reward_names_the_reward(values, toy, file, tmp_path):
     path = file('mine.py', f"rewards = {{'mine': 1.0}}\ndef mine(texts):\n    return {values}")
-    code, _, error = run(*toy, path, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.endswith('in the reward mine\n')
+    code, printed, error = run(*toy, path, f'--out_dir={tmp_path}/run',
+                               '--generator=config/networks/generator_smoke.py')
+    assert code == 1 and re.fullmatch(r'error: the reward mine\(\) returned .*\n', error)
+    assert 'making' not in printed and not (tmp_path / 'run').exists()
 
 
 def test_a_reward_is_any_callable_its_lists_are_copies_and_columns_may_be_missing(
@@ -157,3 +223,147 @@ def test_no_checkpoint_runs_code(tmp_path):
     torch.save({'args': os.mkdir}, tmp_path / 'ckpt.pt')        # a pickle could call it
     with pytest.raises(pickle.UnpicklingError, match='mkdir'):
         load_checkpoint(tmp_path / 'ckpt.pt')
+
+
+# ---- config files, plugins, recipes --------------------------------------------------------------
+REFUSED = r"""
+def advantagess(reward, scores): return reward -> nobody calls advantagess(), advantages
+def polcy_loss(stats, rollout): pass -> nobody calls polcy_loss(), policy_loss
+groop_size = 4 -> there is no knob groop_size, group_size, begins with _
+exit() -> mine.py called exit(None)
+rewards = {'mine': 1.0}; mine = lambda texts: exit(3) -> mine() called exit(3)
+rewards = {'mine': 1.0}; mine = lambda txts: 0 -> 'txts', texts
+rewards = {'learn': 1.0} -> learn is a name of train_grpo.py
+verify = lambda text: exit(3) -> verify() called exit(3)
+include('plugins/non.py') -> plugins/non.py, no such file
+"""
+
+
+@pytest.mark.parametrize('case', REFUSED.strip().splitlines())
+def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
+        case, toy, file, tmp_path):
+    code, said = case.split(' -> ')
+    code, printed, error = run(*toy, '--rewards={"verify":1.0}', file('mine.py', code),
+                               '--generator=config/networks/generator_smoke.py',
+                               f'--out_dir={tmp_path}/run')
+    assert code == 1 and re.fullmatch('error: .*\n', error)
+    assert all(part in error for part in said.split(', '))
+    assert 'making' not in printed and not (tmp_path / 'run').exists()
+
+
+def test_an_include_that_is_not_executed_brings_nothing(file, grpo):
+    fresh(file('mine.py', """
+text = '''
+include('plugins/causal.py')
+'''
+if False:
+    include('plugins/passes.py')
+""".replace('text', '_text')))
+    assert grpo.Task.kind == 'fill' and not hasattr(grpo, 'n_fill_steps')
+
+
+def test_a_plugin_of_your_own_brings_knobs_and_comes_before_config_files(file, grpo, tmp_path):
+    (tmp_path / 'plugins').mkdir()
+    mine = file('plugins/mine.py', 'my_share = 0.5\ndef helper(x):\n    return my_share * x\n')
+    fresh(file('config.py', 'my_share = 0.25'), '--top_k=2', mine, 'plugins/top.py')
+    assert [grpo.my_share, grpo.helper(8), grpo.top_k] == [0.25, 2.0, 2]
+    with pytest.raises(Mistake, match='my_share = .x.: expected a number'):
+        fresh(mine, '--my_share=x')
+
+
+def test_a_config_file_is_a_module_of_its_own_name_and_can_import_its_neighbours(file, grpo):
+    file('my_neighbour.py', 'SIZE = 8')
+    fresh(file('mine.py', """
+from my_neighbour import SIZE
+group_size = SIZE
+_names = __name__, __file__
+if __name__ == '__main__':
+    group_size = 2
+"""))
+    assert grpo.group_size == 8 and grpo.__name__ == 'train_grpo'
+    assert grpo._names[0] == 'mine' and grpo._names[1].endswith('mine.py')
+
+
+@pytest.mark.parametrize('name', ['text', 'completion', 'prompts', 'step', 'networks', 'ended'])
+def test_a_column_whose_name_is_ours_is_refused(name, file):
+    line = f'{{"prompt": "1+1=", "answer": "2", "{name}": 1, "held_out": %s}}\n'
+    with pytest.raises(Mistake, match=f"rename its column .'{name}'."):
+        load(file('mine.jsonl', 3 * line % ('false', 'true', 'true')))
+
+
+
+STATES = {'np.float64': 'import numpy as np; state["mine"] = {"x": np.float64(1)}',
+          'deque': 'import collections; state["mine"] = collections.deque()',
+          'a function': 'state["mine"] = [print]', 'a generator': 'state["mine"] = iter([])'}
+
+
+@pytest.mark.parametrize('kind', STATES)
+def test_a_state_that_no_checkpoint_could_give_back_is_refused_at_step_0_by_its_name(
+        kind, toy, file, tmp_path):
+    code, printed, error = run(*toy, file('mine.py', STATES[kind]), f'--out_dir={tmp_path}/run')
+    assert code == 1 and re.fullmatch(r"error: state\['mine'\] .*\n", error)
+    assert 'step' not in printed
+
+
+RECIPES = {
+    'part.py': 'n_embd = 16', 'helper.py': 'N = 2', 'lines.txt': '1+1=,2\n' * 20,
+    'other.txt': '1+1=,2\n' * 20,
+    'recipe.py': "include('PART')\nmax_iters = 10",
+    'data.py': """
+from pathlib import Path
+from helper import N
+def texts():
+    lines = (Path(__file__).parent / 'lines.txt').read_text().splitlines() * N
+    return [[line.split(',') for line in lines]] * 2
+"""}
+
+
+@pytest.fixture
+def recipe(file, tmp_path):
+    """Return the paths of a recipe and of its dataset. Both are made of several files."""
+    for name, text in RECIPES.items():
+        file(name, text.replace('PART', f'{tmp_path}/part.py'))
+    return f'{tmp_path}/recipe.py', f'{tmp_path}/data.py'
+
+
+def name_of(path, dataset):
+    """Return the file of a network, as a new process would name it."""
+    load.cache_clear()
+    sys.modules.pop('helper', None)
+    return file_of(path, dataset)
+
+
+def test_a_network_gets_another_name_by_an_edit_of_anything_of_which_it_is_made(recipe, tmp_path):
+    """Of what is included, imported, or opened; and by other words of its recipe."""
+    path, dataset = recipe
+    names = [name_of(path, dataset)]
+    assert name_of(path, dataset) == names[0]
+    (tmp_path / 'other.txt').write_text('nobody reads this')
+    assert name_of(path, dataset) == names[0]
+    for name, text in (('part.py', 'n_embd = 32'), ('recipe.py', ''), ('helper.py', 'N = 3'),
+                       ('lines.txt', '2+2=,4\n' * 20), ('data.py', RECIPES['data.py'] + '#')):
+        (tmp_path / name).write_text(text)
+        names.append(name_of(path, dataset))
+    names += [name_of(f'{path} --seed=2', dataset), name_of(f'{path} --seed=3', dataset)]
+    assert len({*names}) == len(names) == 8
+
+
+def test_a_recipe_names_no_dataset_and_its_words_are_checked(recipe, tmp_path):
+    path, dataset = recipe
+    with pytest.raises(Mistake, match='there is no knob sed'):
+        name_of(f'{path} --sed=2', dataset)
+    (tmp_path / 'part.py').write_text("dataset = 'hours'")
+    with pytest.raises(Mistake, match='recipe.py sets `dataset`'):
+        name_of(path, dataset)
+
+
+def test_the_words_of_a_recipe_make_another_network(toy, recipe, tmp_path):
+    path, dataset = recipe
+    parts = []
+    for seed in (1, 2):
+        train(toy, tmp_path / f'run-{seed}', f'--dataset={dataset}', '--rewards={"verify": 1.0}',
+              '--kl_beta=0', '--max_iters=0', f'--generator={path} --seed={seed}')
+        parts.append(load_checkpoint(tmp_path / f'run-{seed}/ckpt.pt'))
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(parts[-1]['files'][f'{path} --seed={seed}'])
+    assert not parts[0]['model']['embed.weight'].equal(parts[1]['model']['embed.weight'])

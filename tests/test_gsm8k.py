@@ -4,6 +4,7 @@ import io
 import pytest
 
 from data import gsm8k
+from plumbing.process import Mistake
 
 # an answer as the benchmark writes it, and a completion with this answer
 ANSWERS = {
@@ -20,7 +21,7 @@ def test_the_benchmark_is_downloaded_once_and_whole(monkeypatch, tmp_path):
     sizes = iter((7, 2, 3))
     line = b'{"question": "How many?", "answer": "<<4+5=9>>9 eggs\\n#### 9"}\n'
     monkeypatch.setattr('urllib.request.urlopen', lambda url: io.BytesIO(next(sizes) * line))
-    with pytest.raises(AssertionError, match='has 2 problems: expected 3'):
+    with pytest.raises(Mistake, match='has 2 problems: expected 3'):
         gsm8k.texts()
     for _ in range(2):
         train, held_out = gsm8k.texts()

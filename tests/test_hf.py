@@ -14,17 +14,21 @@ import tokenizers
 
 import sample
 from conftest import TOY, assert_same, checkpoint_of, run, train
+from plumbing.process import Mistake
+from plumbing.run import open_task
 from test_grpo import CAUSAL, PASSES, close, fresh
 
 HF = 'plugins/hf.py'
 LORA = 'plugins/lora.py'
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ strftime_now('%Y') }}{{ m.content }}</s>"
         "{% endfor %}{% if add_generation_prompt %}<a>{{ think }}{% endif %}")
-MODELS = {'llama': 'LlamaForCausalLM', 'gpt2': 'GPT2LMHeadModel', 'neox': 'GPTNeoXForCausalLM',
-          'bert': 'BertForMaskedLM'}
+MODELS = {'llama': 'LlamaForCausalLM', 'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM',
+          'gpt2': 'GPT2LMHeadModel', 'neox': 'GPTNeoXForCausalLM', 'bert': 'BertForMaskedLM'}
 # What a tokenizer puts around a text. That of gpt2 has a bos and does not use it.
-AROUND = {'llama': '<s> $A </s>', 'gpt2': '$A', 'neox': '$A', 'bert': '[CLS] $A [SEP]'}
+AROUND = {'llama': '<s> $A </s>', 'mistral': '<s> $A', 'bert': '[CLS] $A [SEP]'}
 NAMES = {'llama': {'eos_token': '</s>', 'bos_token': '<s>'},
+         'mistral': {'eos_token': '</s>', 'bos_token': '<s>'},
+         'qwen2': {'eos_token': '</s>'},
          'gpt2': {'eos_token': '</s>', 'bos_token': '<s>', 'model_max_length': 50},
          'neox': {'eos_token': '</s>'},
          'bert': {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'mask_token': '[MASK]'}}
@@ -75,9 +79,13 @@ def folders(tmp_path_factory):
     """Return a folder with those of the MODELS and two tasks."""
     root = tmp_path_factory.mktemp('folders')
     for kind, names in NAMES.items():
-        save_tokenizer(root / kind, dict(zip(PIECES, range(46))), around=AROUND[kind],
+        ids = dict(zip(PIECES, range(46)))
+        if kind == 'qwen2':                     # transformers gives each Qwen2 this token
+            ids['<|endoftext|>'] = ids.pop('[SEP]')
+        save_tokenizer(root / kind, ids, around=AROUND.get(kind, '$A'),
                        chat_template=CHAT, extra_special_tokens=['<u>', '<a>'], **names)
-        save_network(root / kind, MODELS[kind])
+        # Each token of this Mistral sees four tokens, and no more.
+        save_network(root / kind, MODELS[kind], sliding_window=4 if kind == 'mistral' else None)
         (root / f'{kind}.py').write_text(f"BLANKS = {kind == 'bert'}\n{TASK}")
     return root
 
@@ -102,7 +110,8 @@ def opened(grpo, folders):
     have float64. (A Llama norms in float32 even so.)"""
     def open_both(kind, *more):
         fresh(*words_of(folders, kind)[1:], '--dtype=float64', *more)
-        networks, task = grpo.open_task(grpo.devices.init_device('cpu', grpo.dtype), {})
+        device = grpo.devices.init_device('cpu', grpo.dtype)
+        networks, task = open_task(vars(grpo), device, {})
         theirs = getattr(transformers, MODELS[kind]).from_pretrained(
             folders / kind, attn_implementation='eager', dtype=torch.float64)
         return networks, task, theirs
@@ -155,6 +164,14 @@ def test_a_prompt_has_the_bos_and_the_chat_template_of_transformers_once(kind, h
 
 
 # ---- the network ---------------------------------------------------------------------------------
+def norm_exactly(network):
+    """A Llama norms in float32, whatever its weights are. Let it norm in float64."""
+    for layer in network.modules():
+        if type(layer).__name__.endswith('RMSNorm'):
+            layer.forward = lambda x, layer=layer: torch.nn.functional.rms_norm(
+                x, x.shape[-1:], layer.weight, layer.variance_epsilon)
+
+
 @pytest.mark.parametrize('kind', MODELS)
 def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformers(
         kind, opened, grpo):
@@ -163,20 +180,23 @@ def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformer
     networks, task, theirs = opened(kind, *more, 'plugins/top.py', '--temperature=0.7',
                                     '--top_p=0.9')
     ours = networks.policy
+    norm_exactly(ours)
+    norm_exactly(theirs)
     assert ours.block_size == {'gpt2': 50, 'bert': 63}.get(kind, 64)
     grpo.NUMBERS_AT_ONCE = 3 * ours.pad_id
-    r = grpo.complete(ours, task.prompts('train', 3), 4)
+    rollout = grpo.complete(ours, task.prompts('train', 3), 4)
     # Ranks add up the gradients of all weights, also where no group teaches anything.
-    grpo.token_stats(ours, r.select(r.text_of < 0)).logp.sum().backward()
+    grpo.token_stats(ours, rollout.select(rollout.text_of < 0)).logp.sum().backward()
     assert all(p.grad is not None for p in ours.parameters())
-    stats = grpo.token_stats(ours, r)
-    views = [slow_logits(kind, theirs, view) for view in r.views]
-    z = torch.stack([views[view][place] for view, place in zip(r.view_of, r.place)])       # (M, V)
+    stats = grpo.token_stats(ours, rollout)
+    views = [slow_logits(kind, theirs, view) for view in rollout.views]
+    where = zip(rollout.view_of, rollout.position)
+    z = torch.stack([views[view][position] for view, position in where])                   # (M, V)
     allowed = grpo.allowed_of((z / 0.7).softmax(1))
-    assert r.more['allowed'].equal(allowed)
+    assert rollout.more['allowed'].equal(allowed)
     allowed = Categorical(logits=z.masked_fill(~allowed, -torch.inf) / 0.7)
     actual = torch.stack((stats.logp, stats.entropy))
-    expected = torch.stack((allowed.log_prob(r.token), Categorical(logits=z / 0.7).entropy()))
+    expected = torch.stack((allowed.log_prob(rollout.token), Categorical(logits=z / 0.7).entropy()))
     close(actual, expected, atol=1e-5)
     weights = torch.randn(actual.shape)
     for values in (actual, expected):
@@ -185,7 +205,7 @@ def test_filters_log_probabilities_scores_and_gradients_are_those_of_transformer
         if p.grad is not None:
             close(ours.network.get_parameter(name).grad, p.grad, atol=1e-4)
     if ours.causal:
-        for text, score in zip(r.texts, grpo.judge_scores(ours, r.texts)):
+        for text, score in zip(rollout.texts, grpo.judge_scores(ours, rollout.texts)):
             logits = slow_logits(kind, theirs, text)
             expected = Categorical(logits=logits).log_prob(text[text != 48]).mean()
             close(score, expected, atol=1e-5)
@@ -197,9 +217,9 @@ def test_a_reference_is_the_policy_without_its_adapters(kind, n_adapters, order,
     """LoRA begins with the very log-probabilities of the network, and then all adapters learn. The
     reference also has the learned order with which the policy began."""
     networks, task, theirs = opened(kind, LORA, *order, '--kl_beta=0.1', '--lora_rank=3')
-    r = grpo.complete(networks.policy, task.prompts('train', 3), 4)
+    rollout = grpo.complete(networks.policy, task.prompts('train', 3), 4)
     start, _ = grpo.load_network(theirs.name_or_path, 'cpu')
-    expected = grpo.token_stats(start, r).logp
+    expected = grpo.token_stats(start, rollout).logp
     moving = [p for name, p in networks.policy.named_parameters() if 'lora_B' in name]
     assert len(moving) == n_adapters            # all linear layers but the last one
     if order:
@@ -207,7 +227,7 @@ def test_a_reference_is_the_policy_without_its_adapters(kind, n_adapters, order,
     for std in (0.0, 0.5):
         for p in moving:
             p.data += std * torch.randn_like(p)
-        stats = grpo.token_stats(networks.policy, r, networks.reference)
+        stats = grpo.token_stats(networks.policy, rollout, networks.reference)
         assert stats.logp_ref.equal(expected) and stats.logp.equal(expected) == (std == 0)
     stats.logp.sum().backward()
     assert all(p.grad.any() for p in moving)
@@ -224,15 +244,18 @@ REFUSED = {                     # a tokenizer, and how the network is another on
 
 @pytest.mark.parametrize('why', REFUSED)
 def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, hf, tmp_path):
-    """Also where a run has bfloat16, and however little a cap changes."""
+    """However little a cap changes. Logits are float32, whatever the precision of features."""
     kind, change = REFUSED[why]
     folder = shutil.copytree(folders / kind, tmp_path / 'folder')
-    with torch.autocast('cpu', torch.bfloat16):
-        network, _ = hf.load_network(str(folder), 'cpu')
-        assert network.logits(torch.rand(1, 32)).dtype == torch.float32
-        save_network(folder, **change)
-        with pytest.raises(AssertionError, match='folder'):
-            hf.load_network(str(folder), 'cpu')
+    network, _ = hf.load_network(str(folder), 'cpu')
+    tokens = torch.arange(8, 20)[None]
+    exact = network.features(tokens)
+    hf.devices.set_precision(network, 'bfloat16')
+    rounded = network.features(tokens)
+    assert not rounded.equal(exact) and network.logits(rounded.bfloat16()).dtype == torch.float32
+    save_network(folder, **change)
+    with pytest.raises(Mistake, match='folder'):
+        hf.load_network(str(folder), 'cpu')
 
 
 def test_a_machine_with_other_weights_is_refused(folders, hf, monkeypatch):
@@ -241,7 +264,7 @@ def test_a_machine_with_other_weights_is_refused(folders, hf, monkeypatch):
         mine = function()
         return mine if isinstance(mine, dict) else mine + 1
     monkeypatch.setattr(hf.devices, 'from_first_rank', first_rank)
-    with pytest.raises(AssertionError, match='other weights'):
+    with pytest.raises(Mistake, match='other weights'):
         hf.load_network(f'{folders}/llama', 'cpu')
 
 
@@ -316,6 +339,7 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     _, networks, after, _ = sample.open_run(moved, [])
     assert networks.policy.args == after.args == saved['args']
     run('extras/export.py', str(whole), str(exported))
+    torch.set_default_dtype(torch.float64)
     logits = []
     for path in (whole / 'ckpt.pt', exported, folders / kind):
         network, _ = grpo.load_network(str(path), 'cpu')

@@ -45,6 +45,6 @@ def test_a_classifier_learns_the_labels_of_records(file, tmp_path):
     finish('pretrain.py', 'config/networks/judge_smoke.py', 'config/networks/classifier.py', *CPU,
            f'--dataset={dataset}', f'--out={tmp_path}/judge.pt')
     judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
-    texts = Task(load(dataset), judge.tok, 'random').prompts_of(torch.arange(1000)).tokens
+    texts = Task(load(dataset), judge.tok, 'random').prompts_of(torch.arange(1000)).whole
     is_right = (judge_scores(judge, texts) > 0.5) == (torch.arange(1000) >= 500)
     assert is_right.float().mean() > 0.9

@@ -35,7 +35,7 @@ def test_the_mean_of_an_estimate_over_random_masks_is_that_over_all_masks(paper,
             view = many.texts[:1].clone()
             view[0, [*blanks]] = TOK.blank
             stats = slow_stats(policy, replace(one, views=view, view_of=0 * one.text_of), reference)
-            is_blank = view[0, one.place] == TOK.blank
+            is_blank = view[0, one.position] == TOK.blank
             expected += probability * weight * is_blank * torch.stack(stats)    # (4, 3)
     # (a pass fills a place of all texts)
     stats = torch.stack(grpo.token_stats(policy, many, reference)).nan_to_num(0).view(4, 3, n)
@@ -55,6 +55,6 @@ def test_an_estimate_is_compared_with_itself_and_masks_of_the_epochs_differ(pape
         pairs.append(torch.stack((stats.logp, r.logp_old)))
         return pairs[-1]
 
-    grpo.objective = objective
+    grpo.policy_loss = objective
     grpo.learn(SimpleNamespace(policy=policy, reference=policy), [], [r], 0.0)
     assert all(stats.equal(old) for stats, old in pairs) and not pairs[0].equal(pairs[1])

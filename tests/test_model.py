@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import pretrain
-from model import attention, features_of_inputs
 from plumbing.devices import set_precision
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
+from plumbing.sharing import attention, compute_once, read_beginnings_once, unique_rows
 from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny  # noqa: F401, a fixture
 
 # ---- what a network sees -------------------------------------------------------------------------
@@ -17,7 +17,7 @@ from test_grpo import TOK, close, knobs, prompts_of, slow_logits, tiny  # noqa: 
 
 
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])
-def test_a_network_that_fills_blanks_sees_all_places_but_padding_and_their_order(positions):
+def test_a_network_that_fills_blanks_sees_all_positions_but_padding_and_their_order(positions):
     """With rotary positions it sees distances, so a text can stand elsewhere."""
     network, text = tiny(positions=positions), torch.randint(4, (8,))
     texts = (text + torch.eye(8).long()) % 4            # one place after the other is changed
@@ -31,29 +31,30 @@ def test_a_network_that_fills_blanks_sees_all_places_but_padding_and_their_order
     assert torch.allclose(moved, x) == (positions == 'rotary')
 
 
-def test_attention_on_a_cpu_equals_the_fused_one_of_torch():
-    q, k, v = torch.randn(3, 2, 3, 4, 5)        # (N, H, L, D) each
-    mask = torch.randn(4, 4)                    # any numbers, for 0 and -1e9
-    close(attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, mask))
-
-
 # ---- precision -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('dtype, is_fast', [('auto', False), ('auto', True), ('bfloat16', False)])
-def test_logits_are_float32_beside_bfloat16_and_casts_of_weights_are_not_kept(dtype, is_fast, grpo):
-    """If casts were kept, samples would come from weights that have been updated since. A CPU that
-    is slow in bfloat16 has it if it is asked for."""
+def test_of_bfloat16_only_the_trunk_knows_and_logits_and_gradients_are_float32():
+    """Outside of the trunk no autocast is on. Casts of weights are not kept: else samples would
+    come from weights that have been updated since."""
     torch.set_default_dtype(torch.float32)
-    network, x = tiny(), torch.ones(1, 8)
-    up, exact = network.blocks[0].up, network.logits(x)
-    with patch('torch.cpu._is_avx512_bf16_supported', lambda: is_fast):
-        set_precision(network, dtype)
-    before = up(x)
-    assert (before.dtype == torch.bfloat16) == (dtype == 'bfloat16' or is_fast)
-    up.weight.data += 1.0
-    assert (up(x) - before - 8.0).abs().max() < 0.2
-    assert network.logits(x).equal(exact)
+    network, texts = tiny('causal'), torch.randint(4, (9, 8))
+    exact = network.logits(network.features(texts))
+    set_precision(network, 'bfloat16')
+    seen = []
+    for block in network.blocks:
+        block.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled('cpu')))
+    network.head.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled('cpu')))
+    logits = network.logits(network.features(texts))
+    assert all(seen[:-1]) and not seen[-1] and not torch.is_autocast_enabled('cpu')
+    assert logits.dtype == torch.float32 and 0 < (logits - exact).abs().max() < 0.1
+    logits.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in network.blocks.parameters())
+    network.blocks[1].down.weight.data *= -1
+    assert not torch.allclose(network.logits(network.features(texts)), logits, atol=0.1)
+    set_precision(network, 'float32')
+    network.blocks[1].down.weight.data *= -1
+    assert network.logits(network.features(texts)).equal(exact)
 
 
 # ---- pretraining ---------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def test_pretraining_learns_blanks_or_from_left_to_right_all_tokens_or_those_of_
         kind, blank_kind):
     """And nothing where a record has a blank and no answer."""
     network, prompts = tiny(kind), prompts_of('b__a=bcaa', 'c=a', 'c_')
-    texts, learns = prompts.tokens, prompts.blank
+    texts, learns = prompts.whole, prompts.blank
     views = texts.masked_fill(learns, TOK.blank) if kind == 'fill' else texts
     if (kind, blank_kind) == ('causal', 'random'):
         learns = texts != TOK.pad
@@ -86,21 +87,54 @@ SIZES = {                       # ids, texts, tokens of a text
 
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])
 @pytest.mark.parametrize('name', SIZES)
-def test_equal_texts_and_equal_beginnings_are_read_once(name, positions):
+def test_equal_beginnings_are_read_once(name, positions):
     """As many columns are read once as save most. Features and gradients are those of a network
     that reads all."""
     n_ids, N, T = SIZES[name]
     x = torch.randint(n_ids, (N, T))
     network, factors = tiny('causal', positions=positions), torch.randn(N, T, 8)
-    trunk = Mock(side_effect=network.trunk)
+    reader = copy.copy(network)                 # the same weights
+    reader.trunk = Mock(side_effect=network.trunk)
     found = []
-    for features in (features_of_inputs(trunk, x), network.trunk(x)):
+    for features in (read_beginnings_once(reader, x), network.trunk(x, {})):
         grads = torch.autograd.grad((features * factors).sum(), list(network.blocks.parameters()))
         found.append(torch.cat([features.flatten(), *map(torch.flatten, grads)]))
     close(*found)
-    n_read = sum(call.args[0].numel() for call in trunk.call_args_list)
+    n_read = sum(call.args[0].numel() for call in reader.trunk.call_args_list)
     # n columns of different beginnings, and the rest of all texts
     assert n_read == min(n * len(x[:, :n].unique(dim=0)) + N * (T - n) for n in range(1, T + 1))
+
+
+@pytest.mark.parametrize('name', SIZES)
+def test_unique_rows_finds_the_kinds_that_torch_finds_and_each_is_computed_once(name):
+    n_ids, N, T = SIZES[name]
+    x = torch.randint(n_ids, (N, T))
+    rows, inverse = unique_rows(x)
+    kinds, of_torch = x.unique(dim=0, return_inverse=True)
+    assert x[rows].unique(dim=0).equal(kinds) and len(rows) == len(kinds)
+    assert x[rows][inverse].equal(x) and kinds[of_torch].equal(x)
+    function = Mock(side_effect=lambda texts: texts.sin().sum(1))
+    close(compute_once(function, x), x.sin().sum(1))
+    [call] = function.call_args_list
+    assert len(call.args[0]) == len(kinds)
+
+
+@pytest.mark.parametrize('dtype, atol', [('float64', 1e-9), ('bfloat16', 0.05)])
+@pytest.mark.parametrize('shape', [(4, 6), (3, 1, 1, 6)])
+def test_attention_equals_the_fused_one_of_torch(shape, dtype, atol):
+    """Four queries to six keys. Masks: the same for all texts, and the padding of each text. Its
+    gradients, too. Torch computes in float64."""
+    q, k, v = [torch.randn(3, 2, n, 5, requires_grad=True) for n in (4, 6, 6)]
+    mask = -1e9 * (torch.rand(shape) < 0.4)
+    mask[..., 0] = 0.0                          # a query sees something
+    factors = torch.randn(3, 2, 4, 5)
+    parts = [x.to(getattr(torch, dtype)) for x in (q, k, v)]
+    found = []
+    for y in attention(*parts, mask), F.scaled_dot_product_attention(q, k, v, mask):
+        found.append([y.double(), *torch.autograd.grad((y * factors).sum(), (q, k, v))])
+    assert attention(*parts, mask).dtype == parts[0].dtype
+    for actual, expected in zip(*found):
+        close(actual, expected, atol=atol)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Files of config/papers/ against the formulas of their papers, in loops over texts and tokens;
-config/overlong.py. (Estimates of likelihoods: test_likelihoods.py. KLs: test_grpo.py. Papers that
-exclude one another: test_files.py.) At the end config/best.py."""
+plugins/overlong.py. (Estimates of likelihoods: test_likelihoods.py. KLs: test_grpo.py. Papers that
+exclude one another: test_files.py.) At the end plugins/best.py."""
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,7 @@ def test_rloo_subtracts_the_mean_of_the_others_and_in_training_a_kl_of_the_text(
         close(A, [x - (sum(group) - x) / 2 for x in group])
     held_out = grpo.score(r, None, grpo.rewards, 0, 'val')
     assert held_out['reward'].equal(held_out['letters'])
-    assert not grpo.kl_penalty(stats, r).any()                  # the loss has none
+    assert not grpo.kl_penalty(stats).any()                  # the loss has none
 
 
 def test_adaptive_kl_grows_above_its_target_and_shrinks_below_by_10_percent_in_5000_texts(knobs):
@@ -47,7 +48,7 @@ def test_adaptive_kl_grows_above_its_target_and_shrinks_below_by_10_percent_in_5
         close([numbers['kl_beta'], numbers['weight'], grpo.kl_beta], [0.3 * factor] * 2 + [0.3])
 
 
-# ---- objectives ----------------------------------------------------------------------------------
+# ---- losses of tokens ----------------------------------------------------------------------------
 
 SLOPES = {          # of a text: how steep is the gain of its tokens, from their log ratios and A
     'config/papers/gspo.py': lambda gaps, A: A * gaps.mean().exp() * (
@@ -56,14 +57,14 @@ SLOPES = {          # of a text: how steep is the gain of its tokens, from their
 
 
 @pytest.mark.parametrize('file', SLOPES)
-def test_the_gradient_of_an_objective_equals_a_loop_over_the_texts(file, knobs):
+def test_the_gradient_of_a_loss_equals_a_loop_over_the_texts(file, knobs):
     """Every second text has moved little."""
     knobs(file)
     n = torch.randint(20, (200,))
     A, old = torch.randn(20), -2 * torch.rand(200)
     gaps = (torch.randn(200) * (n % 2 * 2 + 1e-3)).requires_grad_()
-    r = grpo.Rollout(None, 1, A, None, n, None, None, None, advantage=A[n], logp_old=old)
-    losses, is_clipped = grpo.objective(grpo.Stats(old + gaps, None, None, None), r)
+    r = grpo.Rollout(None, 1, A, None, n, None, None, advantage=A[n], logp_old=old)
+    losses, is_clipped = grpo.policy_loss(grpo.Stats(old + gaps, None, None, None), r)
     slopes = torch.autograd.grad(-losses.sum(), gaps)[0]
     for i, a in enumerate(A):
         close(slopes[n == i], SLOPES[file](gaps[n == i], a).expand((n == i).sum()))
@@ -83,7 +84,7 @@ def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
     step = step_of(policy, rollouts)
     for r, ratio in zip(rollouts, ratios):
         r.advantage = r.advantage * ratio.detach().clamp(max=2.0)
-        r.more['sampled'] = slow_stats(policy, r).logp.detach()
+        r.more['logp_sampler'] = slow_stats(policy, r).logp.detach()
     close(step, step_of(policy, rollouts))
     assert ratios[0].min() < 1 and ratios[0].max() > 2
 
@@ -92,27 +93,38 @@ def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
 
 
 def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three_times(knobs):
-    """Each of two micro-steps has its two groups of two texts. Each draw has numbers of its own."""
+    """A step has two updates, of a micro-step of two groups each. The first four groups of two
+    texts whose rewards differ are kept, and no other group. Each draw has numbers of its own."""
     policy, _, collect = toy_with('config/papers/dapo.py', 'one pass', knobs, batch_size=2,
-                                  group_size=2, gradient_accumulation_steps=2)
-    n_draws = set()
+                                  group_size=2, mini_batches=2)
+    found = set()
     for step in range(20):
         rollouts, scores = collect(policy, step)
-        A = scores['advantage'].view(-1, 2, 4)  # of draws, micro-steps, texts
-        n = len(A)
-        n_draws.add(n)
-        assert n == len({str(r.texts) for r in rollouts[:n]})
-        for i in range(2):
-            chosen = []
-            for r, drawn in zip(rollouts[n * i:n * (i + 1)], A[:, i], strict=True):
-                assert r.advantage.equal(drawn[r.text_of])
-                chosen += drawn[r.text_of.unique()]
-            assert len(chosen) == 4 and (all(chosen) or n == 3)
-    assert n_draws == {1, 2, 3}
+        A = scores['advantage'].view(-1, 2, 2, 2)       # of draws, micro-steps, groups, texts
+        n_draws = len(A)
+        teaches = A.any(3).nonzero().tolist()           # [draw, micro-step, group]
+        expected = {tuple(x) for x in teaches[:4]}
+        n_before_the_last = sum(draw < n_draws - 1 for draw, *_ in teaches)
+        assert n_before_the_last < 4 and (len(teaches) >= 4 or n_draws == 3)
+        kept = set()
+        for i, r in enumerate(rollouts):
+            micro_step, draw = divmod(i, n_draws)
+            assert r.advantage.equal(A[draw, micro_step].flatten()[r.text_of])
+            kept |= {(draw, micro_step, group) for group in (r.text_of // 2).tolist()}
+        assert kept == expected and len(rollouts) == 2 * n_draws
+        assert len({str(r.texts) for r in rollouts[:n_draws]}) == n_draws
+        first, second = grpo.updates_of(rollouts)
+        assert [id(r) for r in first + second] == [id(r) for r in rollouts]
+        assert len(first) == n_draws
+        networks = SimpleNamespace(policy=policy, reference=None)
+        numbers = grpo.learn(networks, [torch.optim.SGD(policy.parameters())], rollouts, 1e-3)
+        assert all(map(math.isfinite, numbers.values()))
+        found.add((n_draws, len(kept)))
+    assert {(1, 4), (2, 4), (3, 4)} <= found and min(n for _, n in found) < 4
 
 
 def test_overlong_gives_no_advantage_to_a_text_that_the_policy_did_not_end(knobs):
-    policy, _, collect = toy_with('config/overlong.py', 'a world', knobs, batch_size=4,
+    policy, _, collect = toy_with('plugins/overlong.py', 'a world', knobs, batch_size=4,
                                   group_size=9, max_new_tokens=2)
     [r], scores = collect(policy)
     ended = torch.tensor(grpo.columns_of(r)['ended'])
@@ -139,7 +151,7 @@ def test_best_is_the_checkpoint_of_the_best_evaluation_also_of_a_run_that_was_re
         ranks, toy, file, tmp_path):
     """A run is killed while it evaluates the best one, and does so again. It is stopped between two
     evaluations. With other weights of rewards, scores cannot be compared."""
-    words = [*toy, 'config/best.py', file('goals.py', GOALS), '--max_iters=8']
+    words = [*toy, 'plugins/best.py', file('goals.py', GOALS), '--max_iters=8']
     train(words, tmp_path / 'whole', ranks=ranks)
     for more, step, best in (('', 4, 2), ('--resume=True', 5, 4), ('--resume=True', 8, 4), (
             "--resume=True --rewards={'goal':2.0} --max_iters=10", 10, 8)):

@@ -33,7 +33,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
     # None comes twice.
     assert sorted(task.prompts('val', 9).record.tolist()) == [3, 4, 5, 6, 7, 8]
     prompts = task.prompts_of(torch.arange(3))
-    texts = prompts.tokens.repeat_interleave(2, 0)
+    texts = prompts.whole.repeat_interleave(2, 0)
     # After the longest prompt there is room for the longest answer and an end.
     assert texts.size(1) == task.length == 4 + 2
     texts[1, 2] = 1                             # an a
@@ -45,7 +45,7 @@ def test_what_a_record_leaves_open_is_its_answer_and_the_end_or_each_blank(file)
 def test_of_lines_of_json_a_tenth_is_held_out_and_equal_prompts_stay_together(file):
     """(The prompts have a character that is a line's end for Python, and none for JSON.)"""
     lines = 2 * [f'{{"prompt": "{i}\u2028", "answer": "a"}}\n' for i in range(1000)]
-    *parts, _, _ = load(file('mine.jsonl', ''.join(lines)))
+    parts = load(file('mine.jsonl', ''.join(lines)))[:2]
     trained, held_out = [{record['prompt'] for record in part} for part in parts]
     assert 60 < len(held_out) < 140 and not trained & held_out and len(trained | held_out) == 1000
     lines[3:5] = ['{"prompt": "a", "held_out": true}\n'] * 2
@@ -71,7 +71,7 @@ def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places():
 
 @pytest.mark.parametrize('path', WON)
 def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(path):
-    train, held_out, verify, reply = load(path)
+    train, held_out, verify, reply, _ = load(path)
     n_won = 0
     for record in train[:100] + held_out[:100]:
         game = record['answer']
@@ -80,10 +80,10 @@ def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(pat
             letter = game[len(case['completion'])]
             case['sampled'] += letter
             case['completion'] += letter
-            [said] = call_each(reply, [case])
+            [said] = call_each('reply', reply, [case])
             case['completion'] += said[0] if type(said) is tuple else said or ''
         assert case['completion'] == game != case['sampled']
-        [won] = call_each(verify, [case])
+        [won] = call_each('verify', verify, [case])
         # (Who pays the vending machine too much gets it, too.)
         assert won == game.endswith(WON[path]) or 'vending' in path and not won
         n_won += won

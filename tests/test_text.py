@@ -7,6 +7,7 @@ import pytest
 
 from data.text import known_words
 from plumbing.datasets import load
+from plumbing.process import Mistake
 
 # 26 paragraphs, each with a word of its own, and nothing of any length that comes twice
 LETTERS = string.ascii_lowercase
@@ -34,7 +35,7 @@ def test_words_that_a_completion_touches_are_looked_up(case):
 @pytest.mark.parametrize('join', ['\n\n', '\n'])
 def test_a_file_of_ones_own_is_halves_and_what_it_holds_out_is_not_trained(join, file):
     """(Where no line is empty, each line is a paragraph.)"""
-    train, held_out, verify, _ = load(file('mine.txt', '\ufeff' + join.join(PARAGRAPHS * 2)))
+    train, held_out, verify, *_ = load(file('mine.txt', '\ufeff' + join.join(PARAGRAPHS * 2)))
     assert train[0]['prompt'][0] == 't'
     for part, letters in ((train, LETTERS[:23]), (held_out, LETTERS[23:])):
         assert {*re.findall('([a-z])place', str(part))} == {*letters}
@@ -45,5 +46,5 @@ def test_a_file_of_ones_own_is_halves_and_what_it_holds_out_is_not_trained(join,
 @pytest.mark.parametrize('content', [b'', b'a\n\nb', b'a\0b\0', 'caf\u00e9'.encode('latin-1')])
 def test_a_file_that_is_too_short_or_no_text_is_refused(content, tmp_path):
     (tmp_path / 'mine.txt').write_bytes(content)
-    with pytest.raises(AssertionError):
+    with pytest.raises(Mistake):
         load(f'{tmp_path}/mine.txt')

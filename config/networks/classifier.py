@@ -9,9 +9,9 @@ def labelled(prompts):
     """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
     records = prompts.task.records
     wrong = [record for record in records if record.get('label') not in (0, 1)]
-    assert not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[0]!r:.200}"
+    expect(not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[:1]!r:.200}")
     labels = torch.tensor([float(record['label']) for record in records])
-    return prompts.tokens, labels.to(prompts.record.device)[prompts.record]
+    return prompts.whole, labels.to(prompts.record.device)[prompts.record]
 
 
 def loss_of(network, prompts):

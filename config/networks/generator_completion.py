@@ -2,5 +2,4 @@
 
 include('config/networks/judge_prose.py')
 
-dataset = 'completions'
 max_iters = 500

@@ -21,7 +21,7 @@ def _filler(device):                            # grpo and networks are names of
 
 
 def labelled(prompts):
-    filled = grpo.complete(_filler(prompts.tokens.device), prompts, 1).texts
+    filled = grpo.complete(_filler(prompts.whole.device), prompts, 1).texts
     labels = torch.ones(2 * len(filled), device=filled.device)
     labels[len(filled):] = 0
-    return torch.cat((prompts.tokens, filled)), labels
+    return torch.cat((prompts.whole, filled)), labels

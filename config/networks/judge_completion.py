@@ -1,5 +1,3 @@
 # reads docstrings, character by character: sequences of 64
 
 include('config/networks/judge_prose.py')
-
-dataset = 'completions'

@@ -2,7 +2,6 @@
 
 include('config/networks/classifier.py')
 
-dataset = 'failure_labels'
 tokenizer = 'completions'   # the characters of the generator
 positions = 'rotary'
 

@@ -18,6 +18,6 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     numbers = inner(networks, optimizers, rollouts, lr) | {'kl_beta': kl_beta}
     kl_beta = knob
     error = max(-0.2, min(0.2, numbers.get('kl', TARGET_KL) / TARGET_KL - 1))
-    n_completions = group_size * batch_size * gradient_accumulation_steps
+    n_completions = group_size * batch_size * gradient_accumulation_steps * mini_batches
     state['kl_factor'] = factor * (1 + error * min(1, n_completions / 10_000))
     return numbers

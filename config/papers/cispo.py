@@ -1,7 +1,7 @@
 # CISPO, arXiv:2506.13585, 3.1, eq. 4 and 5: the ratio is a weight of log p, clipped from above, so
 # every token learns; no KL
 # python train_grpo.py config/grpo_think.py config/papers/cispo.py --batch_size=64 \
-#     --gradient_accumulation_steps=4 --mini_batches=4 --epochs=4 --max_iters=6 --warmup_iters=0
+#     --mini_batches=4 --epochs=4 --max_iters=6 --warmup_iters=0
 # verify: start and line to beat 45.8 %, policy 98.9, 99.2, 99.5 %; seeds 1, 2, 3, one thread (with
 # PPO's clip, without this file, 96.4, 97.5, 95.8 %)
 # clip_frac of the log is the share of the tokens whose weight is cut, and loss is that of log p
@@ -13,7 +13,7 @@ kl_beta = 0.0
 entropy_coef = 0.0
 
 
-def objective(stats, r):
-    ratio = (stats.logp.detach() - r.logp_old).exp()
+def policy_loss(stats, rollout):
+    ratio = (stats.logp.detach() - rollout.logp_old).exp()
     weight = ratio.clamp(max=1 + clip_high)                                     # eq. 5
-    return -weight * r.advantage * stats.logp, (ratio > weight).float()                 # eq. 4
+    return -weight * rollout.advantage * stats.logp, (ratio > weight).float()   # eq. 4

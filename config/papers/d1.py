@@ -8,7 +8,6 @@
 
 include('plugins/passes.py')
 include('plugins/masks.py')
-include('config/kl/k3.py')
 
 fill_order = 'confident'
 temperature = 0.9
@@ -16,6 +15,7 @@ adv_norm = 'none'           # eq. 2: not divided by the std
 clip_low = clip_high = 0.5
 loss_norm = 'sequence'      # eq. 4; the code takes 'token'
 epochs = 12
+kl_estimate = 'k3'
 kl_beta = 0.04
 entropy_coef = 0.0
 

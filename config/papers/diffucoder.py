@@ -9,11 +9,10 @@ from tasks import random_blanks
 
 include('plugins/passes.py')
 include('plugins/masks.py')
-include('config/kl/k3.py')
 
 fill_order, n_fill_steps, temperature, epochs = 'confident', 99, 1.2, 2         # one blank a pass
 adv_norm, loss_norm, clip_low, clip_high = 'none', 'token', 0.5, 0.5
-kl_beta, entropy_coef = 0.01, 0.0
+kl_estimate, kl_beta, entropy_coef = 'k3', 0.01, 0.0
 
 
 def masks(sampled, given):

@@ -5,9 +5,9 @@
 # (without this file 95.1, 95.3, 94.6 %: texts that think are long, so a token of them counts less)
 # Left out: a reference that is renewed from time to time (4.1.4)
 
-include('config/kl/k3.py')
 
 adv_norm = 'std'
 loss_norm = 'sequence'
+kl_estimate = 'k3'
 kl_beta = 0.04
 entropy_coef = 0.0

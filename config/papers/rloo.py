@@ -4,22 +4,30 @@
 # mean_reward and dead_groups are of the sum after kl_beta times the KL of a text is taken off. Each
 # reward, and an evaluation, are without it. A KL of a file behind this one is in the loss, too
 
-adv_norm, loss_norm = 'none', 'constant'
-clip_low, clip_high = 1.0, 1e9                  # no clip
-kl_beta, entropy_coef = 0.05, 0.0               # the paper has 0.03 and 0.1
+adv_norm = 'none'
+loss_norm = 'constant'
+clip_low, clip_high = 1.0, 1e9      # no clip
+kl_beta = 0.05                      # the paper has 0.03 and 0.1
+entropy_coef = 0.0
+
 
 def advantages(reward, scores, inner=advantages):
+    """Subtract the mean of the others: reward - mean is (k - 1) / k of that."""
     k = reward.size(1)
-    return inner(reward, scores) * k / (k - 1)          # reward - mean of the others
+    return inner(reward, scores) * k / (k - 1)
+
 
 @torch.no_grad()
-def score(r, networks, weights, step, split, inner=score):
-    scores = inner(r, networks, weights, step, split)
+def score(rollout, networks, weights, step, split, inner=score):
+    """In training, subtract kl_beta times an estimate of the KL of each text from its reward."""
+    scores = inner(rollout, networks, weights, step, split)
     if split == 'train':
-        stats = token_stats(networks.policy, r, networks.reference)
-        kl = r.per_text((stats.logp - stats.logp_ref).nan_to_num())             # (N,)
-        scores['reward'] -= (kl_beta * kl).cpu().double().view(-1, r.k)
+        stats = token_stats(networks.policy, rollout, networks.reference)
+        kl = rollout.per_text((stats.logp - stats.logp_ref).nan_to_num())       # (N,)
+        scores['reward'] -= (kl_beta * kl).cpu().double().view(-1, rollout.k)
     return scores
 
-def kl_penalty(stats, r):                       # none in the loss
+
+def kl_penalty(stats):
+    """Return 0 (M,): there is no KL in the loss."""
     return torch.zeros_like(stats.kl)

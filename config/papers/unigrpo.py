@@ -10,7 +10,6 @@ from tasks import random_blanks
 
 include('plugins/passes.py')
 include('plugins/masks.py')
-include('config/kl/k3.py')
 
 fill_order = 'confident'
 adv_norm = 'std'
@@ -18,6 +17,7 @@ loss_norm = 'sequence'
 clip_low = clip_high = 0.2  # the paper gives no numbers, neither here
 epochs, kl_beta = 4, 0.04   # nor here
 entropy_coef = 0.0
+kl_estimate = 'k3'
 
 
 def masks(sampled, given):

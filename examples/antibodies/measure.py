@@ -23,21 +23,22 @@ def pseudo_likelihood(network, texts, blank):
     blank (N, T). Each is masked alone: the network sees all others."""
     total = torch.zeros(len(texts))
     for part in blank.nonzero().split(32):
-        text, place = part.T                                                    # (32,) each
+        text, position = part.T                                                 # (32,) each
         views = texts[text]                                                     # (32, T)
-        at = torch.arange(len(text)), place
+        at = torch.arange(len(text)), position
         views[at] = network.blank_id
         logits = network.logits(network.features(views)[at])                    # (32, V)
-        total.index_add_(0, text, -F.cross_entropy(logits, texts[text, place], reduction='none'))
+        total.index_add_(0, text, -F.cross_entropy(logits, texts[text, position], reduction='none'))
     return total / blank.sum(1)
 
 
-def measure(r, before):
+def measure(rollout, before):
     """Return {name: number} and the loops of a Rollout. Only the first loop of each prompt gets a
     likelihood, that of the network before, because it takes minutes."""
-    first, second, blank = r.texts[::r.k], r.texts[1::r.k], r.prompts.blank
+    k, texts, blank = rollout.k, rollout.texts, rollout.prompts.blank
+    first, second = texts[::k], texts[1::k]                                     # (B, T) each
     likelihood = pseudo_likelihood(before, first, blank)
-    columns = grpo.columns_of(r)
+    columns = rollout.columns
     loops = [*map(grpo._loop_of, columns['prompt'], columns['completion'])]
     numbers = {
         'nats a letter': likelihood.mean(),
@@ -52,12 +53,12 @@ def measure(r, before):
     return loops, numbers
 
 
-def random_loops(r):
+def random_loops(rollout):
     """Return the Rollout with random letters in the blanks."""
-    letters = torch.tensor(r.prompts.task.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
-    texts = r.texts.clone()
-    texts[r.text_of, r.place] = letters[torch.randint(20, r.text_of.shape)]
-    return replace(r, texts=texts)
+    letters = torch.tensor(rollout.prompts.task.tok.encode('ACDEFGHIKLMNPQRSTVWY'))
+    texts = rollout.texts.clone()
+    texts[rollout.text_of, rollout.position] = letters[torch.randint(20, rollout.text_of.shape)]
+    return replace(rollout, texts=texts)
 
 
 if __name__ == '__main__':
@@ -67,7 +68,8 @@ if __name__ == '__main__':
         prompts = task.prompts('val', 10 ** 6)              # all of them
         start, end = [grpo.complete(policy, prompts, grpo.group_size)
                       for policy in (networks.policy, after)]
-        for label, r in ('random', random_loops(start)), ('before', start), ('after', end):
-            loops, numbers = measure(r, networks.policy)
+        for label, rollout in (
+                ('random', random_loops(start)), ('before', start), ('after', end)):
+            loops, numbers = measure(rollout, networks.policy)
             print(f'{folder}, {label}', *[f'| {name} {x:.3f}' for name, x in numbers.items()])
-            print(' ' * 9, *loops[:8 * r.k:r.k])
+            print(' ' * 9, *loops[:8 * rollout.k:rollout.k])

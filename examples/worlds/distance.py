@@ -1,7 +1,7 @@
 """Find a digit in two guesses: after each guess the world says how far away the secret is. A game
 is `3470`: 3 is 4 away from the secret, 7 is it. Those to learn from guess at random. (Who guesses 0
 or 9 first is told the secret.)"""
-import random
+from data.games import games_of
 
 DIGITS = '0123456789'
 
@@ -22,15 +22,5 @@ def play(secret, rng):
         if done:
             break
     return game
-
-def games_of(play, secrets, held_out, name='secret'):
-    """Return texts() of a game, for the other worlds, too: play() plays 20,000 games to learn from,
-    and the held-out ones. Records have the secret in a column of this name."""
-    def texts():
-        rng = random.Random(1)
-        parts = rng.choices(secrets, k=20_000), held_out
-        return [[{'prompt': ':', name: secret, 'answer': play(secret, rng)} for secret in part]
-                for part in parts]
-    return texts
 
 texts = games_of(play, DIGITS, DIGITS * 6)

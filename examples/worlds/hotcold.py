@@ -2,7 +2,7 @@
 ten steps, left, right, up or down, the world says warmer (+), colder (-) or found (!). A game is
 `r+u-d+r!`. Those to learn from are random steps."""
 
-from examples.worlds.distance import games_of
+from data.games import games_of
 
 SECRETS = [f'{x}{y}' for x in '01234' for y in '01234' if x + y != '22']
 STEPS = {'l': (-1, 0), 'r': (1, 0), 'u': (0, 1), 'd': (0, -1)}

@@ -3,7 +3,7 @@ is smaller (<), larger (>) or right (=). A game is `222>=<421<=<320===`. Those t
 played at random: each digit may still be right."""
 import itertools
 
-from examples.worlds.distance import games_of
+from data.games import games_of
 
 SECRETS = [''.join(digits) for digits in itertools.product('012345', repeat=3)]
 

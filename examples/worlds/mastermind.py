@@ -5,7 +5,7 @@ import collections
 import functools
 import itertools
 
-from examples.worlds.distance import games_of
+from data.games import games_of
 
 COLOURS = 'abcd'
 SECRETS = [''.join(pegs) for pegs in itertools.product(COLOURS, repeat=3)]

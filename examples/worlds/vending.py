@@ -3,7 +3,7 @@
 what is paid too much, and all of it if that is too little. A game is `?8552718b!`; each
 character of the policy is followed by one of the machine. Those to learn from are random moves."""
 
-from examples.worlds.distance import games_of
+from data.games import games_of
 
 PRICES = '123456789'
 COINS = {'1': 1, '2': 2, '5': 5}

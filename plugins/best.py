@@ -1,7 +1,7 @@
 """Keep the best checkpoint of a run as out_dir/best.pt: that of the evaluation with the highest
 goal, the first number of its line. It is a checkpoint as any other one:
 
-    python train_grpo.py config/grpo_config.py config/best.py
+    python train_grpo.py config/grpo_config.py plugins/best.py
     python sample.py out-grpo --generator=out-grpo/best.pt      # before: the best; after: the last
 
 A run of plugins/lora.py: copy its folder, and best.pt onto the ckpt.pt there. A run that goes on
@@ -17,13 +17,13 @@ import shutil
 class RunFolder(RunFolder):
     """A folder with best.pt."""
 
-    def log(self, step, numbers, is_shown=True):
-        super().log(step, numbers, is_shown)
-        if 'line to beat' not in numbers:       # of a step, not of an evaluation
+    def log(self, step, metrics, *more):
+        super().log(step, metrics, *more)
+        if 'line to beat' not in metrics:       # of a step, not of an evaluation
             return
         # Scores with another line to beat are of other prompts or rewards. ckpt.pt is saved before
         # its evaluation, with the best of earlier ones; a resumed run evaluates it again.
-        score, line = next(iter(numbers.values())), f"{numbers['line to beat']:.9f}"
+        score, line = next(iter(metrics.values())), f"{metrics['line to beat']:.9f}"
         if score > state.get('best', {}).get(line, -torch.inf):
             state['best'] = {line: score}
             if devices.RANK == 0:

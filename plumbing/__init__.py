@@ -1,0 +1,6 @@
+"""What a first reader may skip. It is imported before torch."""
+import os
+
+# Threads of torch spin while they wait. Let them sleep soon; otherwise a second busy process on the
+# machine makes a run twelve times as slow.
+os.environ.setdefault('GOMP_SPINCOUNT', '3000')

@@ -1,0 +1,105 @@
+"""What happens around the steps of train_grpo.py: a Run opens networks and dataset, or resumes;
+saves; evaluates; logs; and stops."""
+from plumbing import devices, report
+from plumbing.configurator import knobs_of
+from plumbing.datasets import open_data
+from plumbing.networks import paths_of
+from plumbing.process import Stopped, bar, expect, say, stop
+from plumbing.rewards import try_rewards
+
+
+class Globals:
+    """The globals of a script as attributes: grpo.max_iters, grpo.evaluate(). A knob or a function
+    that changes later is seen, too."""
+
+    def __init__(self, script):
+        self.__dict__ = script
+
+
+def open_task(script, device, files):
+    """Return the networks and the Task of a run. pretrain.py makes networks that are missing.
+
+    script: the globals of train_grpo.py. files {path: file}: a resumed run opens the checkpoints
+    with which it began, even if a recipe has changed since. Else it is {}."""
+    grpo = Globals(script)
+    data = open_data(script)
+    try_rewards(script, data)
+    networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
+    task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
+    for role in 'policy', 'judge', 'reference':
+        network = getattr(networks, role)
+        if network:
+            devices.set_precision(network, grpo.dtype)
+            length = getattr(network, 'block_size', task.length)        # LoRA's reference has none
+            expect(length >= task.length, f"the {role} can read {length} tokens, and texts have up "
+                   f"to {task.length}: pretrain.py --block_size={task.length}")
+    return networks, task
+
+
+class Run:
+    """A run. script: the globals of train_grpo.py, in which config files may have replaced
+    functions.
+
+    networks            policy, judge and reference, of which the policy learns
+    task                the dataset, in the ids of the policy
+    optimizers          of the policy
+    line_to_beat (P,)   what the policy scored on each held-out prompt at the first evaluation,
+                        sampled or greedy, whichever is better. At its end a run says whether it
+                        beats this."""
+
+    def __init__(self, script):
+        self.grpo = grpo = Globals(script)
+        expect(grpo.gradient_accumulation_steps % devices.N_RANKS == 0, (
+            f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a multiple "
+            f"of the number of ranks, {devices.N_RANKS}"))
+        expect(grpo.blank_low <= grpo.blank_high, "blank_low is larger than blank_high")
+        device = devices.init_device(grpo.device, grpo.dtype)
+        self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))
+        self.networks, self.task = open_task(script, device, self.folder.saved['files'])
+        grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
+        self.optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
+        self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)
+        stop.listen()
+
+    def steps(self):
+        """Yield the number of each step. Before it, save and evaluate if it is time."""
+        grpo = self.grpo
+        steps = range(self.first_step, grpo.max_iters + 1)
+        for step in bar(steps, 'steps', initial=self.first_step, total=grpo.max_iters):
+            is_end = step == grpo.max_iters
+            is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
+            is_due = is_end or step % grpo.eval_interval == 0
+            if is_due or is_stopped:            # save first: a resumed run evaluates once more
+                self.folder.save(self.networks, self.optimizers, step, self.line_to_beat,
+                                 grpo.state)
+            if is_due and not is_stopped and not self.evaluate(step, is_end):
+                return
+            if is_end or is_stopped:
+                return
+            yield step
+
+    def evaluate(self, step, is_end):
+        """Evaluate the policy, and log the result. Return False if a signal came meanwhile."""
+        grpo = self.grpo
+        try:
+            samples, scores, greedy = grpo.evaluate(self.networks, self.task, step)
+        except Stopped:
+            return False
+        # The first evaluation sets the line to beat.
+        self.line_to_beat, result = report.against_line(scores, greedy, self.line_to_beat,
+                                                        grpo.rewards)
+        self.folder.log(step, result)
+        self.folder.log_samples(step, samples)
+        if is_end:
+            say(report.verdict_of(result))
+        return True
+
+    def log(self, step, metrics, scores, began, sampled):
+        """Write the metrics of a step, and print them every log_interval steps. began, sampled:
+        time.time() at the start of the step, and after collect()."""
+        grpo = self.grpo
+        metrics = metrics | report.metrics_of_step(scores, grpo.rewards, began, sampled)
+        hidden = {'lr'}
+        if grpo.epochs * grpo.mini_batches == 1:        # then these are 0
+            hidden |= {'clip_frac', 'kl_old'}
+        self.folder.log(step, metrics, step % grpo.log_interval == 0, hidden)
