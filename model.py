@@ -83,8 +83,7 @@ class Network(nn.Module):
 
     def precision(self):
         """Return a context in which matrices are multiplied in bfloat16, if is_bfloat16."""
-        return torch.autocast(self.device.type, torch.bfloat16, self.is_bfloat16,
-                              cache_enabled=False)      # a cached copy would be stale after an update
+        return torch.autocast(self.device.type, torch.bfloat16, self.is_bfloat16)
 
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T), padded at the end. Features at position t

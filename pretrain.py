@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-import plumbing     # before torch: it says how threads of torch wait
+import plumbing     # before torch, because it sets an environment variable for its threads
 import torch
 import torch.nn.functional as F
 
@@ -59,8 +59,8 @@ def new_network():
     if blank_kind == 'answer' and kind == 'causal':     # records without an answer teach nothing
         train, held_out = [[record for record in part if record['answer']]
                            for part in (data.train, data.held_out)]
-        expect(train and len(held_out) > 1, f"{dataset}: a generator that writes from left to right "
-               "imitates answers, and its records have none")
+        expect(train and len(held_out) > 1, f"{dataset}: a generator that writes from left to "
+               "right imitates answers, and its records have none")
         data = data._replace(train=train, held_out=held_out)
     task = Task(data, tok, blank_kind)
     torch.manual_seed(seed)

@@ -179,10 +179,6 @@ def test_a_step_equals_slow_loops_over_updates_texts_and_tokens(name, knobs):
 
 # ---- an example ----------------------------------------------------------------------------------
 
-WEIGHTS = {                     # of each of four tokens, and the divisor
-    'token': (1, 4), 'sequence': (0.5, 2), 'constant': (1, 4)}
-
-
 def test_the_example_of_the_docstring_goes_through_a_step_as_the_comments_say(knobs):
     """The prompt 7 _ _ is completed twice, as 7 4 9 and 7 5 1. The rewards are 1 and 0."""
     knobs('--adv_norm=std --group_size=2 --batch_size=1', rewards={'mine': 1.0})
@@ -204,9 +200,24 @@ def test_the_example_of_the_docstring_goes_through_a_step_as_the_comments_say(kn
     close(scores['advantage'], [[0.71, -0.71]], atol=0.005)
     close(r.advantage, [0.71, -0.71, 0.71, -0.71], atol=0.005)
     close(r.per_text(r.advantage), [1.41, -1.41], atol=0.01)
-    for grpo.loss_norm, (weight, divisor) in WEIGHTS.items():
-        weights_of_tokens, n = grpo.token_weights(r)
-        assert weights_of_tokens.tolist() == 4 * [weight] and n == divisor
+
+
+WEIGHTS = {                     # of the tokens, and the divisor
+    'token': ([1, 1, 1, 1], 4), 'sequence': ([1, 1 / 3, 1 / 3, 1 / 3], 2),
+    'constant': ([1, 1, 1, 1], 8)}
+
+
+@pytest.mark.parametrize('loss_norm', WEIGHTS)
+def test_the_weights_of_tokens_are_those_of_the_example_in_their_docstring(loss_norm, knobs):
+    """A text ends after one token and another one after three. Each has four blanks."""
+    knobs(loss_norm=loss_norm)
+    r = grpo.Rollout(SimpleNamespace(blank=torch.ones(1, 4, dtype=torch.bool)), 2,
+                     torch.zeros(2, 4), None, torch.tensor([0, 1, 1, 1]), None, None,
+                     advantage=torch.randn(4))
+    actual, divisor = grpo.token_weights(r)
+    weights_of_tokens, divisor_of_update = WEIGHTS[loss_norm]
+    close(actual, weights_of_tokens)
+    close(divisor, divisor_of_update)
 
 
 # ---- act -----------------------------------------------------------------------------------------

@@ -6,16 +6,15 @@ A network is a folder that save_pretrained() wrote, a name of the hub, or a run 
 of these. A network whose class ends with ForMaskedLM (BERT, ESM) fills blanks: leave out
 plugins/causal.py. Every other network writes from left to right.
 
-GRPO itself does not change. For train_grpo.py a Pretrained is a Network like any other. This file
-only translates, and two things differ.
+GRPO itself does not change: to train_grpo.py a Pretrained is a Network like the GPT. This file only
+translates two things.
 
-Ids: we use three ids that a tokenizer does not have, or has under another number: blank, bos and
-pad. So the V ids of the tokenizer keep their numbers, and ours are V, V + 1 and V + 2. `theirs_of`
-says what transformers reads instead of each.
+Ids. Ours are the V ids of the tokenizer, and three more, V, V + 1 and V + 2: blank, bos and pad.
+`theirs_of` says what transformers reads instead of each of them.
 
-Positions: our features at position t predict token t. The features of a masked network do so, too.
-Those of a causal network predict the next token, so here they move one position to the right.
-Nothing predicts the first token. It is <s>, if the tokenizer puts <s> before a text.
+Positions. Our features at position t predict token t. Those of a masked network do so, too. Those
+of a causal network predict the next token, so here they move one position to the right. Nothing
+predicts the first token, which is <s> if the tokenizer has one; there the features are 0.
 
     a causal network                            a masked network
     position        0     1     2     3         position               0     1       2     3
@@ -23,9 +22,6 @@ Nothing predicts the first token. It is <s>, if the tokenizer puts <s> before a 
     inputs          bos   <s>   4               inputs                 4     blank   5     pad
     they read             <s>   4               they read       [CLS]  4     [MASK]  5     (hidden)
     features        0     x     x               features        (cut)  x     x       x     x
-
-Read column 1 on the left: x is what the network says after <s>, and it predicts 4, the token of
-position 1. That our bos stands at position 0 is only a place to put the 0.
 
 This file is executed in the globals of train_grpo.py. Its open_networks(), load_network() and
 stats_of() replace the functions there; `inner` is the old function."""
@@ -57,8 +53,7 @@ ANY_DAY = '{% macro strftime_now(format) %}2025-01-01{% endmacro %}'
 # transformers warns of weights that are missing, and goes on. Here they are a mistake.
 transformers.logging.set_verbosity_error()
 
-# Shapes in comments: N texts of T tokens, L inputs of a call, V ids of the tokenizer, C channels, M
-# sampled tokens.
+# Shapes in comments: N texts of T tokens, L inputs of a call, V ids, C channels, M sampled tokens.
 
 
 # ---- find a network ------------------------------------------------------------------------------
@@ -81,9 +76,8 @@ def file_of(path):
 
 
 def folder_of(name):
-    """Return a path as it is, and for OWNER/NAME or OWNER/NAME@REVISION the folder in the hub's
-    cache, after a download of what is not there yet. If there is a folder OWNER here, it is a path.
-    """
+    """Return a path as it is. For OWNER/NAME or OWNER/NAME@REVISION return the folder in the hub's
+    cache, and download what it lacks. (If there is a folder OWNER here, the name is a path.)"""
     if Path(name).parent.exists():
         expect(Path(name).exists(), f"there is no folder {name} here, and a name of the hub is "
                "OWNER/NAME (docs/language-models.md)")
@@ -118,8 +112,7 @@ def load_network(path, device):
     if saved['model']:
         # Weights of a learned order have no place yet: plugins/order.py loads them.
         network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
-    # Each machine has read a folder of its own. Ranks learn as one only from equal weights, so
-    # compare the sums of all bits.
+    # Each machine has read its own folder, and ranks must begin alike: compare sums of all bits.
     total = sum(p.data.view(torch.int32).sum() for p in network.parameters())
     expect(total == devices.from_first_rank(lambda: total), f"{path}: rank 0 has other weights")
     return network.to(device), saved
@@ -175,17 +168,15 @@ class Pretrained(Network):
 
     @torch.no_grad()
     def take_features(self):
-        """Make `network` return features instead of logits.
+        """Make `network` return features instead of logits. With 50,000 ids the output layer is
+        the most expensive one, and transformers applies it at every position, but we need logits
+        only where a token is sampled. So let the layer hand on what it gets; logits() multiplies by
+        its weights. (Networks have many names for their bodies. This works with all names.)
 
-        With 50,000 ids and more, the output layer is the most expensive one, and transformers
-        applies it at every position. We need logits only where a token is sampled. So let the layer
-        hand on what it gets; logits() multiplies by its weights. (Networks have many names for
-        their bodies, but all of them have get_output_embeddings().)
-
-        This is wrong for a network that does something to its logits afterwards. So compare the
-        logits of a text before and after, and refuse a network where they differ. The second time
-        there is padding, and a beginning that two texts share, so a network that looks ahead, sees
-        padding, or keeps no keys and values is refused, too."""
+        That is wrong for a network that changes its logits afterwards. So compare the logits of a
+        text before and after, and refuse a network where they differ. Afterwards there is padding,
+        and a beginning that two texts share. So a network that looks ahead, sees padding, or keeps
+        no keys and values is refused, too."""
         ids = torch.linspace(5, self.blank_id - 1, 9).long()            # the largest id is there
         inputs = F.pad(ids[None], (int(self.causal), 0), value=self.bos_id)
         expected = self.trunk(inputs, {})[0, 1:9, :self.blank_id]       # still logits
@@ -194,16 +185,15 @@ class Pretrained(Network):
         other = torch.cat((ids[:4], ids[:7]))
         ours = self.logits(self.features(torch.stack((padded, other)))[0, 1:9])
         is_same = torch.allclose(ours, expected, atol=1e-4 * expected.abs().max())
-        expect(is_same, "expected a linear output layer, and keys and values of each token: it "
-               "has other logits then")
+        expect(is_same, "its logits are others once its output layer is applied outside, and keys "
+               "and values are kept")
 
     def features(self, tokens):
         """Return features (N, T, C) of tokens (N, T): see Network."""
         if len(tokens) > 0:
             return super().features(tokens)
-        # In a micro-step where all rewards are equal there is nothing to read, and transformers
-        # cannot read nothing. So read one text, and keep none of it: then all weights have a
-        # gradient, 0, which the other ranks can add to theirs.
+        # A micro-step where all rewards are equal reads nothing, which transformers cannot. So read
+        # a text, and keep none of it. All weights get a gradient of 0, and ranks can add up theirs.
         return super().features(F.pad(tokens, (0, 0, 0, 1)))[:0]
 
     def trunk(self, inputs, cache=None):
@@ -248,10 +238,9 @@ class Cache(transformers.DynamicCache):
 
 
 def stats_of(policy, x, rollout, reference=None, x_ref=None, inner=stats_of):
-    """Return the Stats of the tokens, computed for some tokens at a time. A table (M, V) of all of
-    them would be the largest thing in memory: 1,000 tokens and 50,000 ids are 200 MB, and backward
-    needs it several times. So each part is thrown away, and computed again for the backward pass.
-    """
+    """Return the Stats of the tokens, computed for some tokens at a time. A table (M, V) of all
+    would be the largest thing in memory: 200 MB for 1,000 tokens and 50,000 ids, and backward needs
+    several of them. So the table of a part is thrown away, and the backward pass makes it again."""
     size = 1 + NUMBERS_AT_ONCE // policy.blank_id       # tokens; blank_id is V
     rows = torch.arange(len(x), device=x.device).split(size)
     x_refs = x_ref.split(size) if reference else [None] * len(rows)
@@ -296,7 +285,7 @@ class PretrainedTokenizer(Tokenizer):
 
     def prompt_ids(self, text):
         """Return the ids of a prompt. For a masked network each _, and each mask token, is a blank.
-        For a causal network _ is a character. Its prompt begins with <s>, or is in a chat."""
+        For a causal network _ is a character, and the prompt begins with <s>, or is in a chat."""
         if not self.causal:
             return super().prompt_ids(text.replace(self.theirs.mask_token, BLANK))
         if chat_template:
@@ -309,8 +298,7 @@ class PretrainedTokenizer(Tokenizer):
         return ids
 
     def chat_of(self, text):
-        """Return a prompt as the turn of a user, and the beginning of the answer, in the words of
-        the chat template."""
+        """Return a prompt in the chat template: the turn of a user, and where an answer begins."""
         try:
             chat = self.theirs.apply_chat_template(
                 [{'role': 'user', 'content': text}], tokenize=False, add_generation_prompt=True,

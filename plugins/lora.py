@@ -1,14 +1,19 @@
-"""LoRA (arXiv:2106.09685): a network of plugins/hf.py keeps its weights, and learns adapters. An
-adapter adds lora_alpha / lora_rank * B (A x) to the output of a linear layer for x. B is 0 at the
-start.
+"""Teach adapters instead of the network: LoRA (arXiv:2106.09685). A network of plugins/hf.py keeps
+its weights, and to the output of each linear layer for x an adapter adds
+
+    lora_alpha / lora_rank * B (A x)
+
+At first B is 0, so the policy begins as the network. Only A and B learn, and they have a few
+percent of the weights, so gradients and moments of the optimizer take little memory. Adapters want
+about ten times the learning rate:
 
     python train_grpo.py config/grpo_problems.py plugins/lora.py --learning_rate=2e-4
 
-If the reference is the generator, it is the policy without adapters: no second network in memory.
-Checkpoints have adapters only; `python -m extras.export` adds them to the weights.
+If the reference is the generator, no second network is needed: it is the policy without adapters.
+A checkpoint has the adapters only; `python -m extras.export` adds them to the weights.
 
-This file is executed in the globals of train_grpo.py: its open_networks() replaces the one there
-(`inner`), and its Pretrained replaces that of plugins/hf.py."""
+This file is executed in the globals of train_grpo.py. Its open_networks() and Pretrained replace
+the ones there; `inner` is the old function."""
 import copy
 from types import SimpleNamespace
 
@@ -23,7 +28,8 @@ lora_alpha = 32             # what adapters give is multiplied by lora_alpha / l
 
 
 def open_networks(paths, *more, inner=open_networks):
-    """Give the policy adapters. A reference that is the generator is the policy without them."""
+    """Give the policy adapters. If the reference is the generator, let it be the policy without
+    adapters."""
     path = paths['policy']
     is_start = paths['reference'] == path
     networks = inner(paths | {'reference': ''} if is_start else paths, *more)
@@ -43,8 +49,8 @@ def open_networks(paths, *more, inner=open_networks):
     return networks
 
 
-# A class that inherits from its own name: the name in parentheses is still the class
-# of plugins/hf.py; from here on the name is this class, also in the functions of that file.
+# The name in parentheses is still the class of plugins/hf.py. From here on Pretrained is this
+# class, even in the functions of that file.
 class Pretrained(Pretrained):
     """A network that can have adapters."""
 
@@ -54,13 +60,13 @@ class Pretrained(Pretrained):
             self.add_adapters(**lora)
 
     def add_adapters(self, **lora):
-        """Add adapters to all linear layers but the last one."""
-        self.args |= lora                       # a checkpoint has them, for __init__()
+        """Add adapters to all linear layers except the output layer."""
+        self.args |= lora                       # a checkpoint keeps them, for __init__()
         self.network = peft.get_peft_model(
             self.network, peft.LoraConfig(target_modules='all-linear', **lora))
 
     def state_dict(self):
-        """Return what learns. The folder has the rest."""
+        """Return the weights that learn. The others are in the folder."""
         return {name: p.data for name, p in self.named_parameters() if p.requires_grad}
 
     def load_state_dict(self, state, strict=True):

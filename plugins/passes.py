@@ -57,7 +57,7 @@ def complete(policy, prompts, k, greedy=False):
         going = is_open.any(1).nonzero()[:, 0]  # (G,) numbers of the texts that have blanks
         if len(going) == 0:
             break
-        # Each pass reads whole texts. That is slow, but no keys and values can be kept, because every
+        # Each pass reads whole texts. That is slow, but no keys and values can be kept: every
         # position sees all others, including those that were filled since. At least equal texts are
         # read once.
         before = texts[going]                                                   # (G, T)

@@ -7,8 +7,9 @@ import modulefinder
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from data.lines import of_lines
 from data.text import of_file
@@ -73,7 +74,8 @@ def load(dataset):
            "which has a name of ours (docs/task.md)")
     train, held_out = [[columns | record for record in part] for part in (train, held_out)]
     verify = is_answer if all(record['answer'] for record in train + held_out) else None
-    sources = (*modules_of(path), *{Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)})
+    read = {Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)}
+    sources = (*modules_of(path), *sorted(read))
     return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'),
                    sources)
 

@@ -70,7 +70,7 @@ def from_first_rank(function):
 
 
 def share_of_this_rank(n):
-    """Return which of n micro-steps this rank takes: all, or, of six on two ranks, 0 2 4 or 1 3 5."""
+    """Return which of n micro-steps this rank takes: all, or of 6 on two ranks 0 2 4 or 1 3 5."""
     return range(RANK, n, N_RANKS)
 
 

@@ -60,8 +60,8 @@ def get_lr(step, peak, floor, warmup, n_steps):
 def optimizer_step(network, optimizers, lr, grad_clip):
     """Take a step, and clear the gradients. Return the norm of the gradient before clipping."""
     grad_norm = nn.utils.clip_grad_norm_(network.parameters(), grad_clip or math.inf).item()
-    expect(math.isfinite(grad_norm), "the gradient is not finite: is learning_rate, a reward, or an "
-           "advantage too large? (The last checkpoint stays.)")
+    expect(math.isfinite(grad_norm), "the gradient is not finite: is learning_rate, a reward, or "
+           "an advantage too large? (The last checkpoint stays.)")
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group['lr'] = lr

@@ -50,8 +50,8 @@ class Run:
     def __init__(self, script):
         self.grpo = grpo = Globals(script)
         expect(grpo.gradient_accumulation_steps % devices.N_RANKS == 0, (
-            f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a multiple "
-            f"of the number of ranks, {devices.N_RANKS}"))
+            f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a "
+            f"multiple of the number of ranks, {devices.N_RANKS}"))
         expect(grpo.blank_low <= grpo.blank_high, "blank_low is larger than blank_high")
         device = devices.init_device(grpo.device, grpo.dtype)
         self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))

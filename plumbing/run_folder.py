@@ -44,7 +44,7 @@ class RunFolder:
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise Mistake(f"another run is writing to {self.path}: choose another out_dir") from None
+            raise Mistake(f"another run is writing to {self.path}: take another out_dir") from None
         ckpt = self.path / 'ckpt.pt'
         if not self.config['resume']:
             return {}

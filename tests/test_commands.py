@@ -90,7 +90,7 @@ def test_the_command_at_the_head_of_a_file_runs(command, grpo, tmp_path, monkeyp
     words = [*words, *toy_networks(script, tmp_path), *SHORT, *CPU, f'--out_dir={tmp_path}/run']
     monkeypatch.setattr('sys.argv', ['train_grpo.py', *words])
     grpo.main()
-    start, step, end = log_of(tmp_path / 'run')
+    _, step, end = log_of(tmp_path / 'run')
     assert 'loss' in step and 'line to beat' in end
     assert 'above the line to beat' in capfd.readouterr().out
 

@@ -1,4 +1,5 @@
 """Networks of transformers: small ones, made here, and checked by transformers itself."""
+import json
 import shutil
 import time
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import tokenizers
 
 import sample
 from conftest import TOY, assert_same, checkpoint_of, run, train
+from plumbing.networks import file_of
 from plumbing.process import Mistake
 from plumbing.run import open_task
 from test_grpo import CAUSAL, PASSES, close, fresh
@@ -256,6 +258,107 @@ def test_a_folder_gives_the_logits_of_transformers_or_is_refused(why, folders, h
     save_network(folder, **change)
     with pytest.raises(Mistake, match='folder'):
         hf.load_network(str(folder), 'cpu')
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+def edit(folder, name, **change):
+    """Change a JSON file of a folder."""
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+def without_its_output_layer(folder):
+    save_network(folder, 'BertModel')
+    edit(folder, 'config.json', architectures=['BertForMaskedLM'])
+
+
+def quantized_by(name):
+    return lambda folder: edit(folder, 'config.json', quantization_config={'quant_method': name})
+
+
+SPOILT = {                      # a network, how its folder is spoilt, and what one reads then
+    'no end of a text': (
+        'llama', lambda x: edit(x, 'tokenizer_config.json', eos_token=None), 'set eos_token'),
+    'no blank': ('bert', lambda x: edit(x, 'tokenizer_config.json', mask_token=None),
+                 'set mask_token'),
+    'no output layer': ('bert', without_its_output_layer, 'no weights for cls'),
+    'no architectures': ('llama', lambda x: edit(x, 'config.json', architectures=None),
+                         'no architectures'),
+    'an adapter': ('llama', lambda x: (x / 'adapter_config.json').write_text('{}'), 'merge it'),
+    'no weights': ('llama', lambda x: (x / 'model.safetensors').unlink(), 'no file named')} | {
+    name: ('llama', quantized_by(name), rf'quantized \({name}\): take the unquantized network')
+    for name in ('bitsandbytes', 'gptq', 'awq', 'fp8')}
+
+
+@pytest.mark.parametrize('why', SPOILT)
+def test_a_folder_that_cannot_be_used_is_refused_in_a_line_that_says_what_to_do(
+        why, folders, hf, tmp_path):
+    kind, spoil, words = SPOILT[why]
+    folder = shutil.copytree(folders / kind, tmp_path / 'folder')
+    spoil(folder)
+    with pytest.raises(Mistake, match=words) as error:
+        hf.load_network(str(folder), 'cpu')
+    assert str(folder) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_a_template_that_leaves_out_the_prompt_is_refused(opened, folders):
+    """Templates for pictures expect a list of parts, and show nothing of a text."""
+    _, task, _ = opened('llama', '--chat_template=True')
+    record = {'prompt': '1+2=', 'answer': '3'}
+    for template, words in (
+            ('{% for c in messages[0].content %}{{ c.text }}{% endfor %}', 'leaves out the prompt'),
+            ("{{ raise_exception('no system role') }}", 'no system role'), (None, 'chat_template')):
+        task.tok.theirs.chat_template = template
+        with pytest.raises(Mistake, match=f"{words}.*in the record .*'1.2='"):
+            task.encode(record)
+
+
+def test_an_empty_prompt_needs_a_token_before_it(opened):
+    """Nothing predicts a first token, so it would be drawn from all ids alike."""
+    record = {'prompt': '', 'answer': '3'}
+    _, task, _ = opened('llama')
+    assert task.encode(record).n_prompt == 1
+    _, task, _ = opened('gpt2')
+    with pytest.raises(Mistake, match="empty prompt.*in the record .*'answer': '3'"):
+        task.encode(record)
+
+
+def test_a_name_that_nobody_knows_is_refused_in_a_line(hf, folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub.constants, 'HF_HUB_CACHE', str(tmp_path))
+    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', True)
+    torch.save({'args': {'vocab_size': 3}, 'model': {}}, tmp_path / 'gpt.pt')
+    for function, words in (
+            (lambda: hf.file_of('gpt2'), 'no folder gpt2 here, and a name of the hub is OWNER'),
+            (lambda: hf.file_of('mine/nothing'), 'no folder mine/nothing here .*the hub'),
+            (lambda: hf.load_network(f'{tmp_path}/gpt.pt', 'cpu'), 'leave out plugins/hf.py'),
+            (lambda: file_of(f'{folders}/llama', 'arithmetic'), 'word plugins/hf.py')):
+        with pytest.raises(Mistake, match=words) as error:
+            function()
+        assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('has_safetensors', [False, True])
+def test_an_older_network_of_the_hub_comes_with_its_bin(has_safetensors, hf, folders, monkeypatch,
+                                                        tmp_path):
+    """And a newer one without: it would be downloaded twice."""
+    source, folder = tmp_path / 'source', tmp_path / 'models--mine--net/snapshots/abc'
+    shutil.copytree(folders / 'llama', source)
+    torch.save({}, source / 'pytorch_model.bin')
+    if not has_safetensors:
+        (source / 'model.safetensors').unlink()
+
+    def snapshot_download(repo, revision, allow_patterns):
+        assert (repo, revision) in {('mine/net', 'v1'), ('mine/net', 'abc')}
+        folder.mkdir(parents=True, exist_ok=True)
+        for pattern in allow_patterns:
+            for file in source.glob(pattern):
+                shutil.copy(file, folder)
+        return str(folder)
+
+    monkeypatch.setattr(hub, 'snapshot_download', snapshot_download)
+    assert hf.file_of('mine/net@v1') == 'mine/net@abc'
+    assert [x.name for x in folder.glob('*model*') if x.suffix != '.json'] == [
+        'model.safetensors' if has_safetensors else 'pytorch_model.bin']
 
 
 def test_a_machine_with_other_weights_is_refused(folders, hf, monkeypatch):

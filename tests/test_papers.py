@@ -93,8 +93,8 @@ def test_tis_weighs_a_token_by_learner_over_sampler_at_most_2(kind, knobs):
 
 
 def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three_times(knobs):
-    """A step has two updates, of a micro-step of two groups each. The first four groups of two
-    texts whose rewards differ are kept, and no other group. Each draw has numbers of its own."""
+    """A step has two updates, of a micro-step each. A micro-step keeps its first two groups of two
+    texts whose rewards differ, and no other group. Each draw has numbers of its own."""
     policy, _, collect = toy_with('config/papers/dapo.py', 'one pass', knobs, batch_size=2,
                                   group_size=2, mini_batches=2)
     found = set()
@@ -102,10 +102,14 @@ def test_dapo_draws_until_a_step_is_full_of_groups_whose_rewards_differ_or_three
         rollouts, scores = collect(policy, step)
         A = scores['advantage'].view(-1, 2, 2, 2)       # of draws, micro-steps, groups, texts
         n_draws = len(A)
-        teaches = A.any(3).nonzero().tolist()           # [draw, micro-step, group]
-        expected = {tuple(x) for x in teaches[:4]}
-        n_before_the_last = sum(draw < n_draws - 1 for draw, *_ in teaches)
-        assert n_before_the_last < 4 and (len(teaches) >= 4 or n_draws == 3)
+        expected, is_full = set(), []
+        for micro_step in range(2):
+            teaches = A[:, micro_step].any(2).nonzero().tolist()        # [draw, group]
+            expected |= {(draw, micro_step, group) for draw, group in teaches[:2]}
+            is_full.append([sum(draw <= last for draw, _ in teaches) >= 2
+                            for last in range(n_draws)])
+        fulls = [all(x) for x in zip(*is_full)]         # after each draw
+        assert not any(fulls[:-1]) and (fulls[-1] or n_draws == 3)
         kept = set()
         for i, r in enumerate(rollouts):
             micro_step, draw = divmod(i, n_draws)

@@ -1,4 +1,5 @@
 """Runs: kill and resume, signals, ranks, machines, folders, faults, and what a run writes."""
+import json
 import os
 import random
 import re
@@ -12,8 +13,8 @@ import filelock
 import pytest
 import torch
 
-from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, log_of, run, train
-from plumbing.networks import file_of, load_checkpoint, make_networks
+from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, finish, log_of, run, train
+from plumbing.networks import make_networks
 from plumbing.process import Mistake
 from plumbing.report import verdict_of
 
@@ -98,18 +99,18 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 # more words of a run that goes on, the knobs that it names, and its line to beat
 CHANGES = """
- -> None -> old
+ ->  -> old
 --max_iters=2 --seed=2 -> max_iters seed -> old
 --temperature=0.5 -> temperature -> new
 plugins/top.py --top_p=0.9 -> top_k top_p -> new
 """
 FAULTS = {
-    'error: enforce fail\n': """
+    'Traceback[^$]*AssertionError: enforce fail\n': """
 import os, torch
 write = torch.save
 def half(saved, path):
     write(saved, path)
-    if saved['step'] == 4:
+    if type(saved) is dict and saved.get('step') == 4:
         os.truncate(path, 1000)
         assert 0, 'enforce fail'
 torch.save = half
@@ -128,20 +129,26 @@ def evaluate(networks, task, step, inner=evaluate):
     _steps.append(step)
     return inner(networks, task, step)
 def verify(text):
-    assert 4 not in _steps, 'no'
+    assert _steps[-1] < 4, 'no'
     return _verify(text)
 """,
-    r'error: the reward zeros\(\) returned \[nan.*: expected a list of \d+ finite numbers.*\n': """
-rewards['zeros'] = 0.0
-def zeros(texts, step):
-    return [float('nan') if step == 4 else 0.0] * len(texts)
+    r'error: the reward verify\(\) returned \[.*: expected a list of 16 finite numbers.*\n': """
+from data.arithmetic import verify as _verify
+_steps = []
+def evaluate(networks, task, step, inner=evaluate):
+    _steps.append(step)
+    return inner(networks, task, step)
+def verify(text):
+    return _verify(text) if _steps[-1] < 4 else float('nan')
 """,
-    'error: zeros\\(\\) called exit\\(3\\)\n': """
-rewards['zeros'] = 0.0
-def zeros(texts, step):
-    if step == 4:
-        exit(3)
-    return [0.0] * len(texts)
+    r'error: verify\(\) called exit\(3\)\n': """
+from data.arithmetic import verify as _verify
+_steps = []
+def evaluate(networks, task, step, inner=evaluate):
+    _steps.append(step)
+    return inner(networks, task, step)
+def verify(text):
+    return _verify(text) if _steps[-1] < 4 else exit(3)
 """}
 # It makes no network. One process holds a lock until it ends, and the other one fails then.
 PRETRAIN = """
@@ -160,6 +167,8 @@ id = 'theirs'
 def init(id, resume, **more):
     log({'id': id}, resume)
     return sys.modules['wandb']
+def Table(columns, rows):
+    return [columns, *rows]
 def log(numbers, step):
     with open(__file__ + '.log', 'a') as file:
         print(json.dumps({'step': step} | numbers), file=file)
@@ -205,8 +214,8 @@ def test_a_run_that_goes_on_names_the_knobs_that_differ_and_may_begin_a_new_line
     toy = [*toy, file('zeros.py', ZEROS), '--max_iters=1', '--resume=True']
     train(toy, tmp_path / 'run')
     printed = train(toy, tmp_path / 'run', *words.split())
-    said, = re.findall('resumed at step 1; .*: (.*)', printed)
-    assert sorted(re.findall(r'\w+', said)) == names.split()
+    said, = re.findall('resumed at step 1(.*)', printed)
+    assert [*map(str, re.findall(r'; (\w+): ', said))] == names.split()
     first, *_, last = log_of(tmp_path / 'run')
     lines = {'old': first['line to beat'], 'new': max(last['reward'], last['greedy'])}
     assert last['line to beat'] == lines[line] and lines['old'] != lines['new']
@@ -265,15 +274,22 @@ def test_a_rank_that_is_killed_ends_the_other_one_and_their_folder_is_theirs_unt
     process.ranks[rank].kill()
     process.wait()                              # kills those that have not ended in a minute
     assert process.ranks[1 - rank].exitcode == 1
-    assert code == 1 and re.fullmatch(f'error: .*{tmp_path}/run.lock.*\n', error)
+    assert code == 1 and re.fullmatch(f'error: another run is writing to {tmp_path}/run: .*\n', error)
+
+
+def name_in(tree, recipe, dataset):
+    """Return the file of a network in a tree, as a new process names it."""
+    Path('name.py').write_text('import sys\nfrom plumbing.networks import file_of\n'
+                               'print(file_of(*sys.argv[1:]))')
+    return finish(tree, 'name.py', recipe, dataset).strip()
 
 
 def test_a_network_is_named_by_the_contents_of_all_from_which_it_comes(tree):
     names = []
-    for path in ['mine.py', 'judge.py', *SOURCES]:
+    for path in ['mine.py', 'sample.py', *SOURCES]:
         with open(path, 'a') as file:
             file.write('\nfrom data.arithmetic import texts')
-        names.append(file_of('config/networks/judge_classifier.py', 'mine.py'))
+        names.append(name_in(tree, 'config/networks/judge_classifier.py', 'mine.py'))
     assert names[0] == names[1] and len({*names}) == 1 + len(SOURCES)
 
 
@@ -282,7 +298,7 @@ def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
     """Also if the run was moved aside."""
     recipe = 'config/networks/generator_smoke.py'
     words = [tree, *toy, f'--generator={recipe}', '--learning_rate=0.5']
-    network = file_of(recipe, f'{folder}/equations.py')
+    network = name_in(tree, recipe, f'{folder}/equations.py')
     os.mkdir('out')
     shutil.copy(folder / 'generator.pt', network)
     train(words, 'whole')
@@ -338,9 +354,14 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
         train(toy, tmp_path / 'run', '--wandb_project=mine', f'--max_iters={max_iters}',
               '--resume=True')
     lines = [*open(tmp_path / 'run/log.jsonl')]
+    logged = [*open(f'{path}.log')]
+    tables = [json.loads(line) for line in logged if 'samples' in line]
     # Evaluation 2 is made twice.
-    assert [*open(f'{path}.log')] == ['{"step": "allow", "id": null}\n', *lines[:4],
-                                      '{"step": "allow", "id": "theirs"}\n', *lines[3:]]
+    assert [line for line in logged if 'samples' not in line] == [
+        '{"step": "allow", "id": null}\n', *lines[:4],
+        '{"step": "allow", "id": "theirs"}\n', *lines[3:]]
+    assert [table['step'] for table in tables] == [0, 2, 2, 4]
+    assert tables[0]['samples'][0][:2] == ['prompt', 'completion'] and tables[0]['samples'][8:]
 
 
 def test_the_last_line_has_a_margin_of_two_standard_errors():

@@ -16,20 +16,22 @@ entropy_coef = 0.0
 def collect(networks, task, step, inner=collect):
     """Draw prompts until there are enough groups whose rewards are not all equal."""
     draws, parts = [], []
-    micro_steps = devices.share_of_this_rank(gradient_accumulation_steps * mini_batches)
-    missing = batch_size * len(micro_steps)     # groups that this rank still needs
+    n = len(devices.share_of_this_rank(gradient_accumulation_steps * mini_batches))
+    # Groups that each of n micro-steps still needs. (Ranks cannot share out those of a step.)
+    missing = torch.full((n, 1), batch_size)
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
-        teaches = scores['advantage'].any(1)                    # (P,) not all advantages are 0
-        is_kept = teaches & (teaches.cumsum(0) <= missing)         # (P,)
-        missing -= int(is_kept.sum())
+        # Not all advantages are 0.
+        teaches = scores['advantage'].any(1).view(n, batch_size)                # (n, B)
+        is_kept = teaches & (teaches.cumsum(1) <= missing)                      # (n, B)
+        missing -= is_kept.sum(1, keepdim=True)
         kept = []
-        for rollout, of_prompt in zip(rollouts, is_kept.split(batch_size)):     # (B,)
+        for rollout, of_prompt in zip(rollouts, is_kept):                       # (B,)
             of_text = of_prompt.repeat_interleave(rollout.k).to(rollout.texts.device)   # (N,)
             kept.append(rollout.select(of_text[rollout.text_of]))
         draws.append(kept)
         parts.append(scores)
-        if devices.sum_over_ranks(missing) == 0:   # all ranks stop together
+        if devices.sum_over_ranks(int(missing.sum())) == 0:      # all ranks stop together
             break
     # updates_of() splits this list into updates. So the draws of one micro-step stand side by side.
     rollouts = [rollout for micro_step in zip(*draws) for rollout in micro_step]
