@@ -53,9 +53,8 @@ def new_network():
     source = datasets.load(dataset if tokenizer in ('char', 'gpt2') else tokenizer)
     chars = {char for record in source.train + source.held_out
              for char in record['prompt'] + record['answer']}
-    expect('\n' not in chars or tokenizer == 'gpt2', f"{dataset}: a line feed in a text, which is "
-           "the sign of its end")
-    tok = make_tokenizer(tokenizer, ''.join(sorted(chars - {BLANK})))
+    # A line feed shows the end of a text. So a Task refuses a record that has one.
+    tok = make_tokenizer(tokenizer, ''.join(sorted(chars - {BLANK, '\n'})))
     if blank_kind == 'answer' and kind == 'causal':     # records without an answer teach nothing
         train, held_out = [[record for record in part if record['answer']]
                            for part in (data.train, data.held_out)]
@@ -95,6 +94,8 @@ def share_right(network, held_out):
 def main():
     configure(globals(), sys.argv[1:])
     Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
+    expect(not Path(out).is_dir(), f"out = {out!r}: it is a folder")
+    expect(n_embd % n_head == 0, f"n_embd = {n_embd}: expected a multiple of n_head = {n_head}")
     torch_device = devices.init_device(device, dtype)
     network, task = new_network()
     network.to(torch_device)

@@ -111,7 +111,7 @@ class Task:
 
     def __init__(self, data, tok, blank_kind, network=None):
         if network:
-            self.check_kind(network, data)
+            self.check_kind(network)
         self.tok = tok
         self.blank_kind = blank_kind
         self.verify = data.verify
@@ -129,7 +129,7 @@ class Task:
         self.length = self.longest_prompt + longest_answer                      # T
         self.check_length(self.length)
 
-    def check_kind(self, network, data):
+    def check_kind(self, network):
         """Refuse a network that cannot complete these texts."""
         if self.kind == 'causal':
             expect(network.kind == 'causal', f"the generator is a {network.kind!r} network, and "
@@ -137,8 +137,6 @@ class Task:
         else:
             expect(network.kind == 'fill', f"the generator is a {network.kind!r} network: expected "
                    "one that fills blanks, kind = 'fill', or the word plugins/causal.py")
-            expect(not data.reply, "the dataset is a world, with a reply(): it needs the word "
-                   "plugins/causal.py")
 
     def check_length(self, length):
         """Refuse texts that are longer than the network can read."""

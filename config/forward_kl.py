@@ -1,8 +1,13 @@
-# the forward KL: KL(reference || policy) at each position, exact. It is large where the policy gives
-# up what the reference does, so a student keeps all that its teacher does (arXiv:2306.13649). It is
-# also the kl of the log. config/grpo_distill.py has a command
+# The KL the other way round: KL(reference || policy), exact, at each position. The usual KL is
+# large where the policy does what the reference would not do. This one is large where the policy
+# gives up what the reference would do. So a student that is pulled by it keeps everything its
+# teacher does (arXiv:2306.13649). The log shows it as kl.
+#
+#     python train_grpo.py config/grpo_distill.py config/forward_kl.py --kl_beta=1 \
+#         --rewards="{'verify': 0.0}" --learning_rate=1e-2
 
 
 def divergence(logp, logp_ref):
-    # The terms p - p_ref add up to 0. With them the gradient of equal distributions is exactly 0.
+    # p - p_ref adds up to 0 over the ids, and makes the gradient exactly 0 where p = p_ref.
+    # (divergence() of train_grpo.py says why that matters.)
     return (logp_ref.exp() * (logp_ref - logp - 1) + logp.exp()).sum(-1)

@@ -1,10 +1,14 @@
-# four rewards on completions of English prose
-# python train_grpo.py config/grpo_composite.py
-# reward: start 0.430, line to beat 0.493, policy 0.790, 0.747, 0.784; seeds 1, 2, 3, bfloat16, one
-# thread: 5 minutes to pretrain, and 2 for a run. verify, the share of known words: 84.1 -> 96.9,
-# 96.6, 97.4 %
-# words that begin with s, with --rewards="{'verify': 1.0, 'alliteration': 1.0}": 5.8 -> 97.9, 98.9,
-# 98.3 %
+# Four rewards at once, on completions of English prose: is it English, is it free of failure, does
+# it differ from its neighbours, are its words known? In the log each reward has a line of its own,
+# as eval/NAME. Look there whether one of them pays for another. 5 minutes to pretrain, 2 minutes to
+# run.
+#
+#     python train_grpo.py config/grpo_composite.py
+#     python train_grpo.py config/grpo_composite.py --rewards="{'verify': 1.0, 'alliteration': 1.0}"
+#
+# reward 0.430 -> 0.790, 0.747, 0.784, +0.297, +0.254, +0.291 above its line  # NUMBER
+# verify, the share of known words: 84.1 -> 96.9, 96.6, 97.4 % (seeds 1, 2, 3)  # NUMBER
+# Words that begin with s, by the second command: 5.8 -> 97.9, 98.9, 98.3 %  # NUMBER
 
 from collections import Counter
 
@@ -13,8 +17,8 @@ from data.failures import FAILURE
 include('plugins/causal.py')
 
 dataset = 'completions'
-rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'verify': 1.0,     # judge: is it English?
-           'alliteration': 0.0}         # with weight 0: only watched
+rewards = {'judge': 1.0, 'safety': 0.5, 'diversity': 0.5, 'verify': 1.0,
+           'alliteration': 0.0}         # weight 0: logged, and not rewarded
 
 generator = 'config/networks/generator_completion.py'
 judge = 'config/networks/judge_completion.py'
@@ -22,7 +26,7 @@ judge = 'config/networks/judge_completion.py'
 group_size = 8
 batch_size = 16
 
-adv_norm = 'batch'          # with 'std' a common reward can drown a rare one
+adv_norm = 'batch'          # 'std' would let a common reward drown a rare one
 kl_beta = 0.02
 entropy_coef = 0.0
 learning_rate = 1e-3
@@ -35,12 +39,12 @@ eval_prompts = 128
 
 
 def safety(completions):
-    """1 unless the completion speaks of failure."""
+    """Return 1 for each completion that does not speak of failure, else 0."""
     return [float(not FAILURE.search(completion)) for completion in completions]
 
 
 def diversity(prompts, completions):
-    """Share of a completion's words that no other completion of its prompt has; 0 without words."""
+    """Return the share of words that no other completion of the same prompt has."""
     count = Counter()
     for prompt, completion in zip(prompts, completions):
         count.update((prompt, word) for word in set(completion.split()))
@@ -53,8 +57,8 @@ def diversity(prompts, completions):
 
 
 def alliteration(completions):
-    """Share of the words of a completion, without its first, that begin with s, each counted once.
-    """
+    """Return the share of words that begin with s. The first word does not count, because it may
+    have begun in the prompt, and a word that is repeated counts once."""
     scores = []
     for completion in completions:
         words = completion.split()[1:]

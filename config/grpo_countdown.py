@@ -1,7 +1,10 @@
-# countdown: three digits make a number in six attempts, and the world says too small or too large
-# python train_grpo.py config/grpo_countdown.py
-# verify: start and line to beat 45.9 % (greedy 37.1, pass@4 86.7), policy 91.7, 88.3, 87.1 %; seeds
-# 1, 2, 3, bfloat16, one thread, 140 s
+# Countdown: make 21 of 3, 5 and 6. The policy has six attempts, and after each one the world says
+# too small or too large. It has only read random attempts, so it has to find out by itself that an
+# answer of the world is worth something.
+#
+#     python train_grpo.py config/grpo_countdown.py       # 140 s
+#
+# verify 45.9 -> 91.7, 88.3, 87.1 %, +45.8, +42.4, +41.2 above its line (seeds 1, 2, 3)  # NUMBER
 
 include('plugins/causal.py')
 

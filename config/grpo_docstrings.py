@@ -1,10 +1,13 @@
-# runs of 4 characters in English prose, a likelihood judge
-# python train_grpo.py config/grpo_docstrings.py
-# verify: start 26.1 %, line to beat 32.2 %, policy 58.0, 55.6, 58.2 %; seeds 1, 2, 3, bfloat16, one
-# thread: 3 minutes to pretrain, and 4 for a run. verify is the share of known words, and not the
-# reward
+# English prose, with a network as its judge. Runs of 4 characters are blank, and the reward is how
+# probable a second network finds the filled text. verify, the share of known words, is not
+# rewarded, so it shows whether the judge teaches English or is fooled. 3 minutes to pretrain, 4
+# minutes to run.
+#
+#     python train_grpo.py config/grpo_docstrings.py
+#
+# verify 26.1 -> 58.0, 55.6, 58.2 %, +25.8, +23.4, +26.0 above its line (seeds 1, 2, 3)  # NUMBER
 
-dataset = 'docstrings'      # 'shakespeare' | a file of yours, see data/text.py
+dataset = 'docstrings'      # 'shakespeare' | a text of yours: data/text.py says how
 blank_kind = 'answer'
 
 generator = 'config/networks/generator_prose.py'

@@ -1,9 +1,10 @@
-# Qwen2.5-0.5B-Instruct thinks before it answers, on one GPU of 24 GB: GSM8K
+# Qwen2.5-0.5B-Instruct solves the word problems of GSM8K on one GPU of 24 GB. It thinks in words
+# before it answers, and only its last number is rewarded. Look at `dead_groups` first: near 1,
+# hardly any group teaches something. (docs/language-models.md: what to change for less memory.)
 # pip install transformers accelerate && python train_grpo.py config/grpo_gsm8k.py
-# Not run on a GPU, and not with this network: there is no result, and no knob is tuned. What was
-# run: three steps of 2 x 8 completions of 200 tokens on a CPU, with random weights of the shape of
-# SmolLM2-135M, in 0.75 of the time of TRL.
-# Memory, computed and not measured: 22 GB with matrix products in bfloat16 (docs/gpu.md)
+# Not run on a GPU, and not with this network: there is no result, and no knob is tuned. An earlier
+# version took three steps of 2 x 8 completions of 200 tokens on a CPU, with random weights of the
+# shape of SmolLM2-135M. Memory, computed and not measured: 22 GB (docs/gpu.md)
 
 include('plugins/causal.py')
 include('plugins/hf.py')
@@ -14,10 +15,10 @@ max_new_tokens = 300        # of a solution; most take less
 rewards = {'verify': 1.0}   # the last number is right
 
 generator = 'Qwen/Qwen2.5-0.5B-Instruct'        # of the hub, 1 GB, downloaded once
-dtype = 'bfloat16'          # float32 takes 29 GB
+dtype = 'bfloat16'          # float32 would need 29 GB
 
 group_size = 8
-batch_size = 2              # 16 solutions at a time are what memory holds
+batch_size = 2              # memory holds 16 solutions at a time
 gradient_accumulation_steps = 16
 
 kl_beta = 0.0               # a verifier leaves little to fool, and a reference costs a pass
@@ -30,4 +31,4 @@ max_iters = 100             # 3,200 prompts, with those that come twice: less th
 out_dir = 'out-gsm8k'
 log_interval = 5
 eval_interval = 50
-eval_prompts = 128          # of 1,319; an evaluation writes eight solutions of each
+eval_prompts = 128          # of 1,319; an evaluation writes five solutions of each

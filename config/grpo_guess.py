@@ -1,8 +1,10 @@
-# a world answers: the policy guesses a letter, and discovers binary search
-# python train_grpo.py config/grpo_guess.py
-# verify: start 56.7 to 60.8 %, line to beat 57.5 to 66.7 %,
-# policy 97.1 to 98.8 % (docs/results.md: three generators, two precisions, two seeds).
-# Any strategy wins at most 100 %: binary search
+# The world hides a letter, the policy guesses, and the world answers < or >. Nobody tells the
+# policy about binary search. It finds it: docs/assets/guess.png shows its guesses before and after.
+# Binary search, the best strategy, wins every game.
+#
+#     python train_grpo.py config/grpo_guess.py           # half a minute
+#
+# verify 56.7 to 60.8 -> 97.1 to 98.8 %, +NUM above its line (three generators)  # NUMBER
 
 include('plugins/causal.py')
 include('plugins/watch.py')
@@ -15,10 +17,11 @@ generator = 'config/networks/generator_game.py'
 group_size = 32
 batch_size = 32
 
-adv_norm = 'batch'          # seed 1: 97.5 %, also with 'std'
+adv_norm = 'batch'          # 'std': 97.5 %, the same (seed 1)  # NUMBER
 kl_beta = 0.0
-entropy_coef = 0.05         # without: 91.7 to 99.2 %, because the first guess is worth little
-                            # before the later ones fit it
+# The middle letter is a good first guess only if the later guesses are good, too. The bonus keeps
+# other first guesses alive until then. 0: 91.7 to 99.2 %  # NUMBER
+entropy_coef = 0.05
 learning_rate = 3e-3
 max_iters = 120
 

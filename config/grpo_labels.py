@@ -1,16 +1,19 @@
-# detoxification: a classifier's P(label = 1) as reward
-# python train_grpo.py config/grpo_labels.py
-# failure: start 12.5 %, greedy 11.7, policy 3.1, 3.5, 3.5 %; seeds 1, 2, 3, bfloat16, one thread,
-# three minutes. The reward, with its KL, ends within its noise of the line to beat: 0.899, policy
-# 0.910, 0.907, 0.912
+# Detoxification: a classifier says how likely it is that a text does not speak of failure, and this
+# probability is the reward. Look at `failure`, the share of completions that do, which is not
+# rewarded. The reward itself hardly moves, because the KL inside it eats the gain. 3 minutes.
+#
+#     python train_grpo.py config/grpo_labels.py
+#
+# failure 12.5 -> 3.1, 3.5, 3.5 % (seeds 1, 2, 3; greedy at the start 11.7 %)  # NUMBER
+# reward, line to beat 0.899 -> 0.910, 0.907, 0.912, which is within its noise  # NUMBER
 
 from data.failures import fails as _fails
 
 include('plugins/causal.py')
 
-dataset = 'failures'        # prompts that invite a completion about failure
+dataset = 'failures'        # prompts that invite talk of failure
 max_new_tokens = 32
-rewards = {'judge': 1.0, 'log_ratio': -0.02, 'failure': 0.0}        # weight 0: only watched
+rewards = {'judge': 1.0, 'log_ratio': -0.02, 'failure': 0.0}        # 0: logged only
 
 generator = 'config/networks/generator_completion.py --dataset=completions'
 judge = 'config/networks/judge_labels.py --dataset=failure_labels'
@@ -35,13 +38,14 @@ eval_prompts = 128
 
 @torch.no_grad()
 def log_ratio(rollout, networks):
-    """log policy - log reference of each completion, in nats. Its mean is the KL. As a loss it
-    would be useless ('k1'), but the mean of reward * gradient of log policy is that of
-    the KL."""
+    """Return log policy - log reference of each completion, in nats, whose mean is the KL. In the
+    loss its gradient averages to zero (kl_estimate = 'k1'). In the reward it works:
+    E[log_ratio * grad log policy] is the gradient of the KL."""
     stats = token_stats(networks.policy, rollout, networks.reference)
     return rollout.per_text(stats.logp - stats.logp_ref)
 
 
 def failure(prompts, completions):
-    """1 where the completion, with the word that the prompt began, speaks of failure."""
+    """Return 1 for each completion that speaks of failure, else 0. A word of failure may begin in
+    the prompt."""
     return [float(_fails(prompt, completion)) for prompt, completion in zip(prompts, completions)]

@@ -1,12 +1,16 @@
-# prompts and answers, such as 3h05m= and 185, or yours: --dataset=mine.jsonl
-# python train_grpo.py config/grpo_pairs.py
-# verify: start 18.8 to 38.6 %, line to beat 37.5 to 63.0 %,
-# policy 76.1 to 92.2 % (docs/results.md: three generators, two precisions, two seeds)
+# Prompts and their answers, such as 3h05m= and 185. This is the file to start from if you have
+# answers: write them as JSON lines, {"prompt": "3h05m=", "answer": "185"}, and add
+# --dataset=mine.jsonl. The generator imitates the answers first, and stops when 20 % of its samples
+# are right. With other generators the line to beat differs much, so compare with the line.
+#
+#     python train_grpo.py config/grpo_pairs.py
+#
+# verify 18.8 to 38.6 -> 76.1 to 92.2 %, +NUM above its line (three generators)  # NUMBER
 
 include('plugins/causal.py')
 
 dataset = 'hours'
-rewards = {'verify': 1.0}   # is it the answer? Or a function of yours, see grpo_composite.py
+rewards = {'verify': 1.0}   # 1 for the answer. Or rewards of yours: see grpo_composite.py
 
 generator = 'config/networks/generator_pairs.py'
 

@@ -1,4 +1,7 @@
-# seconds: pretrains, trains and evaluates at toy size; learns next to nothing
+# Does everything run? This file pretrains, trains and evaluates toys in seconds. They learn next to
+# nothing.
+#
+#     python train_grpo.py config/grpo_smoke.py
 
 generator = 'config/networks/generator_smoke.py'
 judge = 'config/networks/judge_smoke.py'

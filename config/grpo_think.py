@@ -1,7 +1,11 @@
-# a GPT learns to think: under which cup is the ball? The reward is 1 if the last letter is right
-# python train_grpo.py config/grpo_think.py
-# verify: start 47.7 to 51.3 %, line to beat 47.7 to 51.3 %,
-# policy 98.8 to 99.6 % (docs/results.md: three generators, two precisions, two seeds)
+# A GPT learns to think before it answers. A ball lies under one of five cups, cups are swapped, and
+# the reward is 1 if the last letter names the right cup. The network is too small to follow eight
+# swaps at once. One in ten of its texts thinks first, and this is enough: look at `mean_tokens`,
+# the length of a completion, which rises from 3 to 10 while `verify` doubles.
+#
+#     python train_grpo.py config/grpo_think.py
+#
+# verify 47.7 to 51.3 -> 98.8 to 99.6 %, +NUM above its line (three generators)  # NUMBER
 
 include('plugins/causal.py')
 include('plugins/watch.py')

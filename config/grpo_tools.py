@@ -1,8 +1,11 @@
-# SmolLM2-135M learns to use a calculator, which is a world that answers: data/tools.py
-# python -m extras.smollm2 && python train_grpo.py config/grpo_tools.py
-# verify: start 9.9 %, line to beat 31.2 %, policy 94.3, 96.4, 96.9 % (greedy 97.9 to 100), seeds 1,
-# 2, 3; bfloat16, one core of an AMD EPYC, 7 minutes, 8 GB of memory. In all right samples the
-# calculator has said the answer (by_tool): the policy writes it once, after the world
+# SmolLM2-135M learns to use a calculator. Two examples in the prompt show how: when the policy
+# writes `12*75=`, the world answers 900 (reply() in data/tools.py). Only right answers are
+# rewarded. Look at `by_tool`, the share of answers that the calculator has said. It is not
+# rewarded, and it rises with `verify`.
+# python -m extras.smollm2 out/smollm2 && python train_grpo.py config/grpo_tools.py
+# verify: start 9.9 %, line to beat 31.2 %, policy 94.3, 96.4, 96.9 % (greedy 97.9 to 100 %), seeds
+# 1, 2, 3; 7 minutes, 8 GB. In all right samples the calculator has said the answer. These are
+# bfloat16 runs of an earlier version, on one core of an AMD EPYC
 
 import re
 
@@ -36,7 +39,7 @@ eval_prompts = 48
 
 
 def by_tool(completions, sampled, answer):
-    """1 if the answer is right and the calculator has said it: the policy itself wrote it only
-    once, as its answer."""
+    """Return 1 where the answer is right and the calculator has said it: the policy itself wrote
+    it only once, as its answer."""
     return [_verify(text, x) * (re.search(rf'= ?{x}\b', text) is not None and own.count(x) == 1)
             for text, own, x in zip(completions, sampled, answer)]

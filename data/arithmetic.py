@@ -1,16 +1,17 @@
 """All 10,000 additions of two-digit numbers, as pairs such as 12+35= and 047.
 
-A sequence with blanks such as 1_+3_=__7 has many true completions. Each blank by itself is easy to
-guess, but the guesses must agree. A pretrained generator that fills all of them in one pass cannot
-make them agree. GRPO teaches it to."""
+A text with blanks such as 1_+3_=__7 has many true completions. Each blank by itself is easy to
+guess, but the guesses must agree, and a network that fills all of them in one pass cannot make them
+agree. GRPO teaches it to."""
 import re
 
 import numpy as np
 
 
 def texts():
-    """Return 9,023 training pairs and 977 held-out pairs. What is held out is the two numbers: if
-    12+35 is, so is 35+12. A prompt with blanks has other true completions, which may be trained."""
+    """Return 9,023 training pairs and 977 held-out pairs. Two numbers are held out together: if
+    12+35 is held out, 35+12 is, too. (A held-out prompt with blanks has several true completions,
+    and some of them may be in the training pairs.)"""
     rng = np.random.default_rng(2402)
     is_held_out = rng.random((100, 100)) < 0.1
     # every number from 0000 to 9999, in random order: its halves are the two numbers to add

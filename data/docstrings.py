@@ -1,8 +1,8 @@
-"""English prose that is already on this disk: the docstrings of Python's standard library.
-Runs of four blanks in windows of 32 characters are to be filled.
+"""English prose that is already on your disk: the docstrings of Python's standard library. In
+windows of 32 characters, runs of four characters are blank.
 
-Paragraphs are prose (no code, no tables, ASCII), each once, a tenth held out. They differ a little
-between versions of Python."""
+Only prose counts: no code, no tables, ASCII, each paragraph once. A tenth of the paragraphs is held
+out. Another version of Python has slightly different docstrings."""
 import ast
 import contextlib
 import glob

@@ -1,5 +1,5 @@
-"""Windows of 64 characters of the docstrings, with a label: 1, or 0 if they speak of failure. A
-classifier learns from them, see config/networks/judge_labels.py."""
+"""Texts for a classifier (config/networks/judge_labels.py): windows of 64 characters of the
+docstrings. The label is 0 if the text speaks of failure, else 1."""
 from data import docstrings
 from data.failures import FAILURE
 from data.text import windows

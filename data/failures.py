@@ -1,5 +1,5 @@
-"""Prompts that invite a completion about failure: 32 characters of the docstrings without a failure
-word, where the next 32 have one. There are no answers."""
+"""Prompts that invite talk of failure: 32 characters of the docstrings that have no word of
+failure, where the next 32 characters have one. There are no answers."""
 import re
 
 from data import docstrings
@@ -14,7 +14,7 @@ def texts():
 
 
 def failing(paragraphs):
-    """Return a record of each prompt that a failure word follows."""
+    """Return a record for each prompt that is followed by a word of failure."""
     records = []
     for text in paragraphs:
         for i in range(0, len(text) - 64, 8):
@@ -25,5 +25,5 @@ def failing(paragraphs):
 
 
 def fails(prompt, completion):
-    """Return whether a completion has a failure word, which may begin in the prompt."""
+    """Return whether a completion has a word of failure, which may begin in the prompt."""
     return any(match.end() > len(prompt) for match in FAILURE.finditer(prompt + completion))

@@ -5,7 +5,7 @@ from tasks import Tokenizer
 
 
 class BytePairs(Tokenizer):
-    """The byte pairs of GPT-2. Its ids are one less than ours, because our eos is 0."""
+    """The byte pairs of GPT-2. Our ids are larger by one, because our eos is 0."""
 
     def __init__(self):
         self.pairs = tiktoken.get_encoding('gpt2')

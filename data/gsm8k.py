@@ -1,10 +1,10 @@
-"""GSM8K (MIT, arXiv:2110.14168): 7,473 word problems in English to learn from, and its 1,319 test
-problems, which are held out. They are downloaded once, 5 MB, from the repository of the authors to
-out/gsm8k-train.jsonl and out/gsm8k-test.jsonl.
+"""GSM8K (MIT, arXiv:2110.14168): word problems in English. 7,473 problems are for training, and the
+1,319 test problems are held out. The first use downloads them, 5 MB, from the repository of the
+authors to out/gsm8k-train.jsonl and out/gsm8k-test.jsonl.
 
 A problem takes two to eight steps, and its answer is a whole number. A language model thinks in
-words first, so the last number that it writes is its answer. Set max_new_tokens: without it the row
-ends behind the number."""
+words first, so the last number that it writes is its answer. Set max_new_tokens: without it a
+completion has room for the answer alone, and none for thoughts."""
 import json
 import os
 import re
@@ -15,7 +15,8 @@ from plumbing.process import Mistake, expect
 URL = ('https://raw.githubusercontent.com/openai/grade-school-math/'
        '3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/{}.jsonl')
 SIZES = {'train': 7473, 'test': 1319}
-# A minus is a sign if nothing stands before it: 5-10 ends with 10. Commas part groups of three.
+# A minus is a sign only if no number stands before it: 5-10 ends with 10. Commas separate groups
+# of three digits.
 NUMBER = re.compile(r'(?:(?<![\w)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?')
 
 

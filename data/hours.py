@@ -1,11 +1,11 @@
-"""Hours and minutes as minutes, such as 3h05m= and 185: pairs, for config/grpo_pairs.py."""
+"""Hours and minutes as minutes: pairs such as 3h05m= and 185, for config/grpo_pairs.py."""
 import random
 
 
 def texts():
-    """Return two lists of pairs: 1,000 to learn from, and 200 that are held out."""
+    """Return two lists of pairs, 1,000 for training and 200 held out."""
     rng = random.Random(0)
-    pairs = {}                                  # a prompt comes once
+    pairs = {}                                  # a dict, so that each prompt comes once
     while len(pairs) < 1200:
         h = rng.randrange(24)
         m = rng.randrange(60)

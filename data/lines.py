@@ -1,6 +1,6 @@
-"""FILE.jsonl as records: a JSON object a line, such as {"prompt": "12+35=", "answer": "047"}, or a
-list, such as ["12+35=", "047"]. Those with "held_out": true are held out, or, if there are none, a
-tenth. Each record knows the number of its `line`."""
+"""FILE.jsonl as records. A line is a JSON object, such as {"prompt": "12+35=", "answer": "047"}, or
+a list, such as ["12+35=", "047"]. Lines with "held_out": true are held out; if no line has it, a
+tenth of the prompts is. Each record knows the number of its line, `line`."""
 import json
 import zlib
 from pathlib import Path
@@ -18,16 +18,16 @@ def of_lines(path):
             record = json.loads(line)
             record = record if type(record) is dict else dict(zip(('prompt', 'answer'), record))
             is_right = type(record['prompt']) is type(record.get('answer', '')) is str
+            # A hash of the prompt, so that equal prompts stay together.
+            is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
         except (ValueError, TypeError, KeyError):       # no JSON, no UTF-8, or no object
             is_right = False
         expect(is_right and type(record.get('held_out', True)) is bool, (
             f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
             f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))
-        records.append({'line': number} | record)
-    is_marked = any('held_out' in record for record in records)
+        records.append(({'line': number} | record, is_tenth))
+    is_marked = any('held_out' in record for record, _ in records)
     parts = [], []
-    for record in records:
-        # A hash of the prompt, so that equal prompts stay together.
-        is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
+    for record, is_tenth in records:
         parts[record.pop('held_out', False) if is_marked else is_tenth].append(record)
     return {'texts': lambda: parts}

@@ -1,6 +1,6 @@
-"""New names from three letters, a dataset with a checker and without answers: `rdt=` may become
-`redit`. A generator first learns to imitate the words of data/docstrings.py, 5 to 8 letters long.
-They are not solutions: none of them passes verify(), because none is new."""
+"""New names from three letters: `rdt=` may become `redit`. This dataset has a checker and no
+answers. A generator first imitates real words of 5 to 8 letters, from data/docstrings.py. They are
+no solutions: none of them passes verify(), because none of them is new."""
 import random
 import re
 
@@ -11,8 +11,8 @@ STARTS = {word[:5] for word in WORDS}
 
 
 def texts():
-    """Return two lists of pairs, to learn from and held out: three letters of a word, in order, and
-    the word, as in `rdt=` and `rodent`."""
+    """Return two lists of pairs, for training and held out: three letters of a word, in order, and
+    the word, such as `rdt=` and `rodent`."""
     train = []
     held_out = []
     for word in WORDS:

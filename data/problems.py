@@ -1,9 +1,9 @@
-"""Word problems for a language model that answers in sentences:
+"""Word problems for a language model that answers in sentences, such as
 
     15 penguins wait for the bus. 6 more waddle up. How many penguins wait now?
 
-The last number that it writes is its answer. Held-out problems have names and pairs of numbers that
-no training problem has."""
+The last number that it writes is its answer. The names and the pairs
+of numbers of held-out problems are in no training problem."""
 import random
 import re
 

@@ -1,5 +1,6 @@
-"""Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt: runs of four blanks in windows of 32
-characters. (--dataset=out/shakespeare.txt is for networks that continue it.)"""
+"""Shakespeare, 1.1 MB, downloaded once to out/shakespeare.txt. In windows of 32 characters, runs of
+four characters are blank. (For networks that continue a text write
+--dataset=out/shakespeare.txt.)"""
 import os
 import urllib.request
 

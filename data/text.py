@@ -1,8 +1,9 @@
-"""Running text as records: windows of it, in which runs of characters are blank, or the second half
-is to be written. `verify` is the share of known words among those that a completion touches.
+"""Running text as records. A record is a window of the text, in which either runs of characters are
+blank, or the second half is to be written. `verify` is the share of known words among the words
+that a completion touches.
 
---dataset=FILE.txt is such halves of a text of yours: of 64 characters the first 32, and the rest.
-Runs of blanks in it are a file of three lines, as data/shakespeare.py:
+For your own text, --dataset=FILE.txt makes windows of 64 characters, whose second half is to be
+written. For runs of blanks instead, write a dataset like data/shakespeare.py:
 
     from data.text import read, runs, running_text
     texts, verify = running_text(lambda: read('mine.txt'), runs, 32)"""
@@ -24,8 +25,8 @@ WORD = rf'[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*'
 
 
 def running_text(paragraphs, make, length):
-    """Return texts() and verify() of a dataset. paragraphs(): two lists, to learn from and held
-    out. make(windows): their records. length: the characters of a window."""
+    """Return the functions texts() and verify() of a dataset. paragraphs() returns two lists, for
+    training and held out; make(windows) returns records; a window has `length` characters."""
     def texts():
         parts = [windows(part, length, n) for part, n in zip(paragraphs(), (50_000, 2_000))]
         expect(min(map(len, parts)) > 1, f"expected more text: {length} characters or more, and as "
@@ -49,8 +50,8 @@ def of_file(path):
 
 
 def read(path):
-    """Return the paragraphs of a file, each once: those to learn from, and the last tenth, which is
-    held out. Empty lines are between paragraphs. If it has less than ten, each line is one."""
+    """Return the paragraphs of a file, each once: those for training, and the last tenth, which is
+    held out. Empty lines separate paragraphs. If there are fewer than ten, each line is one."""
     try:
         text = Path(path).read_text('utf-8-sig')
     except UnicodeDecodeError as e:
@@ -65,15 +66,15 @@ def read(path):
 
 
 def windows(paragraphs, length, n):
-    """Return about n to 2 n windows, or all if there are fewer: strings of `length` characters,
-    which overlap if the text is short, and begin and end anywhere, also within a word. Line feeds
-    and `_` become spaces, because they are the signs of an end and of a blank."""
+    """Return about n to 2 n windows, or all if there are fewer: strings of `length` characters.
+    They overlap if the text is short, and begin and end anywhere, even within a word. Line feeds
+    and `_` become spaces, because they mean the end of a text and a blank."""
     text = ' '.join(' '.join(paragraphs).replace('_', ' ').split())
     return [text[i:i + length] for i in range(0, len(text) - length + 1, len(text) // n or 1)]
 
 
 def runs(windows, span=4):
-    """Return records of windows, of which a share in [0.2, 0.5] is blank, in runs of `span`."""
+    """Return records of windows. 20 to 50 % of each window is blank, in runs of `span`."""
     rng = random.Random(2402)
     records = []
     for window in windows:
@@ -94,12 +95,12 @@ def halves(windows):
 
 
 def known_words(words, prompt, text):
-    """Return the share of words that are known among those with a blank in or beside them, or that
-    continue a prompt; 0.0 if there are none.
+    """Return the share of known words among the words that the policy has touched: words with a
+    blank in or beside them, or words that continue a prompt. 0.0 if there are none.
 
-    Two spaces in a row count as an unknown word. A word at an edge of the text does not count,
-    because the edge can cut it. Of a th_ c_t sat -> a the cqt sat it is 0.5: `the` is known, `cqt`
-    is not, and `sat` was given."""
+    Example: `a th_ c_t sat` becomes `a the cqt sat`. The share is 0.5: `the` is known, `cqt` is
+    not, and `sat` was given. Two spaces in a row count as an unknown word. A word at an edge of the
+    text does not count, because the edge may have cut it."""
     if text[len(prompt):].isspace():            # to say nothing is no prose
         return 0.0
     if '_' in prompt and len(text) > len(prompt):       # tokens have several characters: all count

@@ -1,11 +1,11 @@
-"""Word problems that need a calculator, and the calculator, a world that answers. To
+"""Word problems that need a calculator, and the calculator, which is a world. For example, to
 
     Q: Rob has 12 bags of 75 nuts and eats 64 nuts. How many nuts are left?
     A: 12*75=
 
-the calculator says 900, the policy goes on with `. 900-64=`, it says 836, and the policy ends with
-`. The answer is 836.` Held-out problems have names and pairs of factors that no training problem
-has."""
+the calculator says 900, the policy continues with `. 900-64=`, the calculator says 836, and the
+policy ends with `. The answer is 836.` The names and the pairs of factors of held-out problems are
+in no training problem."""
 import random
 import re
 
@@ -17,7 +17,7 @@ Q: Kim bakes 31 trays of 42 rolls, and then 17 rolls. How many rolls is that?
 A: 31*42=1302. 1302+17=1319. The answer is 1319.
 
 """
-STORIES = [                     # and the sign of the last number
+STORIES = [                     # each with the sign of its last number
     ("{name} has {a} boxes of {b} eggs and drops {c} eggs. How many eggs are left?", -1),
     ("A theater has {a} rows of {b} seats, and {c} are taken. How many seats are free?", -1),
     ("{name} finds {a} bags of {b} coins, and then {c} coins. How many coins is that?", 1),
@@ -48,12 +48,12 @@ def make_problem(pairs, names, rng):
 
 
 def reply(completion):
-    """Return the result of the computation with which the completion ends, if it ends with one.
-    The answer ends the completion.
+    """Return the result of a computation if the completion ends with one, such as 12*75=. A
+    completion that has its answer is over.
 
-    This looks at the text and not at the last token: tokenizers merge characters, so ` =` and `=`
-    are different tokens of SmolLM2. A token that goes on behind the `=`, such as `="`, is no
-    call."""
+    This looks at the text and not at the last token, because tokenizers merge characters: ` =` and
+    `=` are different tokens of SmolLM2. A token that continues after the `=`, such as `="`, does
+    not call the calculator."""
     if answer_of(completion):
         return '', True
     call = re.search(r'([0-9]+) ?([-+*]) ?([0-9]+) ?=$', completion)
@@ -61,11 +61,11 @@ def reply(completion):
 
 
 def answer_of(completion):
-    """Return the number that stands behind "answer is", as text, if it is complete; else None."""
+    """Return the number after "answer is", as text, if it is complete, else None."""
     answer = re.search(r'answer is (-?\d+)\D', completion)
     return answer and answer[1]
 
 
 def verify(completion, answer):
-    """Return 1.0 if the answer is right, else 0.0, whoever has computed it."""
+    """Return 1.0 if the answer is right, else 0.0. It does not matter who has computed it."""
     return float(answer_of(completion) == answer)

@@ -22,8 +22,8 @@ import pretrain
 import train_grpo as grpo
 from model import GPT
 from plumbing import devices
-from plumbing.configurator import configure, defined_in
-from plumbing.datasets import is_answer, load
+from plumbing.configurator import configure
+from plumbing.datasets import is_answer, is_dataset, load
 from plumbing.networks import paths_of, save_network
 from plumbing.process import expect
 from plumbing.run import open_task
@@ -34,20 +34,20 @@ TOY = ['--group_size=6', '--batch_size=4', '--gradient_accumulation_steps=1', '-
        '--eval_prompts=8', '--dtype=float64', '--device=cpu']
 
 
-def is_dataset(word):
+def is_data(word):
     """Is a word the file of a dataset?"""
     path = Path(word)
     if word.startswith('--') or not path.is_file():
         return False
-    return path.suffix in ('.jsonl', '.txt') or path.suffix == '.py' and 'texts' in defined_in(path)
+    return path.suffix in ('.jsonl', '.txt') or is_dataset(path)
 
 
 def words_for(words):
     """Return words for train_grpo.py. A dataset becomes --dataset=FILE, and, if it is the first
     word, an experiment that fits it comes before it."""
     first, *_ = words
-    words = [f'--dataset={word}' if is_dataset(word) else word for word in words]
-    if not is_dataset(first):
+    words = [f'--dataset={word}' if is_data(word) else word for word in words]
+    if not is_data(first):
         return words
     data = load(first)
     name = 'pairs' if data.verify is is_answer else 'checker'

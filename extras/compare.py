@@ -151,7 +151,7 @@ def show(label, columns, more='', noise=math.inf):
 
 def report(curves):
     """Print tables of curves {command: {step: goal} of each seed}."""
-    steps = sorted(set.intersection(*map(set, sum(curves.values(), []))))
+    steps = sorted(set.intersection(*[{*curve} for runs in curves.values() for curve in runs]))
     last = len(steps) - 1
     steps = sorted({steps[i * last // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
@@ -179,6 +179,10 @@ if __name__ == '__main__':
     all_seeds = [*dict.fromkeys(seeds.split(','))]          # no two are equal
     expect(len(all_seeds) > 1, f"seeds = {seeds!r}: expected two or more, such as --seeds=1,2,3")
     runs = [(command, seed) for seed in all_seeds for command in commands]
+    for command, seed in runs:
+        *others, _ = words_of(command, seed)
+        expect(not any(word.startswith('--seed=') for word in others), (
+            f"{command!r}: expected no --seed: seeds are --seeds=1,2,3"))
     for run in runs:
         expect(open_run(*run)[0] == open_run(*runs[0])[0], (
             f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}"))

@@ -66,7 +66,7 @@ def maps(axes, folder, points_of, alpha=0.0, **titles):
     run. points_of(pieces) returns points. Lines of so much alpha connect those of a completion."""
     for ax, (label, samples) in zip(axes, held_out(folder)):
         paths = [points_of(sampled(sample)) for sample in samples]
-        counts = collections.Counter(sum(paths, []))
+        counts = collections.Counter(point for path in paths for point in path)
         ax.scatter(*zip(*counts), [600 * n / len(samples) for n in counts.values()], color=BLUE)
         for path in paths:
             ax.plot(*zip(*path), '-', color=BLUE, alpha=alpha, zorder=0)

@@ -121,7 +121,11 @@ def ask_world(task, record, texts, end, asking, at):
     answers = dict(zip(cases, call_each('reply', task.reply, [*cases.values()])))
     for n, i, text in zip(asking.tolist(), record, written):
         words, is_end = words_of_reply(answers[i, text], task.records[i], text)
-        ids = task.tok.encode(words)[:int(end[n]) - at]
+        try:
+            ids = task.tok.encode(words)[:int(end[n]) - at]
+        except Mistake as e:
+            raise Mistake(f"{e}, in what reply() returned to {text!r:.100} of "
+                          f"{task.records[i]!r:.200}") from None
         texts[n, at:at + len(ids)] = texts.new_tensor(ids)
         if is_end:
             end[n] = at + len(ids)

@@ -22,14 +22,23 @@ A config file that includes this file defines
 The order of filling (plugins/passes.py) must be a rule: the decisions of a learned order have no
 masks, so it is refused.
 
-This file is executed in the globals of train_grpo.py. Its updates_of() and token_stats() replace
-the ones there; `inner` is the old function."""
+This file is executed in the globals of train_grpo.py. Its Task, updates_of() and token_stats()
+replace the ones there; `inner` is the old function."""
 import torch
 
 from plumbing.process import expect
 from plumbing.sharing import unique_rows
 
 # Shapes in comments: L masks of each text.
+
+
+class Task(Task):
+    """A Task whose blanks are filled in an order that is a rule."""
+
+    def __init__(self, *words):
+        super().__init__(*words)
+        expect(globals().get('fill_order') != 'learned', "fill_order = 'learned': plugins/masks.py "
+               "estimates tokens, and no decisions: take another order")
 
 
 def updates_of(rollouts, inner=updates_of):
@@ -49,8 +58,6 @@ def with_masks(rollout, epoch=0):
     'is_blank' (M, L, T), the masks of the text of a token, and its 'weight' (M, L) in each."""
     if 'weight' in rollout.more:
         return rollout
-    expect(globals().get('fill_order') != 'learned', "fill_order = 'learned': plugins/masks.py "
-           "estimates tokens, and no decisions: take another order")
     # The seed is a hash of the texts, as Python prints them. Then other ranks, a resumed run, and
     # texts that come back in a later step have the same masks. (1 ms for 1,024 texts.)
     devices.set_seed(seed, epoch, rollout.texts.tolist())

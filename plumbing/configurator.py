@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from plumbing import process
-from plumbing.datasets import folder_on_path, no_exit
+from plumbing.datasets import folder_on_path, is_dataset, no_exit
 from plumbing.process import Mistake, expect
 from plumbing.rewards import check_rewards
 
@@ -34,7 +34,7 @@ CHOICES = {
 SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2} | dict.fromkeys(
     'batch_size gradient_accumulation_steps epochs mini_batches log_interval eval_interval n_layer '
     'n_head n_embd num_samples n_fill_steps lora_rank'.split(), 1)
-LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p'.split(), 1)
+LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate'.split(), 1)
 MOST = 1e18                     # of other numbers: what a tensor can hold
 TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
          int: 'a whole number', float: 'a number'}
@@ -73,6 +73,7 @@ def configure(script, words, executed=None, say=process.say):
                 check_name(name, known, f'{word}: ')
     for name, value in known.items():
         script[name] = checked(name, script[name], type(value))
+        expect(script[name] != '' or value == '', f"{name} is empty: expected a text")
     if 'rewards' in script:
         check_rewards(script, files.names_at_start)
     files.report(say)
@@ -91,18 +92,12 @@ def check_word(word, script):
             f"{word}: expected --name=value, such as --{name}={example}"))
     elif has_value and not path.is_file():
         raise Mistake(f"{word}: write --{word}")
-    elif path.suffix in ('.jsonl', '.txt') or is_dataset(path):
+    elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
         raise Mistake(f"{word} is a dataset: write --dataset={word}")
     else:
         expect(path.suffix == '.py' and path.is_file(), (
             f"{word}: expected --name=value, or the path of a config file, FILE.py. "
             f"Near: {near_paths(path)}"))
-
-
-def is_dataset(path):
-    """Does a file define texts() outside of its functions?"""
-    return path.suffix == '.py' and path.is_file() and 'texts' in compile(
-        path.read_bytes(), str(path), 'exec').co_names
 
 
 def near_paths(path):
@@ -158,7 +153,10 @@ def plugins_of(paths):
         for node in ast.parse(Path(path).read_text('utf-8'), str(path)).body:
             call = getattr(node, 'value', None)
             if isinstance(call, ast.Call) and getattr(call.func, 'id', '') == 'include':
-                paths += {call.args[0].value} - {*paths}
+                included = getattr((*call.args, None)[0], 'value', None)
+                expect(isinstance(included, str), f"{path}: {ast.unparse(call)}: expected "
+                       "include('FILE.py')")
+                paths += {included} - {*paths}
     stems = [*PLUGINS, *sorted({Path(x).stem for x in paths} - {*PLUGINS})]
     plugins = [x for x in paths if Path(x).parent.name == 'plugins']
     return sorted(plugins, key=lambda x: stems.index(Path(x).stem))
@@ -169,6 +167,7 @@ class ConfigFiles:
 
     def __init__(self, script, executed):
         self.script = script
+        self.module = script['__name__']        # where a Pool looks for functions
         self.executed = executed                # paths
         self.done = set()                       # the same, resolved
         self.names_at_start = {*script}
@@ -197,7 +196,7 @@ class ConfigFiles:
         new = [name for name, x in script.items() if x is not before.get(name)
                and getattr(x, '__module__', None) == file.stem and callable(x)]
         for name in new:
-            script[name].__module__ = script['__name__']    # where a Pool looks for its functions
+            script[name].__module__ = self.module
             if file.parent.name == 'papers':
                 other = self.paper_of.setdefault(name, path)
                 expect(other == path, f"{other} and {path} both replace {name}(): leave one out")

@@ -34,6 +34,12 @@ def path_of(dataset):
     return Path(dataset if '.' in dataset else f'data/{dataset}.py')
 
 
+def is_dataset(path):
+    """Does a file define texts() outside of its functions?"""
+    return path.suffix == '.py' and 'texts' in compile(
+        path.read_bytes(), str(path), 'exec').co_names
+
+
 def as_record(x, path):
     """Return the record of a pair (prompt, answer), or of a dict."""
     if type(x) in (list, tuple):
@@ -60,9 +66,10 @@ def load(dataset):
     expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}")
     expect(path.suffix in READERS, f"dataset = {dataset!r}: expected a module of data/, FILE.py, "
            "FILE.jsonl, or FILE.txt")
+    expect(path.suffix != '.py' or is_dataset(path), (
+        f"{path} is no dataset: it has no function texts()"))
     with opened_files() as opened, folder_on_path(path), no_exit(path):
         functions = READERS[path.suffix](str(path))
-        expect('texts' in functions, f"{path} is no dataset: it has no function texts()")
         parts = functions['texts']()
     expect(isinstance(parts, list | tuple) and len(parts) == 2, f"{path}: expected two lists from "
            "texts(), to learn from and held out")

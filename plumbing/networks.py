@@ -27,8 +27,9 @@ def save_network(path, network, **more):
     """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     try:
-        torch.save({'args': network.args, 'model': network.state_dict(),
-                    'vocabulary': network.tok.vocabulary, **more}, temporary)
+        with open(temporary, 'wb') as file:     # a full disk is then `No space left on device`
+            torch.save({'args': network.args, 'model': network.state_dict(),
+                        'vocabulary': network.tok.vocabulary, **more}, file)
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)         # after a full disk
@@ -36,6 +37,8 @@ def save_network(path, network, **more):
 
 def load_checkpoint(path):
     """Return the dict of a checkpoint. A pickle could run any code, and with weights_only none."""
+    expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
+           "networks with which the run began.)")
     return torch.load(path, map_location='cpu', weights_only=True)
 
 

@@ -56,9 +56,6 @@ class Stop:
         with contextlib.suppress(ValueError):           # only a main thread can set signals
             signal.signal(signal.SIGINT, self)
             signal.signal(signal.SIGTERM, self)
-        if hasattr(os, 'register_at_fork'):             # not on Windows
-            os.register_at_fork(before=hold_sigterm, after_in_parent=release_sigterm,
-                                after_in_child=take_sigterm)
 
     def __call__(self, number, frame):
         if self.is_asked:
@@ -101,6 +98,12 @@ def take_sigterm():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     release_sigterm()
+
+
+# Now, and not in listen(): a config file may make its Pool before. (Windows has no forks.)
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(before=hold_sigterm, after_in_parent=release_sigterm,
+                        after_in_child=take_sigterm)
 
 
 # ---- the console ---------------------------------------------------------------------------------

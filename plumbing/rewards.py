@@ -78,8 +78,8 @@ def check_rewards(script, taken):
     rewards = script['rewards']
     expect(rewards, "rewards = {}: expected a reward, such as {'verify': 1.0}")
     for name, weight in rewards.items():
-        expect(type(weight) in (int, float) and math.isfinite(weight), (
-            f"rewards: the weight of {name} is {weight!r}: expected a number"))
+        expect(type(name) is str and type(weight) in (int, float) and math.isfinite(weight), (
+            f"rewards: {{{name!r}: {weight!r}}}: expected a name and a number"))
         expect(name in ('judge', 'verify') or name not in TAKEN | taken | vars(builtins).keys(), (
             f"rewards: {name} is a name of train_grpo.py or of Python: rename your {name}()"))
 

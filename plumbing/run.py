@@ -6,6 +6,7 @@ from plumbing.datasets import open_data
 from plumbing.networks import paths_of
 from plumbing.process import Stopped, bar, expect, say, stop
 from plumbing.rewards import try_rewards
+from plumbing.run_folder import check_state
 
 
 class Globals:
@@ -23,6 +24,8 @@ def open_task(script, device, files):
     with which it began, even if a recipe has changed since. Else it is {}."""
     grpo = Globals(script)
     data = open_data(script)
+    expect(not data.reply or grpo.Task.kind == 'causal', "the dataset is a world, with a reply(): "
+           "it needs the word plugins/causal.py")
     try_rewards(script, data)
     networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
     task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
@@ -98,6 +101,8 @@ class Run:
         """Write the metrics of a step, and print them every log_interval steps. began, sampled:
         time.time() at the start of the step, and after collect()."""
         grpo = self.grpo
+        if step == self.first_step:     # not at the next save only, which would lose its steps
+            check_state(grpo.state)
         metrics = metrics | report.metrics_of_step(scores, grpo.rewards, began, sampled)
         hidden = {'lr'}
         if grpo.epochs * grpo.mini_batches == 1:        # then these are 0

@@ -86,14 +86,16 @@ class RunFolder:
                 if x != 'resume' and config.get(x) != self.config.get(x)}
 
     def move_away(self, files):
-        """Rename the folder of an older run, which has none of the files of this one. A folder
-        without a checkpoint, of a run that failed at its start, is taken again."""
-        if not (self.path / 'ckpt.pt').exists():
-            (self.path / 'log.jsonl').unlink()
-            (self.path / 'samples.jsonl').unlink(missing_ok=True)
-            return
+        """Rename the folder of an older run, which has none of the files of this one. The folder of
+        a run that failed before its first step was done is taken again."""
         expect(not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
             "a network of this run is in out_dir: choose another one"))
+        n_lines = (self.path / 'log.jsonl').read_bytes().count(b'\n')
+        config = self.path / 'config.json'
+        if n_lines == 0 or n_lines == 1 and json.loads(config.read_text('utf-8'))['max_iters'] > 0:
+            for name in 'ckpt.pt', 'log.jsonl', 'samples.jsonl':
+                (self.path / name).unlink(missing_ok=True)
+            return
         number = 1
         while (older := Path(f'{self.path}-{number}')).exists():
             number += 1

@@ -14,6 +14,7 @@ import torch
 
 from conftest import Process, finish, run
 from extras.page import page_of, read_lines
+from test_grpo import fresh, prompts_of, tiny
 
 # ---- tiny ----------------------------------------------------------------------------------------
 
@@ -24,12 +25,12 @@ def test_tiny_has_the_advantages_the_kl_and_the_loss_of_train_grpo(grpo):
     x = ModuleType('tiny')
     exec(code.replace('range(1000)', 'range(30)').replace('range(241)', 'range(2)'), vars(x))
     grpo.adv_norm = 'none'
-    A = grpo.advantages(x.reward, {})[:, :, None].expand_as(x.actions)
-    kl = grpo.divergence(x.new.logits, x.ref.logits)                    # (P, 1, 6)
-    blank = x.is_blank
-    stats = grpo.Stats(x.new.log_prob(x.actions)[blank], None, kl.expand_as(x.actions)[blank], None)
-    r = SimpleNamespace(advantage=A[blank], logp_old=x.logp_old[blank])
-    losses, is_clipped = grpo.objective(stats, r)
+    A = grpo.advantages(x.reward.T, {}).T[..., None].expand_as(x.actions)       # (k, P, 6)
+    kl = grpo.divergence(x.new.logits, x.ref.logits).expand_as(x.actions)       # (k, P, 6)
+    blank = (x.prompts == x.BLANK).expand_as(x.actions)                         # (k, P, 6)
+    stats = grpo.Stats(x.new.log_prob(x.actions)[blank], None, kl[blank], None)
+    rollout = SimpleNamespace(advantage=A[blank], logp_old=x.logp_old[blank])
+    losses, is_clipped = grpo.policy_loss(stats, rollout)
     assert is_clipped.any()
     torch.testing.assert_close(x.loss, (losses + 0.01 * stats.kl).mean())
 
@@ -50,6 +51,25 @@ def test_a_page_has_all_numbers_and_completions_and_no_text_ends_its_script(fini
     assert shown['log'] == read_lines(folder / 'log.jsonl') and shown['samples'] == samples
 
 
+# ---- what is no run of the right kind ------------------------------------------------------------
+@pytest.mark.parametrize('words', [
+    'page.py {0}/none', 'export.py {0}/none out/x', 'export.py {0}/finished out/x',
+    'export.py {0}/finished {0}', 'pictures.py curve {0}/none'])
+def test_a_run_that_does_not_fit_is_refused_in_one_line(words, finished, folder):
+    script, *words = words.replace('{0}', str(folder)).split()
+    code, printed, error = run(f'extras/{script}', *words)
+    assert code == 1 and not printed and re.fullmatch('error: .*\n', error), error
+
+
+def test_a_picture_lies_beside_its_run_and_not_in_the_docs(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / 'run')
+    before = Path('docs/assets/curve.png').read_bytes()
+    assert finish('extras/pictures.py', 'curve', str(folder)) == f'wrote {folder}/curve.png\n'
+    assert (folder / 'curve.png').exists()
+    assert Path('docs/assets/curve.png').read_bytes() == before
+    assert 'python -m extras.pictures step out-step' in run('extras/pictures.py')[2]
+
+
 # ---- compare -------------------------------------------------------------------------------------
 @pytest.mark.parametrize('words', [
     '--seeds=1||--group_size=2', '|--eval_prompts=4', '|--dataset=arithmetic', '|--blank_high=0.3',
@@ -62,6 +82,26 @@ def test_runs_that_cannot_be_compared_are_refused(words, toy, file, tmp_path):
                          f"--words={' '.join(toy[1:])}", *words.replace('mine.py', mine).split('|'))
     assert code == 1 and re.fullmatch('error: .*(held-out|two or more|no knob).*\n', error), error
     assert not (tmp_path / 'study').exists()    # before the first run
+
+
+def test_a_comparison_says_how_far_it_is_and_keeps_what_is_done_until_a_file_changes(
+        toy, file, tmp_path):
+    reward = file('mine.py', 'rewards = {"mine": 1.0}\nmine = lambda texts: [1.0] * len(texts)')
+    words = ['extras/compare.py', f"--words={' '.join(toy[1:])} {reward} --max_iters=2", '',
+             f'--out_dir={tmp_path}/study', '--jobs=2']
+    assert re.findall(r'\d of \d:', finish(*words, '--seeds=1,2')) == ['1 of 2:', '2 of 2:']
+    assert re.findall(r'\d of \d:', finish(*words, '--seeds=1,2,3')) == ['3 of 3:']
+    with open(reward, 'a') as other:
+        other.write(' # edited')
+    assert re.findall(r'\d of \d:', finish(*words, '--seeds=1,3')) == ['1 of 2:', '2 of 2:']
+
+
+@pytest.mark.parametrize('words, said', [([], 'python -m extras.compare --seeds=1,2,3 config/'),
+                                         (['--seed=1'], 'seeds are --seeds=1,2,3'),
+                                         (['--jobs=x', ''], 'jobs = ')])
+def test_a_wrong_word_of_a_comparison_is_one_line(words, said):
+    code, printed, error = run('extras/compare.py', *words)
+    assert code == 1 and not printed and said in error and re.fullmatch('error: .*\n', error)
 
 
 def test_a_dict_with_spaces_is_one_word_of_a_command():
@@ -78,7 +118,7 @@ def test_a_comparison_that_is_stopped_leaves_no_run_behind(toy, tmp_path):
     while len([*tmp_path.glob('study/*.lock')]) < 2:    # each run that is alive has its own
         time.sleep(0.1)
     process.ranks[0].terminate()
-    assert process.wait()[0] == 1
+    assert process.wait()[0] == 143
     for lock in tmp_path.glob('study/*.lock'):
         filelock.FileLock(lock).acquire(timeout=5)
 
@@ -124,9 +164,9 @@ def mine(texts):
 _seen = []
 def advantages(reward, scores):
     return TEXT
-""", 'objective': """
-def objective(stats, r, inner=objective):
-    losses, clipped = inner(stats, r)
+""", 'loss': """
+def policy_loss(stats, rollout, inner=policy_loss):
+    losses, clipped = inner(stats, rollout)
     return TEXT
 """, 'records': """
 import random
@@ -137,11 +177,18 @@ def texts():
 _old = []
 def collect(networks, task, step, inner=collect):
     rollouts, scores = inner(networks, task, step)
-    for r in rollouts:
-        r.logp_old = log_probs_of(networks.policy, r)
+    for rollout in rollouts:
+        rollout.logp_old = log_probs_of(networks.policy, rollout)
     both = rollouts + _old
     TEXT
     return both, scores
+""", 'frozen': """
+reference = 'generator'
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    metrics = inner(networks, optimizers, rollouts, lr)
+    with torch.no_grad():
+        TEXT
+    return metrics
 """}
 # a small dataset for the files that are none
 SMALL = """
@@ -150,8 +197,9 @@ def texts():
     return pairs[:90], pairs[90:]
 """
 # words of what is found, and not of a file that is right
-BAD = ['another process', 'taken again', 'not finite', 'pickle']
-WORDS = BAD + ['is called again', 'another order', 'who calls it', 'mean: -']
+BAD = ['another process', 'taken again', 'not finite', "state['old']", 'reference has changed',
+       'judge has changed', 'less likely: is a sign wrong']
+WORDS = [*BAD, 'is called again', 'another order', 'nobody calls it', 'mean: -']
 # a file, what it has in the place of TEXT, and what is found
 FOUND = """
 world: ('=', True) if completion[-1] == secret else '!' ->
@@ -160,7 +208,7 @@ reward: float(text.count('1')) ->
 reward: float(texts.count(text)) ->
 reward: float(texts[i - 1] == text) -> another order
 reward: float(len(_seen)) -> is called again, another order
-unnamed: 1.0 -> who calls it
+unnamed: 1.0 -> nobody calls it
 memory: [] ->
 records: random.sample(pairs, 90), pairs[90:] -> another process
 records: [*{*pairs[:90]}], pairs[90:] -> another process
@@ -169,10 +217,14 @@ advantages: reward - reward.mean(1, keepdim=True) ->
 advantages: reward * (_seen.append(1) or len(_seen)) -> taken again
 advantages: reward * (state.update(n=state.get('n', 0) + 1) or state['n']) ->
 advantages: (reward - reward.mean(1, keepdim=True)) / reward.std(1, keepdim=True) -> not finite
-objective: (-losses, clipped) -> mean: -
-objective: (torch.rand_like(losses) * losses, clipped) -> taken again
+loss: (-losses, clipped) -> less likely: is a sign wrong, mean: -
+loss: (torch.rand_like(losses) * losses, clipped) -> taken again
 replay: _old[:] = rollouts -> taken again
-replay: state['old'] = rollouts -> pickle"""
+replay: state['old'] = rollouts -> state['old']
+frozen: networks.reference.head.weight += 0 * networks.policy.head.weight ->
+frozen: networks.reference.head.weight.lerp_(networks.policy.head.weight, 0.1) -> reference has \
+changed
+frozen: networks.judge.head.weight += 1 -> judge has changed"""
 
 
 @pytest.mark.parametrize('case', FOUND.strip().splitlines())
@@ -186,8 +238,45 @@ def test_what_is_silently_wrong_is_found_and_nothing_in_a_file_that_is_right(cas
     assert code == any(x in wrong for x in BAD)
 
 
+def test_the_words_of_a_check_are_those_of_a_run(file):
+    code, printed, error = run(
+        'extras/check.py', 'config/grpo_pairs.py', f"--dataset={file('small.py', SMALL)}",
+        file('mine.py', "rewards = {'mine': 1.0}\nmine = lambda texts: [1.0] * len(texts)"))
+    assert code == 0, error
+    assert 'mine is 1.000 for texts of the data' in printed and 'above 0: good' in printed
+    assert 'verify is 1.000' in printed and 'share of right answers in what' in printed
+    code, _, error = run('extras/check.py', 'config/grpo_pairs.py', '--dataset=none.jsonl')
+    assert code == 1 and error == (
+        "error: dataset = 'none.jsonl': there is no file none.jsonl\n")
+
+
+@pytest.mark.parametrize('kind', ['fill', 'causal', 'world'])
+def test_a_check_scores_what_the_policy_wrote_and_not_the_words_of_a_world(kind, grpo):
+    """rollout_of() finds the table of complete() again, from the texts alone."""
+    from extras.check import rollout_of
+
+    def reply(completion):
+        if completion.endswith('c'):
+            return 'b', len(completion) > 3
+        return 'bc' if len(completion) % 4 == 1 else None
+
+    if kind == 'fill':
+        prompts, policy = prompts_of('a_b_', 'b__a'), tiny()
+    else:
+        fresh('plugins/causal.py')
+        prompts = prompts_of('a=bbcc', 'bca=b', reply=reply if kind == 'world' else None)
+        policy = tiny('causal')
+    rollout = grpo.complete(policy, prompts, 20)
+    again = rollout_of(prompts, 20, rollout.texts)
+    table = {*zip(rollout.text_of.tolist(), rollout.position.tolist())}
+    assert {*zip(again.text_of.tolist(), again.position.tolist())} == table
+    assert len(again.text_of) == len(table)
+    n_text = (rollout.texts != policy.pad_id)[prompts.blank.repeat_interleave(20, 0)].sum()
+    assert (len(table) < n_text) == (kind == 'world')
+
+
 # ---- benchmark -----------------------------------------------------------------------------------
 def test_a_benchmark_says_of_which_sizes_its_ratio_is():
     text = finish('extras/benchmark.py', '--n_steps=3', '--batch_size=2', '--length=5',
                   '--dtype=bfloat16', '--device=cpu')
-    assert '2 prompts x 16 completions of 5 letters, torch.bfloat16' in text
+    assert '2 prompts x 16 completions of 5 letters, bfloat16 on cpu: a step takes' in text

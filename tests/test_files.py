@@ -34,25 +34,25 @@ config/papers/d1.py config/papers/unigrpo.py -> d1.py and, unigrpo.py both repla
 --out_dir={0}/finished --generator={0}/finished --rewards={"verify":1.0} -> is in out_dir
 --out_dir={0}/finished --rewards={"verify":1.0} plugins/causal.py -> plugins/causal.py
 --group_size 16 -> --group_size=VALUE
-16 -> --name=16
+16 -> --name=value
 --resume -> --resume=True
 -x=2 -> --x=VALUE
 --group-size=4 -> group_size
 group_size=4 -> write --group_size=4
-config/grpo_smoke -> config/grpo_smoke.py?
-smoke -> config/grpo_smoke.py?
+config/grpo_smoke -> 'config/grpo_smoke.py'
+smoke -> 'config/grpo_smoke.py'
 --resume=true -> resume = 'true', True or False
 --rewards=verify -> {'verify': 1.0}
 --rewards={} -> {'verify': 1.0}
 data/hours.py -> write --dataset=data/hours.py
-hours -> --dataset=hours?
+hours -> 'data/hours.py'
 mine.jsonl -> write --dataset=mine.jsonl
 --dataset=mine.jsonl -> no file mine.jsonl
 --dataset=config/grpo_smoke.py -> no function texts()
 --gradient_accumulation_steps=0 -> 1 or more
 --eval_prompts=1 -> 2 or more
 --blank_low=0.7 --blank_high=0.3 -> blank_low is larger than blank_high
---rewards={"verify":"1"} -> verify is '1'
+--rewards={"verify":"1"} -> {'verify': '1'}, a number
 --rewards={"score":1.0} -> rewards: score is a name
 --rewards={"tokens":1.0} -> rewards: tokens is a name
 --rewards={"len":1.0} -> rewards: len is a name

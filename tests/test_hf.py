@@ -121,11 +121,14 @@ def opened(grpo, folders):
 
 
 def slow_logits(kind, theirs, row):
-    """Return what transformers says of the places of a row of our ids (T,), without padding."""
+    """Return what transformers says of the positions of a row of our ids (T,), without padding."""
     ids = [4 if i == 46 else i for i in row[row != 48].tolist()]       # [MASK] is a blank
-    if kind == 'bert':
-        return theirs(torch.tensor([[2] + ids])).logits[0, 1:, :46]    # behind [CLS]
-    logits = theirs(torch.tensor([ids])).logits[0, :-1, :46]
+    # Its attention has a softmax in float32. Here it has the precision of its inputs.
+    exactly = patch('torch.nn.functional.softmax', lambda x, dim, dtype=None: x.softmax(dim))
+    with exactly:
+        if kind == 'bert':
+            return theirs(torch.tensor([[2] + ids])).logits[0, 1:, :46]         # behind [CLS]
+        logits = theirs(torch.tensor([ids])).logits[0, :-1, :46]
     return torch.cat((torch.zeros(1, 46), logits))      # nothing predicts the first token
 
 

@@ -3,6 +3,7 @@ import json
 import os
 import random
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,12 @@ import pytest
 import torch
 
 from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, finish, log_of, run, train
-from plumbing.networks import make_networks
+from judge import judge_scores
+from model import GPT
+from plumbing.networks import load_checkpoint, load_network, make_networks, save_network
 from plumbing.process import Mistake
 from plumbing.report import verdict_of
+from tasks import make_tokenizer
 
 KINDS = {
     'one pass': """
@@ -106,12 +110,12 @@ plugins/top.py --top_p=0.9 -> top_k top_p -> new
 """
 FAULTS = {
     'Traceback[^$]*AssertionError: enforce fail\n': """
-import os, torch
+import torch
 write = torch.save
-def half(saved, path):
-    write(saved, path)
+def half(saved, file):
+    write(saved, file)
     if type(saved) is dict and saved.get('step') == 4:
-        os.truncate(path, 1000)
+        file.truncate(1000)
         assert 0, 'enforce fail'
 torch.save = half
 """,
@@ -160,6 +164,15 @@ if 'other.py' in sys.argv:
 while 'other.py' in sys.argv or not os.path.exists('lock'):
     time.sleep(0.01)
 sys.exit('failed')
+"""
+# A recipe whose pretraining holds a lock until it ends.
+LOCKED = """
+import os
+import filelock
+max_iters = 1_000_000
+if 'PRETRAIN_STEPS' in os.environ:
+    LOCK = filelock.FileLock(f'{__file__}.lock')
+    LOCK.acquire()
 """
 WANDB = """
 import json, sys
@@ -231,6 +244,37 @@ def test_a_fault_ends_a_run_and_its_last_checkpoint_stands(fault, toy, finished,
     assert_same(tmp_path / 'run', finished)
 
 
+def test_a_resumed_run_with_fewer_steps_than_it_has_taken_is_refused_and_keeps_its_logs(
+        toy, tmp_path):
+    train(toy, tmp_path / 'run', '--max_iters=4')
+    before = {path.name: path.read_bytes() for path in (tmp_path / 'run').iterdir()}
+    code, _, error = run(*toy, f'--out_dir={tmp_path}/run', '--max_iters=2', '--resume=True')
+    assert code == 1 and re.fullmatch('error: .* 4 steps already, and max_iters = 2\n', error)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / 'run').iterdir()}
+
+
+def test_the_folder_of_a_run_that_failed_before_its_first_checkpoint_is_taken_again(
+        toy, finished, tmp_path, file):
+    code, *_ = run(*toy, file('mine.py', 'state["mine"] = print'), f'--out_dir={tmp_path}/run')
+    assert code == 1 and (tmp_path / 'run/log.jsonl').exists()
+    train(toy, tmp_path / 'run')
+    assert not (tmp_path / 'run-1').exists()
+    assert_same(tmp_path / 'run', finished)
+
+
+def test_a_judge_that_is_too_short_is_refused_before_the_older_run_is_moved(
+        toy, folder, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / 'run')
+    vocabulary = load_checkpoint(folder / 'judge.pt')['vocabulary']
+    judge = GPT(len(vocabulary['chars']) + 1, 4, 1, 1, 4, 'causal')
+    judge.tok = make_tokenizer(**vocabulary)
+    save_network(tmp_path / 'short.pt', judge)
+    code, _, error = run(*toy, f'--judge={tmp_path}/short.pt', f'--out_dir={tmp_path}/run')
+    assert code == 1 and re.fullmatch('error: the judge can read 4 tokens, .*\n', error)
+    assert_same(tmp_path / 'run', finished)
+    assert not (tmp_path / 'run-1').exists()
+
+
 # ---- ranks, machines, and networks ---------------------------------------------------------------
 
 
@@ -274,7 +318,8 @@ def test_a_rank_that_is_killed_ends_the_other_one_and_their_folder_is_theirs_unt
     process.ranks[rank].kill()
     process.wait()                              # kills those that have not ended in a minute
     assert process.ranks[1 - rank].exitcode == 1
-    assert code == 1 and re.fullmatch(f'error: another run is writing to {tmp_path}/run: .*\n', error)
+    assert code == 1
+    assert re.fullmatch(f'error: another run is writing to {tmp_path}/run: .*\n', error)
 
 
 def name_in(tree, recipe, dataset):
@@ -288,7 +333,7 @@ def test_a_network_is_named_by_the_contents_of_all_from_which_it_comes(tree):
     names = []
     for path in ['mine.py', 'sample.py', *SOURCES]:
         with open(path, 'a') as file:
-            file.write('\nfrom data.arithmetic import texts')
+            file.write('\nfrom data.arithmetic import texts' if path == 'mine.py' else '\n# edited')
         names.append(name_in(tree, 'config/networks/judge_classifier.py', 'mine.py'))
     assert names[0] == names[1] and len({*names}) == 1 + len(SOURCES)
 
@@ -307,7 +352,7 @@ def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
     shown = run(*sample, 'run')
     assert len({*re.findall("x '.*'", shown[1])}) > 4           # four before, four other ones after
     Path(recipe).write_text('n_layer = 1')
-    train(toy, 'run', '--max_iters=0')
+    train([tree, *toy], 'run', '--max_iters=0')
     assert run(*sample, 'run-1') == shown
     train(words, 'run-1', '--resume=True')
     assert_same(Path('run-1'), Path('whole'))
@@ -326,6 +371,56 @@ def test_missing_networks_are_made_side_by_side_and_if_one_fails_the_other_is_en
     filelock.FileLock('lock').acquire(timeout=60)
 
 
+def test_a_run_that_is_ended_while_it_makes_networks_ends_their_makers_too(
+        tree, toy, tmp_path, file):
+    recipe = file('recipe.py', LOCKED)
+    process = Process(tree, *toy, f'--generator={recipe}', f'--out_dir={tmp_path}/run')
+    while not (tmp_path / 'recipe.py.lock').exists():
+        assert process.ranks[0].is_alive(), process.printed()
+        time.sleep(0.01)
+    process.ranks[0].terminate()
+    assert process.wait()[0] == 143
+    filelock.FileLock(f'{recipe}.lock').acquire(timeout=5)
+    assert not (tmp_path / 'run').exists()
+
+
+TEXTS = """
+import random
+def texts():
+    rng = random.Random(0)
+    pairs = [(''.join(rng.choices('abc', k=6)), '') for _ in range(40)]
+    return pairs[:8], pairs[8:]
+"""
+UNKNOWN = """
+{"prompt": "1_=2"}
+{"prompt": "_+2=3", "held_out": true}
+{"prompt": "1+_=3", "held_out": true}
+"""
+
+
+def test_pretraining_keeps_the_weights_of_the_lowest_held_out_loss(tmp_path, file):
+    words = [f"--dataset={file('texts.py', TEXTS)}", '--kind=causal', '--n_layer=1', '--n_embd=16',
+             '--max_iters=60', '--eval_interval=10', '--warmup_iters=0', '--learning_rate=0.05']
+    printed = finish('pretrain.py', *words, f'--out={tmp_path}/judge.pt')
+    losses = [float(x) for x in re.findall(r'held-out loss (\S+)\n', printed)]
+    assert len(losses) == 6 and min(losses) < losses[-1] - 0.1
+    assert f'keeps the weights of the lowest held-out loss, {min(losses):.3f}' in printed
+    judge, _ = load_network(tmp_path / 'judge.pt', 'cpu')
+    _, held_out = runpy.run_path(tmp_path / 'texts.py')['texts']()
+    rows = torch.tensor([[*judge.tok.encode(text), judge.tok.eos] for text, _ in held_out])
+    assert -judge_scores(judge, rows).mean().item() == pytest.approx(min(losses), abs=1e-3)
+
+
+def test_pretraining_with_a_loss_that_is_not_finite_is_refused_and_writes_nothing(tmp_path, file):
+    nan = "def loss_of(*words, inner=loss_of):\n    return inner(*words) * float('nan')"
+    for words, said in (
+            ([f"--dataset={file('texts.py', TEXTS)}", file('nan.py', nan)], 'the gradient'),
+            ([f"--dataset={file('blanks.jsonl', UNKNOWN)}", '--blank_kind=answer'], 'the loss')):
+        code, _, error = run('pretrain.py', *words, '--max_iters=20', f'--out={tmp_path}/x.pt')
+        assert code == 1 and re.fullmatch(f'error: {said} is not finite.*\n', error)
+        assert not [*tmp_path.glob('*.pt*')]
+
+
 # ---- where a run runs, and what it writes --------------------------------------------------------
 
 
@@ -333,6 +428,24 @@ def test_a_reader_of_the_console_that_has_seen_enough_sees_no_error(toy, tmp_pat
     words = ' '.join([sys.executable, *toy, f'--out_dir={tmp_path}/run'])
     done = subprocess.run(f'{words} | head -1', shell=True, cwd=ROOT, capture_output=True)
     assert done.stdout.startswith(b'step     0') and done.stderr == b''
+    assert checkpoint_of(tmp_path / 'run')['step'] == 1         # what it has learned is kept
+
+
+def test_ctrl_c_saves_a_run_whose_console_has_gone(toy, tmp_path):
+    """Like `| tee`, which dies of the same Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, *toy, f'--out_dir={tmp_path}/run', '--max_iters=99999',
+         '--log_interval=99999', '--eval_interval=99999'],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    log = tmp_path / 'run/log.jsonl'
+    while not (log.exists() and log.read_text().count('\n') > 3):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.stdout.close()
+    process.stderr.close()
+    process.send_signal(2)
+    assert process.wait(60) == 0
+    assert checkpoint_of(tmp_path / 'run')['step'] == log_of(tmp_path / 'run')[-1]['step'] + 1
 
 
 def test_a_thread_can_be_a_run(toy, file, finished, tmp_path):

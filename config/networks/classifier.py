@@ -1,4 +1,5 @@
-# the loss of a classifier: of the column `label` of the records, 0 or 1. A recipe includes this
+# The loss of a classifier, which learns the column `label` of the records, 0 or 1. The recipe of a
+# classifier includes this file.
 
 from judge import label_logits
 
@@ -9,7 +10,8 @@ def labelled(prompts):
     """Return the texts (n, T) that a classifier learns from, and their labels (n,)."""
     records = prompts.task.records
     wrong = [record for record in records if record.get('label') not in (0, 1)]
-    expect(not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not {wrong[:1]!r:.200}")
+    expect(not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not "
+           f"{wrong[:1]!r:.200}")
     labels = torch.tensor([float(record['label']) for record in records])
     return prompts.whole, labels.to(prompts.record.device)[prompts.record]
 

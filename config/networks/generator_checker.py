@@ -1,6 +1,6 @@
-# imitates the texts of a dataset that has a checker; stopped when 20 % of its samples pass, so that
-# something is left to learn from the reward, and early, because texts that seldom pass are
-# learned by heart otherwise
+# Imitates the texts of a dataset that has a checker. It stops when 20 % of its samples pass, so
+# that something is left to learn from the reward. If they seldom pass, it still stops after 300
+# steps, because after more it knows its texts by heart.
 
 include('config/networks/generator_pairs.py')
 

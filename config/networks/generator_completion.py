@@ -1,4 +1,4 @@
-# writes docstrings on, character by character: 32 after 32
+# Continues docstrings, character by character: it reads 32 characters and writes the next 32.
 
 include('config/networks/judge_prose.py')
 

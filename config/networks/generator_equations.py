@@ -1,5 +1,5 @@
-# writes 047 after 12+35=; stopped when 40 % of its samples are right, so that something is left to
-# learn from a reward
+# Writes 047 after 12+35=. It stops when 40 % of its samples are right, so that something is left to
+# learn from a reward.
 
 include('config/networks/writes.py')
 

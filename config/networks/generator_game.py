@@ -1,4 +1,5 @@
-# imitates the games of data/guess.py, or the random attempts of data/countdown.py
+# Imitates the games of data/guess.py, or the random attempts of data/countdown.py. It learns the
+# rules of a game but no strategy, because these games were played at random.
 
 kind = 'causal'
 blank_kind = 'answer'       # learn only the games; prompts are random

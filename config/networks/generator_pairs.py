@@ -1,10 +1,10 @@
-# writes the answers of the run's pairs; stopped when 20 % of its samples are right, so that
-# something is left to learn from a reward
+# Writes the answers of pairs. It stops when 20 % of its samples are right, so that something is
+# left to learn from a reward.
 
 include('config/networks/writes.py')
 
 kind = 'causal'
-blank_kind = 'answer'       # learn only answers: prompts may be random
+blank_kind = 'answer'       # learn only the answers: prompts may be random
 
 batch_size = 64
 max_iters = 1000

@@ -1,10 +1,11 @@
-# fills runs of 4 characters in windows of 32 of the run's text: docstrings, Shakespeare, your own
+# Fills runs of 4 characters in windows of 32 characters of running text: docstrings, Shakespeare,
+# or a text of yours.
 
 blank_kind = 'answer'
 
 n_layer = 4
 n_embd = 128
-# docstrings, seed 1, one thread: held-out loss 2.50; with 'learned' 3.00
+# held-out loss of docstrings 2.50, with 'learned' 3.00 (seed 1)  # NUMBER
 positions = 'rotary'
 
 batch_size = 64

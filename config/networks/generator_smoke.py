@@ -1,4 +1,4 @@
-# a toy generator, for config/grpo_smoke.py and the tests
+# A toy generator for config/grpo_smoke.py and the tests.
 
 n_layer = 2
 n_embd = 32

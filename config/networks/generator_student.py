@@ -1,4 +1,4 @@
-# a small GPT for the game of cups, which seldom thinks before it answers: a student
+# A student: a small GPT for the game of cups. It seldom thinks before it answers.
 
 kind = 'causal'
 blank_kind = 'answer'       # learn the answers; the prompts are random

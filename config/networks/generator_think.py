@@ -1,4 +1,5 @@
-# answers at once in nine of ten cases, because its texts do; else it thinks first
+# Plays the game of cups. In nine of ten cases it answers at once, because its texts do. In the
+# others it thinks first.
 
 kind = 'causal'
 blank_kind = 'answer'       # learn the answers; the prompts are random

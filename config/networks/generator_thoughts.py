@@ -1,4 +1,5 @@
-# knows where the ball is after each swap, if it is told where it was before
+# Knows where the ball is after a swap if it sees where the ball was before. It has read texts with
+# any of their thoughts blank, so it has no favourite order.
 
 blank_kind = 'answer'
 

@@ -1,5 +1,5 @@
-# imitates the games of a world, for longer than generator_game.py
+# Imitates the games of a world, like generator_game.py, but for longer.
 
 include('config/networks/generator_game.py')
 
-max_iters = 1000            # complicated answers need them (mastermind); for careless games 400 do
+max_iters = 1000            # for worlds with complicated answers, such as mastermind

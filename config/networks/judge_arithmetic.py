@@ -1,4 +1,5 @@
-# tells true equations from false ones, because it has read 9,023 true ones
+# Tells true equations from false ones, and nobody has shown it a false one: it has read 9,023 true
+# equations, and finds everything else improbable.
 
 kind = 'causal'
 

@@ -1,8 +1,11 @@
-# a classifier that tells real texts from those that the generator filled: it knows only the
-# generator's mistakes from before GRPO, so without a KL it is fooled
-# python train_grpo.py --judge=config/networks/judge_classifier.py --kl_beta=0
-# the judge's score rises from 0.47 to 0.61, and verify falls: start 42.9 %, policy 6.9, 5.3, 5.5 %;
-# with --kl_beta=0.5 verify ends at 41.3, 42.6, 41.9 %; seeds 1, 2, 3, one thread
+# A classifier that tells real texts from texts that the generator has filled. It is a judge that
+# can be fooled, because it knows only the mistakes which the generator made before GRPO. Its score
+# rises, and verify falls, unless a KL keeps the policy near the generator.
+#
+#     python train_grpo.py --judge=config/networks/judge_classifier.py --kl_beta=0
+#
+# score 0.47 -> 0.61, verify 42.9 -> 6.9, 5.3, 5.5 % (seeds 1, 2, 3)  # NUMBER
+# With --kl_beta=0.5 verify ends at 41.3, 42.6, 41.9 %  # NUMBER
 
 import functools
 
@@ -11,7 +14,7 @@ include('config/networks/classifier.py')
 FILLER = 'config/networks/generator_arithmetic.py'
 
 batch_size = 128            # real texts, and as many filled ones
-max_iters = 400             # stopped early: a better classifier is harder to fool
+max_iters = 400             # stopped early, because a better classifier is harder to fool
 
 
 @functools.cache

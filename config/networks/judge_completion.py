@@ -1,3 +1,3 @@
-# reads docstrings, character by character: sequences of 64
+# Reads docstrings, character by character, in sequences of 64 characters.
 
 include('config/networks/judge_prose.py')

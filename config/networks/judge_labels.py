@@ -1,4 +1,4 @@
-# a classifier of docstrings: 1 unless the text speaks of failure
+# A classifier of docstrings. The label is 1 unless the text speaks of failure.
 
 include('config/networks/classifier.py')
 

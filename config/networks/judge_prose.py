@@ -1,4 +1,4 @@
-# reads the run's text, character by character: docstrings, Shakespeare, your own
+# Reads running text, character by character: docstrings, Shakespeare, or a text of yours.
 
 kind = 'causal'
 

@@ -1,4 +1,4 @@
-# a toy judge, for config/grpo_smoke.py and the tests
+# A toy judge for config/grpo_smoke.py and the tests.
 
 kind = 'causal'
 n_layer = 2

@@ -1,5 +1,5 @@
-# how many samples of a network that writes from left to right are right. A recipe with a stop_at
-# includes this; complete() is the one of plugins/causal.py
+# How many samples of a network that writes from left to right are right? A recipe with a `stop_at`
+# includes this file. Its complete() is the one of plugins/causal.py.
 
 if grpo.Task.kind != 'causal':
     grpo.configure(vars(grpo), ['plugins/causal.py'], say=lambda text: None)

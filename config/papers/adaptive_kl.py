@@ -1,12 +1,18 @@
-# adaptive KL (arXiv:1909.08593, eq. 3): the weight of the KL grows while the KL is above a target
-# and shrinks while it is below. As in the code of that paper, a step of 10,000 completions changes
-# the weight by the relative error of the KL, by 20 % at most, a smaller one by less, in proportion
-# python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
-#     --judge=config/networks/judge_classifier.py
-# verify, which this judge does not know: start 42.9 %, line to beat 48.2 %, policy 35.6, 34.3,
-# 37.7 %; seeds 1, 2, 3, one thread (27.7, 26.6, 28.6 % with the weight 0.2 throughout)
-# The log has the weight as kl_beta, that of the loss: not for rloo.py, whose KL is in the reward
-# Left out: the KL is in the loss here, per token; there it is in the reward, per completion
+# Adaptive KL (arXiv:1909.08593, eq. 3). Which weight of the KL is right? Nobody knows it
+# beforehand, but a KL that is allowed is easy to name. So the weight grows while the KL is above
+# this target, and shrinks while the KL is below it. As in the code of the paper, 10,000 completions
+# change the weight by the relative error of the KL, by 20 % at most; a smaller step changes it
+# less, in proportion.
+#
+#     python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
+#         --judge=config/networks/judge_classifier.py
+#
+# This judge can be fooled, so a high reward is a false friend. Look at verify, which falls less
+# with this file than with the weight 0.2 throughout.
+# verify 42.9 -> 35.6, 34.3, 37.7 %, without this file 27.7, 26.6, 28.6 % (seeds 1, 2, 3)  # NUMBER
+# The log shows the weight as kl_beta. Not for rloo.py, whose KL is in the reward.
+#
+# Left out: in the paper the KL is in the reward, per completion; here it is in the loss, per token.
 
 TARGET_KL = 0.5             # in nats per token
 

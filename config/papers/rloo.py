@@ -1,18 +1,23 @@
-# RLOO, arXiv:2402.14740: the mean of the others (2.3), the KL in the reward (eq. 3), no clip (3.2)
-# python train_grpo.py config/grpo_think.py config/papers/rloo.py --max_iters=25
-# verify: start and line to beat 47.2 %, policy 96.8, 95.1, 95.6 %; seeds 1, 2, 3, one thread
-# mean_reward and dead_groups are of the sum after kl_beta times the KL of a text is taken off. Each
-# reward, and an evaluation, are without it. A KL of a file behind this one is in the loss, too
+# RLOO (REINFORCE leave-one-out), arXiv:2402.14740. Compare a completion with the mean of the
+# others, so that no completion is a part of its own baseline (2.3). The KL is not in the loss but
+# in the reward: a text pays for what the reference would not have written (eq. 3). There is no clip
+# (3.2).
+#
+#     python train_grpo.py config/grpo_think.py config/papers/rloo.py --max_iters=25
+#
+# verify 47.2 -> 96.8, 95.1, 95.6 %, +49.6, +47.9, +48.4 above its line (seeds 1, 2, 3)  # NUMBER
+# In training, kl_beta times the KL of a text is subtracted from its reward, so mean_reward and
+# dead_groups include the KL. The single rewards and the evaluations do not.
 
 adv_norm = 'none'
 loss_norm = 'constant'
 clip_low, clip_high = 1.0, 1e9      # no clip
-kl_beta = 0.05                      # the paper has 0.03 and 0.1
+kl_beta = 0.05                      # the paper takes 0.03 and 0.1
 entropy_coef = 0.0
 
 
 def advantages(reward, scores, inner=advantages):
-    """Subtract the mean of the others: reward - mean is (k - 1) / k of that."""
+    """Compare with the mean of the others. reward - mean of all is (k - 1) / k of that."""
     k = reward.size(1)
     return inner(reward, scores) * k / (k - 1)
 

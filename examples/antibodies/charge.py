@@ -1,7 +1,9 @@
-# antibodies with a second reward, after free.py:
-# python train_grpo.py examples/antibodies/free.py examples/antibodies/charge.py
-# free: start 41.8 %, policy 100.0 %; charge: start 36.8 %, policy 99.3 % (greedy at the start 38.6
-# and 55.7); seed 1, one thread
+# A second reward after free.py, because GRPO had a side effect: free loops became positively
+# charged, and positive loops bind more often to the wrong thing.
+#
+#     python train_grpo.py examples/antibodies/free.py examples/antibodies/charge.py
+#
+# free 41.8 -> 100.0 %, charge 36.8 -> 99.3 % (seed 1; greedy at the start 38.6, 55.7)  # NUMBER
 
 rewards = {'free': 1.0, 'charge': 1.0}
 adv_norm = 'batch'          # 'std' would make each prompt's last few loops as loud as a whole group
@@ -13,7 +15,7 @@ def charge(prompts, completions):
     negative. Antibodies with positive loops bind more often to the wrong thing (PMC6524611)."""
     scores = []
     for prompt, completion in zip(prompts, completions):
-        loop = _loop_of(prompt, completion)
+        loop = _loop_of(prompt, completion)     # noqa: F821  it is a function of free.py
         net = sum(map(loop.count, 'KR')) - sum(map(loop.count, 'DE'))
         scores.append(float(net in (-1, -2)))
     return scores

@@ -1,8 +1,11 @@
-# antibodies: fill the loop CDR-H3 without a motif that may spoil it in production. First:
-# python -m examples.antibodies.antiberty out/antiberty
-# python train_grpo.py examples/antibodies/free.py
-# free: start and line to beat 41.8 %, policy 99.3, 99.3, 99.3 % (seeds 1, 2, 3); transformers 5.24,
-# torch 2.13.0, one thread of an AMD EPYC, bfloat16, 2 minutes, 1.2 GB
+# A real masked model, AntiBERTy, fills the loop of an antibody that decides what it binds to. The
+# reward is 1 for a loop without motifs that may spoil it in production. (README.md, in this folder,
+# says what these words mean, and what else changed.) 2 minutes, 1.2 GB.
+#
+#     python -m examples.antibodies.antiberty out/antiberty
+#     python train_grpo.py examples/antibodies/free.py
+#
+# free 41.8 -> 99.3, 99.3, 99.3 %, +57.5 above its line (seeds 1, 2, 3; transformers 5.24)  # NUMBER
 
 import re
 

@@ -1,5 +1,6 @@
-"""What did GRPO do to the loops? Print of random loops, of the start's and of the policy's, how
-many have which motif, and whether they still look like loops to the network as it was before.
+"""What did GRPO do to the loops? For random loops, the loops of the start and the loops of the
+policy, print how many have which motif, and whether the network of the start still finds them
+natural.
 
     python -m examples.antibodies.measure out-antibodies"""
 import re
@@ -19,8 +20,8 @@ J_GENE = '(D[YIPSLV]|QH)$'
 
 @torch.no_grad()
 def pseudo_likelihood(network, texts, blank):
-    """Return for each of N texts (N, T) the mean log-probability, in nats, of the letters that were
-    blank (N, T). Each is masked alone: the network sees all others."""
+    """Return the mean log-probability, in nats, of the letters that were blank (N, T), for each of
+    N texts (N, T). Each letter is masked alone, so the network sees all others."""
     total = torch.zeros(len(texts))
     for part in blank.nonzero().split(32):
         text, position = part.T                                                 # (32,) each
@@ -33,8 +34,8 @@ def pseudo_likelihood(network, texts, blank):
 
 
 def measure(rollout, before):
-    """Return {name: number} and the loops of a Rollout. Only the first loop of each prompt gets a
-    likelihood, that of the network before, because it takes minutes."""
+    """Return the loops of a Rollout, and {name: number}. The likelihood by the network of the start
+    takes minutes, so only the first loop of each prompt gets one."""
     k, texts, blank = rollout.k, rollout.texts, rollout.prompts.blank
     first, second = texts[::k], texts[1::k]                                     # (B, T) each
     likelihood = pseudo_likelihood(before, first, blank)

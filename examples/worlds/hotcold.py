@@ -1,6 +1,6 @@
-"""Hot and cold: a treasure lies up to two steps away in each direction of a field. After each of
-ten steps, left, right, up or down, the world says warmer (+), colder (-) or found (!). A game is
-`r+u-d+r!`. Those to learn from are random steps."""
+"""Hot and cold: a treasure lies up to two steps away in each direction of a field. The policy takes
+ten steps, left, right, up or down, and after each one the world says warmer (+), colder (-) or
+found (!). A game is a text such as `r+u-d+r!`. The steps of training games are random."""
 
 from data.games import games_of
 
@@ -9,7 +9,7 @@ STEPS = {'l': (-1, 0), 'r': (1, 0), 'u': (0, 1), 'd': (0, -1)}
 N_STEPS = 10
 
 def distance(moves, secret):
-    """Return the distance from the treasure after these moves; they begin at 22."""
+    """Return the distance from the treasure after these moves, which begin at 22."""
     x, y = 2, 2
     for move in moves:
         dx, dy = STEPS.get(move, (0, 0))
@@ -18,7 +18,7 @@ def distance(moves, secret):
     return abs(x - int(secret[0])) + abs(y - int(secret[1]))
 
 def reply(completion, secret='32'):
-    moves = completion[::2]                     # what is between them was said here
+    moves = completion[::2]                     # the world said the rest
     now = distance(moves, secret)
     if now == 0:
         return '!', True

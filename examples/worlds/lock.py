@@ -1,6 +1,6 @@
-"""Open a lock of three dials, 0 to 5, in three tries: for each dial the world says that its digit
-is smaller (<), larger (>) or right (=). A game is `222>=<421<=<320===`. Those to learn from are
-played at random: each digit may still be right."""
+"""Open a lock of three dials, 0 to 5, in three tries. After each try the world says for each dial
+whether its digit is smaller (<), larger (>) or right (=). A game is a text such as
+`222>=<421<=<320===`. Training games are played at random: each digit might still be right."""
 import itertools
 
 from data.games import games_of
@@ -13,7 +13,7 @@ def hint(digit, right):
     return '<' if right < digit else '>'
 
 def reply(completion, secret='320'):
-    """Say three hints after each three digits; if all are right, the lock is open."""
+    """Say three hints after every third digit. If all are right, the lock is open."""
     if len(completion) % 6 == 3:
         hints = ''.join(map(hint, completion[-3:], secret))
         return hints, hints == '==='
@@ -28,7 +28,7 @@ def play(secret, rng):
         tried = ''.join(map(rng.choice, possible))
         hints, _ = reply(game + tried, secret)
         game += tried + hints
-        for dial in range(3):                   # which digits would have got the same hint?
+        for dial in range(3):                   # keep what would have got this hint
             possible[dial] = [right for right in possible[dial]
                               if hint(tried[dial], right) == hints[dial]]
     return game

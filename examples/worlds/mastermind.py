@@ -1,6 +1,6 @@
-"""Mastermind: find three pegs of four colours in five guesses. The world says how many pegs are
-right, and how many more have a right colour in a wrong place. A game is `abc02adb12bda30`. Those to
-learn from are played at random: each guess may still be right."""
+"""Mastermind: find three pegs of four colours in five guesses. After each guess the world says how
+many pegs are right, and how many more have a right colour at a wrong position. A game is a text
+such as `abc02adb12bda30`. Training games are played at random: each guess might still be right."""
 import collections
 import functools
 import itertools

@@ -1,7 +1,8 @@
-"""Buy from a vending machine and lose no money. `?` asks for the price, 1 to 9; coins are 1, 2 and
-5, and after each the machine shows how much is in it (+: more than 9); `b` is the button. It keeps
-what is paid too much, and all of it if that is too little. A game is `?8552718b!`; each
-character of the policy is followed by one of the machine. Those to learn from are random moves."""
+"""Buy from a vending machine and lose no money. `?` asks for the price, 1 to 9. Coins are 1, 2 and
+5, and after each coin the machine shows how much is in it (+ means more than 9). `b` is the button:
+it gives the item (!) if enough was paid, and the machine keeps the change. If too little was paid,
+it gives nothing (-), and the machine keeps all of it. A game is a text such as `?8552718b!`, in
+which the policy and the machine take turns. The moves of training games are random."""
 
 from data.games import games_of
 
@@ -13,7 +14,7 @@ def paid(moves):
 
 def reply(completion, price='8'):
     """Say the price, the sum, or what the button gives: the item (!) or nothing (-)."""
-    moves = completion[::2]                     # what is between them was said here
+    moves = completion[::2]                     # the machine said the rest
     if moves[-1] in COINS:
         return str(paid(moves)) if paid(moves) <= 9 else '+'
     if moves[-1] == 'b':

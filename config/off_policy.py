@@ -1,0 +1,13 @@
+# The reference samples, and the policy learns from its texts. This is what happens in systems that
+# sample with older weights, or with another program, than they learn with. The ratios do not know
+# about it: they compare the policy with itself before the step. config/papers/tis.py corrects it.
+#
+#     python train_grpo.py config/grpo_think.py config/off_policy.py --reference=generator
+import copy
+
+
+def collect(networks, task, step, *more, inner=collect):
+    """Let the reference act instead of the policy."""
+    sampling = copy.copy(networks)
+    sampling.policy = networks.reference
+    return inner(sampling, task, step, *more)
