@@ -1,7 +1,7 @@
 # The main job. A network fills all blanks of an equation in one pass, so no blank knows what the
 # others become, and most equations are false. A judge that has read true equations scores the
-# result, and GRPO teaches the blanks to agree. These are the defaults of train_grpo.py, so this
-# file changes nothing. A minute on two cores, pretraining included.
+# result, and GRPO teaches the blanks to agree. These are the defaults of train_grpo.py, and
+# plugins/watch.py prints a group of step 0. A minute on two cores, pretraining included.
 #
 #     python train_grpo.py config/grpo_config.py
 #
