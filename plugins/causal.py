@@ -3,18 +3,18 @@ that most people know.
 
     python train_grpo.py config/grpo_causal.py          # 12+35= becomes 12+35=047
 
-At each position a text already has a token, from its prompt, or the policy draws one. There is one
-more writer: a dataset can be a world, such as a game. Its function reply() is asked after each
-token that the policy draws, and may add words. Example: guess the secret letter. The world answers
-< if the secret comes before the letter, > if it comes after it, and = if it is the letter; then the
-game is over. The prompts are `2:` and `13:`, two completions of each. Brackets mark what the policy
-draws:
+At each position a text already has a token, from its prompt, or the policy draws one. (If the
+dataset is a world, such as a game, it can write, too: plugins/world.py.) Example: the prompts
+`12+35=` and `9+4=`, two completions of each. Brackets mark what the policy draws:
 
-    position   0  1   2   3   4   5
-    text 0     2  :  [h]  <  [d]  >  ...
-         1     2  :  [c]  <  [b]  =
-         2     1  3   :  [k]  >  [m] ...
-         3     1  3   :  [a]  >  [h] ...
+    position   0   1   2   3   4   5    6    7    8    9
+    text 0     1   2   +   3   5   =   [0]  [4]  [7] [eos]
+         1     1   2   +   3   5   =   [3]  [7] [eos]
+         2     9   +   4   =  [0]  [1] [3] [eos]
+         3     9   +   4   =  [1] [eos]
+
+Each token in brackets has a row in the table. Its view is its whole text, because a causal network
+reads only what stands before a token, and this never changes.
 
 This file is executed in the globals of train_grpo.py: torch, replace, Rollout, sample and others
 come from there. Its Task, complete() and columns_of() replace the ones there; `inner` is the old
@@ -22,10 +22,10 @@ function."""
 import torch.nn.functional as F
 
 from plumbing.process import Mistake, expect
-from plumbing.rewards import call_each
 from plumbing.sharing import unique_rows
 
 include('plugins/skip.py')
+include('plugins/world.py')
 
 blank_kind = 'answer'
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T positions
@@ -89,7 +89,7 @@ def complete(policy, prompts, k, greedy=False):
             table.append(torch.stack((drawing, torch.full_like(drawing, at))))
             end[drawing[token == task.tok.eos]] = at + 1
             if task.reply:
-                asking = drawing[end[drawing] > at + 1]     # not ended, and there is room
+                asking = drawing[end[drawing] > at + 1]     # they have not ended
                 ask_world(task, prompts.record[asking // k], texts, end, asking, at + 1)
         is_active = end[active] > at + 1                                        # (active,)
         if not is_active.any():
@@ -97,7 +97,6 @@ def complete(policy, prompts, k, greedy=False):
         if not is_active.all():
             active, cache = active[is_active], rows_of_cache(cache, is_active)
     text_of, position = torch.cat(table, 1)                                     # (M,) each
-    # The view of a token is its whole text: a causal network reads only what stands before it.
     rows, inverse = unique_rows(texts)          # equal texts are one view
     return Rollout(prompts, k, texts, texts[rows], text_of, position, inverse[text_of])
 
@@ -105,39 +104,6 @@ def complete(policy, prompts, k, greedy=False):
 def rows_of_cache(cache, rows):
     """Return a cache with these texts (indices or bool) of another one."""
     return {layer: kv[:, rows] for layer, kv in cache.items()}
-
-
-# ---- a world -------------------------------------------------------------------------------------
-def ask_world(task, record, texts, end, asking, at):
-    """Let the world write into texts (N, T), from position `at` on, as far as there is room.
-
-    asking: the numbers (n,) of the texts that it may answer. record (n,): the numbers of their
-    records. Where the world ends a text, its `end` changes."""
-    record = record.tolist()
-    written = [task.tok.show(ids[task.rows[i].n_prompt:])
-               for i, ids in zip(record, texts[asking, :at].tolist())]
-    # reply() has no memory, so equal completions of one record are asked about once.
-    cases = {(i, text): task.records[i] | {'completion': text} for i, text in zip(record, written)}
-    answers = dict(zip(cases, call_each('reply', task.reply, [*cases.values()])))
-    for n, i, text in zip(asking.tolist(), record, written):
-        words, is_end = words_of_reply(answers[i, text], task.records[i], text)
-        try:
-            ids = task.tok.encode(words)[:int(end[n]) - at]
-        except Mistake as e:
-            raise Mistake(f"{e}, in what reply() returned to {text!r:.100} of "
-                          f"{task.records[i]!r:.200}") from None
-        texts[n, at:at + len(ids)] = texts.new_tensor(ids)
-        if is_end:
-            end[n] = at + len(ids)
-
-
-def words_of_reply(said, record, completion):
-    """Return what reply() said, None, a text, or (text, True), as a text and a bool."""
-    words, is_end = said if isinstance(said, tuple) and len(said) == 2 else (said, False)
-    expect(isinstance(words, str | None) and isinstance(is_end, bool), (
-        f"reply() returned {said!r:.100} to {completion!r:.100} of {record!r:.200}: expected None, "
-        "a text, or (text, True)"))
-    return words or '', is_end
 
 
 # ---- text again ----------------------------------------------------------------------------------

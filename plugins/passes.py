@@ -70,9 +70,9 @@ def complete(policy, prompts, k, greedy=False):
         is_open[text_of, position] = False
         parts.append((text_of, position, torch.full_like(position, number)))
     text_of, position, pass_of = map(torch.cat, zip(*parts))                    # (M,) each
-    filled_in = torch.zeros_like(texts)         # (N, T) the pass of each position; 0: given
-    filled_in[text_of, position] = pass_of
-    filled_in = filled_in[text_of]                                              # (M, T)
+    pass_at = torch.zeros_like(texts)           # (N, T) the pass of each position; 0: given
+    pass_at[text_of, position] = pass_of
+    filled_in = pass_at[text_of]                                                # (M, T)
     views = texts[text_of].masked_fill(filled_in >= pass_of[:, None], policy.blank_id)
     rows, view_of = unique_rows(views)
     return Rollout(prompts, k, texts, views[rows], text_of, position, view_of,

@@ -21,7 +21,7 @@ from plumbing.process import Mistake, expect
 from plumbing.rewards import check_rewards
 
 # In this order, and then yours.
-PLUGINS = 'causal hf passes order masks top skip lora overlong watch best'.split()
+PLUGINS = 'causal world hf passes order masks top skip lora overlong watch best'.split()
 # The choices of knobs that are texts, also of plugins and of other scripts.
 CHOICES = {
     'blank_kind': ('random', 'answer'), 'kind': ('fill', 'causal', 'classifier'),

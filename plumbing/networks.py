@@ -138,7 +138,7 @@ def sources_of(recipe, dataset, words=()):
 def make_networks(files, dataset, device):
     """Make those networks of files {path: file} that are not there, by pretrain.py, side by side.
     If one fails, or this run is stopped, end the others. Return files."""
-    processes, threads = [], []
+    processes, threads, bars = [], [], []
     try:
         for path, file in files.items():
             if os.path.exists(file):
@@ -150,14 +150,15 @@ def make_networks(files, dataset, device):
                  f'--device={device.type}', f'--out={file}'],
                 env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
             processes.append(process)
-            steps = bar(None, Path(recipe).stem, position=len(threads))
-            threads.append(threading.Thread(target=show_steps, args=(process.stdout, steps)))
+            bars.append(bar(None, Path(recipe).stem, position=len(bars)))
+            threads.append(threading.Thread(target=show_steps, args=(process.stdout, bars[-1])))
             threads[-1].start()
         while codes := {process.poll() for process in processes} - {0}:
             if codes != {None}:
                 raise Mistake("pretraining failed, see above")
-            for thread in threads:
-                thread.join(0.05)
+            for steps in bars:                  # so that their clocks go on
+                steps.refresh()
+            threads[-1].join(0.5)
     finally:
         for process in processes:
             process.terminate()

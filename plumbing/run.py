@@ -3,10 +3,11 @@ saves; evaluates; logs; and stops."""
 from plumbing import devices, report
 from plumbing.configurator import knobs_of
 from plumbing.datasets import open_data
-from plumbing.networks import paths_of
+from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
+from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Stopped, bar, expect, say, stop
 from plumbing.rewards import try_rewards
-from plumbing.run_folder import check_state
+from plumbing.run_folder import RunFolder, check_state  # noqa: F401  for train_grpo.py
 
 
 class Globals:
@@ -75,9 +76,7 @@ class Run:
             if is_due or is_stopped:            # save first: a resumed run evaluates once more
                 self.folder.save(self.networks, self.optimizers, step, self.line_to_beat,
                                  grpo.state)
-            if is_due and not is_stopped and not self.evaluate(step, is_end):
-                return
-            if is_end or is_stopped:
+            if is_stopped or (is_due and not self.evaluate(step, is_end)) or is_end:
                 return
             yield step
 
