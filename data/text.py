@@ -109,6 +109,6 @@ def known_words(words, prompt, text):
     hits = []
     for word in re.finditer(WORD + '|(?<= )(?= )', text):
         left, right = word.span()
-        if 0 < left and right < len(text) and '_' in prompt[left - 1:right + 1]:
+        if left > 0 and right < len(text) and '_' in prompt[left - 1:right + 1]:
             hits.append(word[0] in words)
     return sum(hits) / max(1, len(hits))

@@ -1,6 +1,6 @@
-"""A world writes into the texts, too: a dataset whose function reply() is asked after each token that
-the policy draws, and may add words. (The field says environment, or tool.) plugins/causal.py
-includes this file.
+"""A world writes into the texts, too. It is a dataset whose function reply() is asked after each
+token that the policy draws, and may add words. (The field says environment, or tool.)
+plugins/causal.py includes this file.
 
     python train_grpo.py config/grpo_guess.py
 
