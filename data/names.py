@@ -1,12 +1,14 @@
 """New names from three letters: `rdt=` may become `redit`. This dataset has a checker and no
 answers. A generator first imitates real words of 5 to 8 letters, from data/docstrings.py. They are
 no solutions: none of them passes verify(), because none of them is new."""
+import itertools
 import random
 import re
 
 from data import docstrings
 
-WORDS = sorted(set(re.findall(r'\b[a-z]{5,8}\b', ' '.join(sum(docstrings.paragraphs(), [])))))
+PROSE = ' '.join(itertools.chain(*docstrings.paragraphs()))
+WORDS = sorted(set(re.findall(r'\b[a-z]{5,8}\b', PROSE)))
 STARTS = {word[:5] for word in WORDS}
 
 
