@@ -1,7 +1,7 @@
 # Prompts and their answers, such as 3h05m= and 185. This is the file to start from if you have
 # answers: write them as JSON lines, {"prompt": "3h05m=", "answer": "185"}, and add
 # --dataset=mine.jsonl. The generator imitates the answers first, and stops when 20 % of its samples
-# are right. With other generators the line to beat differs much, so compare with the line.
+# are right. The line to beat varies much from one generator to the next, so compare with it.
 #
 #     python train_grpo.py config/grpo_pairs.py
 #

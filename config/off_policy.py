@@ -1,5 +1,5 @@
 # The reference samples, and the policy learns from its texts. This is what happens in systems that
-# sample with older weights, or with another program, than they learn with. The ratios do not know
+# sample with old weights, or with a program that is not the learner. The ratios do not know
 # about it: they compare the policy with itself before the step. config/papers/tis.py corrects it.
 #
 #     python train_grpo.py config/grpo_think.py config/off_policy.py --reference=generator

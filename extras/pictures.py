@@ -1,9 +1,6 @@
 """Draw a picture from runs of these commands, and write it beside the first run: NAME.png. With a
 last word --docs it becomes docs/assets/NAME.png, the picture of the pages.
 
-    python -m extras.pictures step out-step
-        # train_grpo.py plugins/watch.py --rewards="{'verify': 1.0}" --kl_beta=0 --entropy_coef=0
-        # --group_size=6 --batch_size=1 --warmup_iters=0 --max_iters=1 --seed=307
     python -m extras.pictures curve out-curve-1 out-curve-2 out-curve-3
         # train_grpo.py config/grpo_config.py --eval_interval=10 --seed=1, 2, 3
     python -m extras.pictures guess out-guess
@@ -13,7 +10,6 @@ last word --docs it becomes docs/assets/NAME.png, the picture of the pages.
     python -m extras.pictures think out-think
         # train_grpo.py config/grpo_think.py"""
 import collections
-import math
 import statistics
 import sys
 from pathlib import Path
@@ -74,30 +70,6 @@ def maps(axes, folder, points_of, alpha=0.0, **titles):
         ax.set(title=f'{label}: {100 * right:.0f} % are right', **titles)
         ax.margins(0.1)
         ax.invert_yaxis()
-
-
-def step(figure, folder):
-    """A prompt, its completions, their rewards and advantages, and how likely each is before and
-    after a step."""
-    samples = [sample for sample in read_lines(f'{folder}/samples.jsonl')
-               if 'advantage' in sample['scores']]
-    samples.sort(key=lambda sample: sample['scores']['reward'])
-    left, middle, right = figure.subplots(1, 3, sharey=True, width_ratios=(1, 2, 2))
-    for y, sample in enumerate(samples):
-        scores = sample['scores']
-        color = BLUE if scores['advantage'] > 0 else RED
-        left.barh(y, scores['reward'], 0.4, color=color)
-        middle.barh(y, scores['advantage'], 0.4, color=color)
-        _, _, *logp = zip(*sampled(sample))             # before and after the step
-        p = [100 * math.exp(sum(column)) for column in logp]
-        right.barh((y + 0.2, y - 0.2), p, 0.4, color=('0.75', color))
-    left.set(title='reward', xlabel='reward', ylabel='completion')
-    middle.set(title='advantage', xlabel='reward minus mean, by std')
-    right.set(title='probability: before (gray) and after the step', xlabel='%')
-    texts = [sample['completion'] for sample in samples]
-    left.set_yticks(range(len(texts)), texts, family='monospace')
-    figure.suptitle(f"{samples[0]['prompt']}     a prompt and {len(texts)} completions", x=0.01,
-                    ha='left')
 
 
 def curve(figure, *folders):
@@ -161,7 +133,7 @@ def think(figure, folder):
     swaps.legend()
 
 
-PICTURES = {draw.__name__: draw for draw in (step, curve, guess, orders, think)}
+PICTURES = {draw.__name__: draw for draw in (curve, guess, orders, think)}
 
 
 def main():

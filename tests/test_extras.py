@@ -67,7 +67,7 @@ def test_a_picture_lies_beside_its_run_and_not_in_the_docs(finished, tmp_path):
     assert finish('extras/pictures.py', 'curve', str(folder)) == f'wrote {folder}/curve.png\n'
     assert (folder / 'curve.png').exists()
     assert Path('docs/assets/curve.png').read_bytes() == before
-    assert 'python -m extras.pictures step out-step' in run('extras/pictures.py')[2]
+    assert 'python -m extras.pictures guess out-guess' in run('extras/pictures.py')[2]
 
 
 # ---- compare -------------------------------------------------------------------------------------

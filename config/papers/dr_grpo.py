@@ -7,7 +7,7 @@
 #
 # verify 47.2 -> 96.0, 96.4, 94.9 %, with grpo.py 88.9, 91.6, 89.3 % (seeds 1, 2, 3)  # NUMBER
 #
-# Left out: the paper takes eight updates of a step, in which the clip acts.
+# Left out: the paper takes eight updates per step, in which the clip acts.
 
 adv_norm = 'none'
 loss_norm = 'constant'
