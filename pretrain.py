@@ -95,7 +95,10 @@ def main():
     configure(globals(), sys.argv[1:])
     Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
     expect(not Path(out).is_dir(), f"out = {out!r}: it is a folder")
-    expect(n_embd % n_head == 0, f"n_embd = {n_embd}: expected a multiple of n_head = {n_head}")
+    even = 2 * n_head if positions == 'rotary' else n_head
+    expect(n_embd % even == 0, f"n_embd = {n_embd}: expected a multiple of {even}")
+    expect(kind != 'classifier' or 'labelled' in globals(), "kind = 'classifier': the recipe must "
+           "include config/networks/classifier.py")
     torch_device = devices.init_device(device, dtype)
     network, task = new_network()
     network.to(torch_device)

@@ -1,6 +1,7 @@
 """FILE.jsonl as records. A line is a JSON object, such as {"prompt": "12+35=", "answer": "047"}, or
 a list, such as ["12+35=", "047"]. Lines with "held_out": true are held out; if no line has it, a
 tenth of the prompts is. Each record knows the number of its line, `line`."""
+import difflib
 import json
 import zlib
 from pathlib import Path
@@ -16,15 +17,20 @@ def of_lines(path):
             continue
         try:
             record = json.loads(line)
-            record = record if type(record) is dict else dict(zip(('prompt', 'answer'), record))
+            if type(record) is list and len(record) == 2:
+                record = dict(zip(('prompt', 'answer'), record))
             is_right = type(record['prompt']) is type(record.get('answer', '')) is str
             # A hash of the prompt, so that equal prompts stay together.
             is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
-        except (ValueError, TypeError, KeyError):       # no JSON, no UTF-8, or no object
+        except (ValueError, TypeError, KeyError, AttributeError):       # no JSON, no object, ...
             is_right = False
         expect(is_right and type(record.get('held_out', True)) is bool, (
             f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
             f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))
+        for name in record:
+            near = difflib.get_close_matches(name.lower(), ['held_out'], 1, 0.8)
+            expect(not near or name == 'held_out', f'{path}, line {number}: {name!r}: did you mean '
+                   '"held_out"?')
         records.append(({'line': number} | record, is_tenth))
     is_marked = any('held_out' in record for record, _ in records)
     parts = [], []

@@ -41,6 +41,7 @@ TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify
 # Functions that replace nothing, and are no rewards.
 KNOWN = {'verify', 'reply', 'masks', 'labelled'}
 ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = {ROOT / f'{x}.py' for x in 'train_grpo pretrain sample model tasks judge'.split()}
 
 
 def knobs_of(script):
@@ -95,6 +96,7 @@ def check_word(word, script):
     elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
         raise Mistake(f"{word} is a dataset: write --dataset={word}")
     else:
+        expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")
         expect(path.suffix == '.py' and path.is_file(), (
             f"{word}: expected --name=value, or the path of a config file, FILE.py. "
             f"Near: {near_paths(path)}"))
@@ -150,7 +152,7 @@ def plugins_of(paths):
     paths = [*paths]
     for path in paths:                          # the list grows in the loop
         expect(Path(path).is_file(), f"include({path!r}): there is no such file")
-        for node in ast.parse(Path(path).read_text('utf-8'), str(path)).body:
+        for node in ast.parse(Path(path).read_bytes(), str(path)).body:
             call = getattr(node, 'value', None)
             if isinstance(call, ast.Call) and getattr(call.func, 'id', '') == 'include':
                 included = getattr((*call.args, None)[0], 'value', None)
@@ -192,7 +194,8 @@ class ConfigFiles:
             with folder_on_path(file), no_exit(path):
                 exec(code, script)
         finally:
-            script.update(__name__=before['__name__'], __file__=before['__file__'])
+            own = {x: before[x] for x in ('__name__', '__file__', 'main') if x in before}
+            script.update(own)                  # a file may have a main() to test itself
         new = [name for name, x in script.items() if x is not before.get(name)
                and getattr(x, '__module__', None) == file.stem and callable(x)]
         for name in new:

@@ -1,6 +1,7 @@
 """Load datasets, check their records, and find the files that they are made of."""
 import builtins
 import contextlib
+import difflib
 import functools
 import io
 import modulefinder
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from data.lines import of_lines
 from data.text import of_file
-from plumbing.process import Mistake, expect
+from plumbing.process import Mistake, expect, say
 
 # What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
 OURS = {'completion', 'completions', 'text', 'texts', 'prompts', 'original', 'sampled', 'ended',
@@ -42,7 +43,7 @@ def is_dataset(path):
 
 def as_record(x, path):
     """Return the record of a pair (prompt, answer), or of a dict."""
-    if type(x) in (list, tuple):
+    if type(x) in (list, tuple) and len(x) == 2:
         x = dict(zip(('prompt', 'answer'), x))
     expect(type(x) is dict and type(x.get('prompt')) is type(x.get('answer', '')) is str, (
         f'{path}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], both '
@@ -70,6 +71,7 @@ def load(dataset):
         f"{path} is no dataset: it has no function texts()"))
     with opened_files() as opened, folder_on_path(path), no_exit(path):
         functions = READERS[path.suffix](str(path))
+        check_names(functions, path)
         parts = functions['texts']()
     expect(isinstance(parts, list | tuple) and len(parts) == 2, f"{path}: expected two lists from "
            "texts(), to learn from and held out")
@@ -80,7 +82,10 @@ def load(dataset):
     expect(not columns.keys() & OURS, f"{path}: rename its column {[*columns.keys() & OURS][:1]}, "
            "which has a name of ours (docs/task.md)")
     train, held_out = [[columns | record for record in part] for part in (train, held_out)]
-    verify = is_answer if all(record['answer'] for record in train + held_out) else None
+    n_open = sum(not record['answer'] for record in train + held_out)
+    if 0 < n_open < len(train + held_out) and 'verify' not in functions:
+        say(f"{path}: {n_open} records have no answer, so there is no verify()")
+    verify = None if n_open else is_answer
     read = {Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)}
     sources = (*modules_of(path), *sorted(read))
     return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'),
@@ -91,6 +96,14 @@ def open_data(script):
     """Return the Dataset of a script, with the verify() and reply() of config files."""
     ours = {name: script[name] for name in ('verify', 'reply') if name in script}
     return load(script['dataset'])._replace(**ours)
+
+
+def check_names(functions, path):
+    """Refuse a function of a dataset whose name is nearly one of ours."""
+    for name in functions:
+        near = difflib.get_close_matches(name, ['texts', 'verify', 'reply'], 1, 0.9)
+        expect(not near or name in near, f"{path} has {name}(): did you mean {near}? (The name of "
+               "a helper of yours begins with _)")
 
 
 # ---- what a file is made of ----------------------------------------------------------------------

@@ -27,10 +27,12 @@ def save_network(path, network, **more):
     """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     try:
-        with open(temporary, 'wb') as file:     # a full disk is then `No space left on device`
+        with open(temporary, 'wb') as file:
             torch.save({'args': network.args, 'model': network.state_dict(),
                         'vocabulary': network.tok.vocabulary, **more}, file)
         os.replace(temporary, path)
+    except (OSError, RuntimeError) as e:        # of torch, if the disk is full
+        raise Mistake(f"{path} cannot be written: {e!s:.100}. (An older one stays.)") from None
     finally:
         Path(temporary).unlink(missing_ok=True)         # after a full disk
 
@@ -39,7 +41,10 @@ def load_checkpoint(path):
     """Return the dict of a checkpoint. A pickle could run any code, and with weights_only none."""
     expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
            "networks with which the run began.)")
-    return torch.load(path, map_location='cpu', weights_only=True)
+    try:
+        return torch.load(path, map_location='cpu', weights_only=True)
+    except Exception as e:                      # of many kinds
+        raise Mistake(f"{path} is no checkpoint, or it is damaged: {e!r:.200}") from None
 
 
 def load_network(path, device):
@@ -116,12 +121,17 @@ def sources_of(recipe, dataset, words=()):
     """Return the files (Paths) that decide what pretrain.py makes of a recipe: those that are
     executed, what they import, what the datasets are made of, and PROGRAMS."""
     import pretrain  # which imports this file
-    from plumbing.configurator import configure
+    from plumbing.configurator import configure, knobs_of
     script, executed = dict(vars(pretrain)), []
     configure(script, [f'--dataset={dataset}', recipe], executed, say=lambda text: None)
     expect(script['dataset'] == dataset, f"{recipe} sets `dataset`, which the run sets, too. If a "
            f"network learns another one, write '{recipe} --dataset=NAME' where the run names it")
     configure(script, words, say=lambda text: None)
+    changed = [x for x in knobs_of(script) if script[x] != vars(pretrain)[x] and x != 'dataset']
+    brought = [x for x in script.keys() - vars(pretrain).keys() if x not in ('include', 'labelled')]
+    expect(changed or not brought, f"{recipe} is no recipe of a network: it brings {brought[:3]}, "
+           "and sets no knob of pretrain.py")
+    expect('out' not in changed, f"{recipe}: the run chooses where the network is saved")
     files = [Path(x) for x in PROGRAMS]
     for file in executed:
         files += modules_of(file)
@@ -148,7 +158,8 @@ def make_networks(files, dataset, device):
             process = subprocess.Popen(
                 [sys.executable, 'pretrain.py', recipe, f'--dataset={dataset}', *words,
                  f'--device={device.type}', f'--out={file}'],
-                env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
+                env=os.environ | ALONE, stdout=subprocess.PIPE, text=True,
+                start_new_session=True)         # Ctrl-C is for this process, which ends them
             processes.append(process)
             bars.append(bar(None, Path(recipe).stem, position=len(bars)))
             threads.append(threading.Thread(target=show_steps, args=(process.stdout, bars[-1])))

@@ -67,6 +67,8 @@ def values_of(name, function, columns, context, device='cpu'):
             numbers.float().isfinite().all())
     except (TypeError, ValueError, RuntimeError):       # texts, None, lists of several lengths
         is_right = False
+    expect(not is_right or name != 'verify' or ((numbers >= 0) & (numbers <= 1)).all(), (
+        f"verify() returned {values!r:.100}: expected numbers from 0.0 (wrong) to 1.0 (right)"))
     expect(is_right, f"the reward {name}() returned {values!r:.100}: expected a list of {n} finite "
            "numbers, one for each completion")
     return numbers.float().cpu()
@@ -96,7 +98,8 @@ def try_rewards(script, data):
     columns |= {'completion': texts, 'text': texts, 'original': texts}
     if script['Task'].kind == 'causal':
         columns |= {'completion': answers, 'sampled': answers, 'ended': [True, True]}
-    for name in script['rewards'].keys() - {'judge'}:
+    watched = {'verify'} if functions['verify'] else set()         # with or without a weight
+    for name in script['rewards'].keys() - {'judge'} | watched:
         function = functions.get(name)
         expect(callable(function), f"rewards: there is no {name}() of a config file, and no "
                f"verify() of the dataset. Near: {difflib.get_close_matches(name, functions)}")

@@ -29,7 +29,10 @@ class RunFolder:
     def __init__(self, path, config):
         self.path = Path(path).expanduser().resolve()   # a reward may change the process's folder
         self.config = config
-        self.saved = NEW | from_first_rank(self.claim)
+        try:
+            self.saved = NEW | from_first_rank(self.claim)
+        except OSError as e:
+            raise Mistake(f"out_dir = {self.path}: {e}") from None
         states = self.saved['state']
         self.state = states[RANK % len(states)]         # there may be more ranks than before
 
@@ -52,6 +55,7 @@ class RunFolder:
             say(f"nothing to resume in {self.path}: a new run begins")
             return {}
         saved = load_checkpoint(ckpt)
+        expect('step' in saved, f"{ckpt} is a network, and no checkpoint of a run")
         expect(saved['step'] <= self.config['max_iters'], f"{self.path} has taken {saved['step']} "
                f"steps already, and max_iters = {self.config['max_iters']}")
         return saved
@@ -106,12 +110,9 @@ class RunFolder:
         """Cut the steps from the logs that come again, write the knobs, and begin wandb."""
         self.path.mkdir(exist_ok=True, parents=True)
         for name in 'log.jsonl', 'samples.jsonl':
-            with open(self.path / name, 'ab+') as file:
-                file.seek(0)                    # the last line may be half a line
-                kept = [x for x in file if x.endswith(b'\n') and json.loads(x)['step'] < step]
-                file.truncate(len(b''.join(kept)))
+            write_whole(self.path / name, ''.join(lines_before(self.path / name, step)))
         config = json.dumps(self.config | {'words': sys.argv[1:]}, indent=1)
-        (self.path / 'config.json').write_text(config, 'utf-8')
+        write_whole(self.path / 'config.json', config)
         if self.config['wandb_project']:
             import wandb
             self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
@@ -157,6 +158,25 @@ class RunFolder:
             rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
             table = wandb.Table(['prompt', 'completion', *names], rows)
             self.wandb.log({'samples': table}, step)
+
+
+def write_whole(path, text):
+    """Write a file, which is the new one or the old one, whenever the process is killed."""
+    temporary = Path(f'{path}.tmp')
+    temporary.write_text(text, 'utf-8')
+    temporary.replace(path)
+
+
+def lines_before(path, step):
+    """Return the lines of a log that are of earlier steps. A line that was cut off is left out."""
+    kept = []
+    for line in path.read_text('utf-8', 'replace').split('\n') if path.exists() else ():
+        try:
+            if json.loads(line)['step'] < step:
+                kept.append(line + '\n')
+        except (ValueError, TypeError, KeyError):
+            continue
+    return kept
 
 
 def check_state(state):

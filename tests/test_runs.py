@@ -128,7 +128,7 @@ def collect(networks, task, step, inner=collect):
 """,
     r'Traceback[^$]*mine.py", line \d+, in verify\n[^$]*Error: no\nin the reward verify\(\)\n': """
 from data.arithmetic import verify as _verify
-_steps = []
+_steps = [0]
 def evaluate(networks, task, step, inner=evaluate):
     _steps.append(step)
     return inner(networks, task, step)
@@ -138,7 +138,7 @@ def verify(text):
 """,
     r'error: the reward verify\(\) returned \[.*: expected a list of 16 finite numbers.*\n': """
 from data.arithmetic import verify as _verify
-_steps = []
+_steps = [0]
 def evaluate(networks, task, step, inner=evaluate):
     _steps.append(step)
     return inner(networks, task, step)
@@ -147,7 +147,7 @@ def verify(text):
 """,
     r'error: verify\(\) called exit\(3\)\n': """
 from data.arithmetic import verify as _verify
-_steps = []
+_steps = [0]
 def evaluate(networks, task, step, inner=evaluate):
     _steps.append(step)
     return inner(networks, task, step)
