@@ -4,7 +4,8 @@
 #
 #     python train_grpo.py config/grpo_guess.py           # half a minute
 #
-# verify 56.7 to 60.8 -> 97.1 to 98.8 %, +NUM above its line (three generators)  # NUMBER
+# verify 60.4 -> 92.9 to 98.3 %, +32.5 to +37.9 above its line
+# (3 runs, generators 1, float32)
 
 include('plugins/causal.py')
 include('plugins/watch.py')
@@ -17,10 +18,10 @@ generator = 'config/networks/generator_game.py'
 group_size = 32
 batch_size = 32
 
-adv_norm = 'batch'          # 'std': 97.5 %, the same (seed 1)  # NUMBER
+adv_norm = 'batch'          # 'std': 97.5 %, the same (seed 1)
 kl_beta = 0.0
 # The middle letter is a good first guess only if the later guesses are good, too. The bonus keeps
-# other first guesses alive until then. 0: 91.7 to 99.2 %  # NUMBER
+# other first guesses alive until then. 0: 91.7 to 99.2 %
 entropy_coef = 0.05
 learning_rate = 3e-3
 max_iters = 120

@@ -4,12 +4,13 @@
 #
 #     python train_grpo.py config/grpo_world.py --dataset=examples/worlds/lock.py
 #
-# verify, start -> end with seeds 1, 2, 3. The line to beat is the start.  # NUMBER
-#     lock        42.8 ->  99.9, 100.0,  99.9 %  # NUMBER
-#     distance    17.5 -> 100.0, 100.0, 100.0 %  # NUMBER
-#     hotcold     19.0 -> 100.0, 100.0,  99.7 %  # NUMBER
-#     mastermind  59.4 ->  98.2,  91.4,  96.5 %  # NUMBER
-#     vending      3.1 -> 100.0, 100.0, 100.0 %  # NUMBER
+# verify, start -> end with seeds 1, 2, 3. The line to beat is the start.
+#     lock        42.8 ->  99.9, 100.0,  99.9 %
+#     distance    17.5 -> 100.0, 100.0, 100.0 %
+#     hotcold     19.0 -> 100.0, 100.0,  99.7 %
+#     mastermind  59.4 ->  98.2,  91.4,  96.5 %
+#     vending      3.1 -> 100.0, 100.0, 100.0 %
+# (measured with an earlier version, in bfloat16)
 
 include('plugins/causal.py')
 

@@ -9,7 +9,8 @@
 #
 # This judge can be fooled, so a high reward is a false friend. Look at verify, which falls less
 # with this file than with the weight 0.2 throughout.
-# verify 42.9 -> 35.6, 34.3, 37.7 %, without this file 27.7, 26.6, 28.6 % (seeds 1, 2, 3)  # NUMBER
+# verify 42.9 -> 35.6, 34.3, 37.7 %, without this file 27.7, 26.6, 28.6 % (seeds 1, 2, 3)
+# (measured with an earlier version, in bfloat16)
 # The log shows the weight as kl_beta. Not for rloo.py, whose KL is in the reward.
 #
 # Left out: in the paper the KL is in the reward, per completion; here it is in the loss, per token.
