@@ -16,6 +16,8 @@ policy does not learn to write what the world says.
          3     1  3   :  [a]  >  [h] ...
 
 This file is executed in the globals of train_grpo.py."""
+import torch
+
 from plumbing.process import Mistake, expect
 from plumbing.rewards import call_each
 
@@ -25,28 +27,37 @@ def ask_world(task, record, texts, end, asking, at):
 
     asking: the numbers (n,) of the texts that it may answer. record (n,): the numbers of their
     records. Where the world ends a text, its `end` changes."""
+    if len(asking) == 0:
+        return
     record = record.tolist()
     written = [task.tok.show(ids[task.rows[i].n_prompt:])
                for i, ids in zip(record, texts[asking, :at].tolist())]
-    # reply() has no memory, so equal completions of one record are asked about once.
-    cases = {(i, text): task.records[i] | {'completion': text} for i, text in zip(record, written)}
-    answers = dict(zip(cases, call_each('reply', task.reply, [*cases.values()])))
-    for n, i, text in zip(asking.tolist(), record, written):
-        words, is_end = words_of_reply(answers[i, text], task.records[i], text)
-        try:
-            ids = task.tok.encode(words)[:int(end[n]) - at]
-        except Mistake as e:
-            raise Mistake(f"{e}, in what reply() returned to {text!r:.100} of "
-                          f"{task.records[i]!r:.200}") from None
-        texts[n, at:at + len(ids)] = texts.new_tensor(ids)
-        if is_end:
-            end[n] = at + len(ids)
+    # reply() has no memory, so equal completions of one record are one case.
+    cases = {}                                  # {(record, completion): number of the case}
+    case_of = [cases.setdefault(case, len(cases)) for case in zip(record, written)]     # (n,)
+    answers = call_each('reply', task.reply, [
+        task.records[i] | {'completion': text} for i, text in cases])
+    ids, is_end = zip(*[ids_of_reply(task, said, task.records[i], text)
+                        for (i, text), said in zip(cases, answers)])
+    # Now as tensors: `said` (n, width) are the words of each text, padded, as far as there is room.
+    width = min(max(map(len, ids)), task.length - at)
+    padded = [row[:width] + [task.tok.pad] * (width - len(row)) for row in ids]
+    said = texts.new_tensor(padded).view(len(cases), width)[case_of]
+    room = end[asking] - at                                                             # (n,)
+    is_cut = torch.arange(width, device=end.device) >= room[:, None]
+    texts[asking, at:at + width] = said.masked_fill(is_cut, task.tok.pad)
+    length = end.new_tensor([len(row) for row in ids])[case_of].minimum(room)
+    is_over = torch.tensor(is_end, device=end.device)[case_of]
+    end[asking] = torch.where(is_over, at + length, end[asking])
 
 
-def words_of_reply(said, record, completion):
-    """Return what reply() said, None, a text, or (text, True), as a text and a bool."""
+def ids_of_reply(task, said, record, completion):
+    """Return what reply() said, None, a text, or (text, True), as a list of ids and a bool."""
     words, is_end = said if isinstance(said, tuple) and len(said) == 2 else (said, False)
+    where = f"{completion!r:.100} of {record!r:.200}"
     expect(isinstance(words, str | None) and isinstance(is_end, bool), (
-        f"reply() returned {said!r:.100} to {completion!r:.100} of {record!r:.200}: expected None, "
-        "a text, or (text, True)"))
-    return words or '', is_end
+        f"reply() returned {said!r:.100} to {where}: expected None, a text, or (text, True)"))
+    try:
+        return task.tok.encode(words or ''), is_end
+    except Mistake as e:
+        raise Mistake(f"{e}, in what reply() returned to {where}") from None
