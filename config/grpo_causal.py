@@ -5,8 +5,8 @@
 #
 #     python train_grpo.py config/grpo_causal.py
 #
-# verify 39.6 to 54.1 -> 99.5 to 100.0 % (three generators)
-# (measured with an earlier version, in bfloat16)
+# verify 43.3 to 53.6 -> 99.8 to 100.0 %, +22.4 to +35.2 above its line
+# (3 runs, generators 1, 2, 3, float32)
 
 include('plugins/causal.py')
 
