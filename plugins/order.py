@@ -102,7 +102,7 @@ def token_stats(policy, rollout, reference=None, inner=token_stats):
     def decisions(network, features):
         """Return the log-probabilities to fill and to wait, (M, n_fill_steps - 1, 2)."""
         at = rollout.more['seen'][:, :-1], rollout.position[:, None]
-        scores = order_scores(network, features[at])
+        scores = order_scores(network, features)[at]
         return F.logsigmoid(torch.stack((scores, -scores), -1))
 
     # A token of pass 3 has waited in 1 and 2, and was filled in 3. After that nothing is decided

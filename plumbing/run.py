@@ -103,7 +103,7 @@ class Run:
         if step == self.first_step:     # not at the next save only, which would lose its steps
             check_state(grpo.state)
         metrics = metrics | report.metrics_of_step(scores, grpo.rewards, began, sampled)
-        hidden = {'lr'}
+        hidden = {'lr', 'grad_norm'}
         if grpo.epochs * grpo.mini_batches == 1:        # then these are 0
             hidden |= {'clip_frac', 'kl_old'}
         self.folder.log(step, metrics, step % grpo.log_interval == 0, hidden)

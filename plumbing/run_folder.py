@@ -17,6 +17,7 @@ from plumbing.process import Mistake, expect, say
 
 # Knobs after whose change the line to beat stays.
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
+LINE = 160                      # characters of a line of the console
 NEW = {'step': 0, 'line': None, 'files': {}, 'state': [{}], 'wandb': None}
 
 
@@ -138,16 +139,19 @@ class RunFolder:
 
     def log(self, step, metrics, is_shown=True, hidden=()):
         """Write the metrics of a step or of an evaluation. The console leaves out names with a /,
-        and hidden ones."""
+        hidden ones, and what does not fit into a line."""
         wrong = {name: x for name, x in metrics.items() if not math.isfinite(x)}
         expect(not wrong, f"step {step}: not finite: {wrong}. (The last checkpoint stays.)")
         self.append('log.jsonl', step, [metrics])
         if self.wandb:
             self.wandb.log(metrics, step)
         if is_shown:
-            say(' | '.join([f'step {step:5}', *[
-                f'{name} {x:.3f}' for name, x in metrics.items()
-                if '/' not in name and name not in hidden]]))
+            line = f'step {step:5}'
+            for name, x in metrics.items():
+                part = f' | {name} {x:.3f}'
+                if '/' not in name and name not in hidden and len(line + part) <= LINE:
+                    line += part
+            say(line)
 
     def log_samples(self, step, samples):
         """Write the completions of an evaluation."""
