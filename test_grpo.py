@@ -108,8 +108,9 @@ def slow_loss(policy, reference, rollouts, old):
         for n in r.text_of.unique():
             rows = r.text_of == n
             texts.append(losses[rows])
-            # plugins/skip.py, which causal.py includes, does not read texts that teach nothing.
-            skips = grpo.Task.kind == 'causal' and grpo.kl_beta + grpo.entropy_coef == 0
+            # plugins/skip.py, which other plugins include, reads no texts that teach nothing.
+            skips = grpo.token_stats.__code__.co_filename == 'plugins/skip.py'
+            skips = skips and grpo.kl_beta + grpo.entropy_coef == 0
             if not skips or A[rows].any():
                 numbers.append(torch.stack((kl, entropy, -gap, is_clipped))[:, rows])
     tokens = torch.cat(texts)

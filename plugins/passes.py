@@ -94,5 +94,6 @@ def positions_due(policy, x, is_open, key, n_blanks, number, greedy):
     return is_open & (rank < rank.size(1) - n_wait)
 
 
-# Last, because it wraps positions_due().
+# Last, because they wrap functions of this file and of each other.
 include('plugins/order.py')
+include('plugins/skip.py')

@@ -1,7 +1,7 @@
 """Do not read texts that teach nothing: those of groups whose rewards are all equal. Without a KL
 and an entropy bonus their loss is 0, so the gradient is the same without them. plugins/causal.py
-includes this file. (If the loss of a config file has a term without an advantage, add a small
-entropy bonus.)
+and plugins/passes.py include this file. (If the loss of a config file has a term without an
+advantage, add a small entropy bonus.)
 
 This file is executed in the globals of train_grpo.py; `inner` is the old function."""
 import torch
