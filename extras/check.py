@@ -159,7 +159,7 @@ def take_plain_step(networks, task, optimizers):
 def take_steps(networks, task):
     """Take two steps, and the second one again, like a run that is resumed. Return what is bad."""
     def score(*words, inner=grpo.score):
-        # Most rewards of a toy would be equal, so they are random. Those of one prompt are equal.
+        # Most rewards of a toy would be equal, so they are random, but equal for one prompt.
         return {name: torch.rand_like(x) * torch.arange(len(x))[:, None]
                 for name, x in inner(*words).items()}
 

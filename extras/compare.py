@@ -109,7 +109,7 @@ def curve_of(run):
 
 @exit_at_sigterm()
 def make(runs):
-    """Make those of the runs, pairs of a command and a seed, that are not there. If one fails, or
+    """Make the runs, pairs of a command and a seed, that are not there yet. If one fails, or
     this script is stopped, end the others."""
     waiting = [run for run in runs if not curve_of(run)]
     n_kept = len(runs) - len(waiting)

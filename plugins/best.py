@@ -1,4 +1,4 @@
-"""Keep the best checkpoint of a run as out_dir/best.pt: that of the evaluation with the highest
+"""Keep the best checkpoint of a run as out_dir/best.pt, from the evaluation with the highest
 goal, the first number of its line. It is a checkpoint as any other one:
 
     python train_grpo.py config/grpo_config.py plugins/best.py

@@ -54,7 +54,7 @@ def updates_of(rollouts, inner=updates_of):
 
 
 def with_masks(rollout, epoch=0):
-    """Return a Rollout with masks: those that it has, or else those of an epoch. Two columns more:
+    """Return a Rollout with its masks, or else with masks of an epoch. Two columns more:
     'is_blank' (M, L, T), the masks of the text of a token, and its 'weight' (M, L) in each."""
     if 'weight' in rollout.more:
         return rollout

@@ -1,4 +1,4 @@
-"""Do not read texts that teach nothing: those of groups whose rewards are all equal. Without a KL
+"""Do not read texts that teach nothing, from groups whose rewards are all equal. Without a KL
 and an entropy bonus their loss is 0, so the gradient is the same without them. plugins/causal.py
 and plugins/passes.py include this file. (If the loss of a config file has a term without an
 advantage, add a small entropy bonus.)

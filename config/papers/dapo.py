@@ -11,7 +11,7 @@
 #
 # verify 47.2 -> 96.6, 97.1, 96.6 %, without this file 95.1, 95.3, 94.6 % (first command)
 # (measured with an earlier version, in bfloat16)
-# In the log, mean_*, dead_groups and the times are those of all groups that were drawn.
+# In the log, mean_*, dead_groups and the times count all groups that were drawn.
 #
 # Left out: the paper draws until a step is full, and here three draws are the most, because a
 # policy that is always right would draw forever. The penalty of overlong texts (3.4) is not here,
@@ -29,7 +29,7 @@ def collect(networks, task, step, inner=collect):
     """Draw prompts until there are enough groups whose rewards are not all equal."""
     draws, parts = [], []
     n = len(devices.share_of_this_rank(gradient_accumulation_steps * mini_batches))
-    # Groups that each of n micro-steps still needs. (Ranks cannot share out those of a step.)
+    # Groups that each of n micro-steps still needs. (Ranks do not pool their groups.)
     missing = torch.full((n, 1), batch_size)
     for draw in range(3):
         rollouts, scores = inner(networks, task, step, draw)
