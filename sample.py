@@ -18,6 +18,7 @@ from plumbing.datasets import Dataset
 from plumbing.networks import load_checkpoint
 from plumbing.process import expect
 from plumbing.run import open_task
+from tasks import BLANK
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
 prompt = ''                 # your own prompt; _ is a blank, a causal network continues it
@@ -33,6 +34,8 @@ def open_run(path, more):
     words = json.loads(Path(path, 'config.json').read_text('utf-8'))['words']
     configure(vars(grpo), [*words, '--device=auto', *more])     # the run may have had another one
     saved = load_checkpoint(f'{path}/ckpt.pt')
+    expect(grpo.generator in saved['files'], f"{grpo.generator} is not the generator of {path}, "
+           f"which began with {[*saved['files']]}: leave it out")
     device = devices.init_device(grpo.device, grpo.dtype)
     networks, task = open_task(vars(grpo), device, saved['files'])      # those with which it began
     grpo.state.update(saved['state'][0])        # rewards may look at it
@@ -63,6 +66,9 @@ def main():
     task, networks, after, saved = open_run(path, others)
     rewards = {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards
     if any(word.startswith('--prompt=') for word in ours):
+        is_filled = task.kind == 'fill' and task.blank_kind == 'random'
+        expect(BLANK in prompt or not is_filled, f"--prompt={prompt}: this policy fills blanks, so "
+               "write _ for each")
         task, rewards = task_of(prompt, task, after)
     devices.set_seed(0)                         # the records of an evaluation
     prompts = task.prompts('val', num_samples, grpo.blank_low, grpo.blank_high)

@@ -30,7 +30,7 @@ import torch
 from plumbing import devices
 from plumbing.configurator import configure, knobs_of
 from plumbing.datasets import load, modules_of
-from plumbing.process import bar, exit_at_sigterm, expect, say
+from plumbing.process import bar, exit_at_sigterm, expect, say, split_words
 from plumbing.run import open_task
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -48,7 +48,7 @@ AS_IMPORTED = dict(vars(grpo))
 def words_of(command, seed):
     """Return the words of a run. Braces in a command hold a dict together."""
     quoted = re.sub(r'"?(\{.*?\})"?', lambda x: shlex.quote(x[1]), command.replace('{seed}', seed))
-    return [*shlex.split(quoted), f'--seed={seed}']
+    return [*split_words(quoted), f'--seed={seed}']
 
 
 @functools.cache
@@ -117,7 +117,7 @@ def make(runs):
     processes, codes = [], []
     try:
         while waiting or None in codes:
-            if waiting and codes.count(None) < max(1, jobs):
+            if waiting and codes.count(None) < jobs:
                 run = waiting.pop(0)
                 _, folder, _ = open_run(*run)
                 say(f'{len(runs) - len(waiting)} of {len(runs)}: {folder}.txt')
@@ -181,11 +181,15 @@ if __name__ == '__main__':
     runs = [(command, seed) for seed in all_seeds for command in commands]
     for command, seed in runs:
         *others, _ = words_of(command, seed)
-        expect(not any(word.startswith('--seed=') for word in others), (
-            f"{command!r}: expected no --seed: seeds are --seeds=1,2,3"))
+        expect(words or len(commands) == 1 or any(x.endswith('.py') for x in others), (
+            f"{command!r}: a command without a config file. Quotes hold the words of a command "
+            "together: 'config/grpo_config.py --kl_beta=0'"))
+        expect(not any(x.startswith(('--seed=', '--out_dir=')) for x in others), (
+            f"{command!r}: expected no --seed and no --out_dir: seeds are --seeds=1,2,3"))
     for run in runs:
         expect(open_run(*run)[0] == open_run(*runs[0])[0], (
             f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}"))
+    expect(not os.path.isfile(out_dir), f"out_dir = {out_dir}: it is a file")
     os.makedirs(out_dir, exist_ok=True)
     make(runs)
     curves = {command: [curve_of((command, seed)) for seed in all_seeds] for command in commands}

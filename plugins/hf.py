@@ -67,6 +67,8 @@ def open_networks(paths, dataset, device, files, load_network, inner=open_networ
 
 def file_of(path):
     """Return the checkpoint of a run, the path of a folder, or OWNER/NAME@COMMIT of the hub."""
+    expect(not path.partition(' ')[0].endswith('.py'), f"{path} is a recipe of pretrain.py, and "
+           "plugins/hf.py, which plugins/lora.py includes, is for networks of transformers")
     folder = folder_of(path)
     ckpt = Path(folder, 'ckpt.pt')
     if ckpt.exists():
@@ -101,8 +103,8 @@ def load_network(path, device):
     checkpoint."""
     saved = devices.from_first_rank(lambda: load_checkpoint(path) if path.endswith('.pt')
                                     else {'args': {'folder': path}, 'model': {}})
-    expect('folder' in saved['args'], f"{path} is a network of pretrain.py: leave out "
-           "plugins/hf.py")
+    expect('folder' in saved['args'], f"{path} is a network of pretrain.py, and plugins/hf.py, "
+           "which plugins/lora.py includes, is for networks of transformers")
     try:
         network = Pretrained(**saved['args'])
         network.take_features()

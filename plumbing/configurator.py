@@ -12,6 +12,7 @@ import ast
 import contextlib
 import difflib
 import inspect
+import os
 import sys
 from pathlib import Path
 
@@ -33,9 +34,12 @@ CHOICES = {
 # The smallest value of knobs that are numbers; of others it is 0.
 SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2} | dict.fromkeys(
     'batch_size gradient_accumulation_steps epochs mini_batches log_interval eval_interval n_layer '
-    'n_head n_embd num_samples n_fill_steps lora_rank'.split(), 1)
+    'n_head n_embd num_samples n_fill_steps lora_rank jobs'.split(), 1)
 LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate'.split(), 1)
 MOST = 1e18                     # of other numbers: what a tensor can hold
+# Knobs of which the first is never above the second.
+ORDERED = ('blank_low', 'blank_high'), ('min_lr', 'learning_rate')
+PATHS = {'dataset', 'generator', 'judge', 'reference', 'out_dir', 'out'}
 TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
          int: 'a whole number', float: 'a number'}
 # Functions that replace nothing, and are no rewards.
@@ -60,7 +64,9 @@ def configure(script, words, executed=None, say=process.say):
         check_word(word, script)
     files = ConfigFiles(script, [] if executed is None else executed)
     known = knobs_of(script)
-    for path in plugins_of([word for word in words if not word.startswith('--')]):
+    plugins = plugins_of([word for word in words if not word.startswith('--')])
+    files.plugins |= {Path(path).resolve() for path in plugins}
+    for path in plugins:
         files.include(path)
     known = knobs_of(script) | known            # the types of ours, and what plugins bring
     for word in words:
@@ -73,8 +79,11 @@ def configure(script, words, executed=None, say=process.say):
             for name in knobs_of(script).keys() - known.keys():
                 check_name(name, known, f'{word}: ')
     for name, value in known.items():
-        script[name] = checked(name, script[name], type(value))
+        script[name] = checked(name, script.get(name), type(value))
         expect(script[name] != '' or value == '', f"{name} is empty: expected a text")
+    for low, high in ORDERED:
+        expect(low not in script or script[low] <= script[high], (
+            f"{low} = {script.get(low)} is above {high} = {script.get(high)}"))
     if 'rewards' in script:
         check_rewards(script, files.names_at_start)
     files.report(say)
@@ -85,8 +94,10 @@ def configure(script, words, executed=None, say=process.say):
 def check_word(word, script):
     """Refuse a word that is neither --name=value nor the path of a config file, and say how it is
     spelt. (Plugins may bring more knobs, so an unknown --name=value is refused later.)"""
-    name, has_value, _ = word.lstrip('-').partition('=')
+    name, has_value, text = word.lstrip('-').partition('=')
     path = Path(word)
+    expect(name in script or Path(text).suffix != '.py', (
+        f"{word}: there is no knob {name}. For a config file write {text}"))
     if word.startswith('-'):
         example = 'True' if type(script.get(name)) is bool else 'VALUE'
         expect(word.startswith('--') and has_value, (
@@ -123,15 +134,23 @@ def value_of(text, kind):
 def check_name(name, known, where):
     """Refuse a knob that nobody knows. where: the config file that sets it, or ''."""
     plugins = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text()]
-    near = plugins or difflib.get_close_matches(name, known)
-    hint = where and ". A constant or a helper of yours begins with _ or a capital"
-    expect(name in known, f"{where}there is no knob {name}; near: {near}{hint}")
+    near = plugins or difflib.get_close_matches(name, known) or [
+        x for x in known if x.startswith(name)]
+    hint = f". Near: {near}" if near else ''
+    if where:
+        hint += (". (A constant or a helper of yours begins with _ or a capital. A dataset has "
+                 "texts(), and the recipe of a network has knobs of pretrain.py)")
+    expect(name in known, f"{where}there is no knob {name}{hint}")
 
 
 def checked(name, value, kind):
     """Return the value of a knob, or refuse it: it has another type, or is out of range."""
     if kind is float and type(value) is int:
         value = float(value)
+    if name in PATHS and type(value) is str:
+        value = os.path.expanduser(os.path.expandvars(value))           # ~ and $HOME
+        expect(value == value.strip() and value.isprintable(), (
+            f"{name} = {value!r}: it begins or ends with a space, or has a line feed"))
     expected = TYPES[kind]
     is_right = type(value) is kind
     if name in CHOICES:
@@ -171,6 +190,7 @@ class ConfigFiles:
         self.script = script
         self.module = script['__name__']        # where a Pool looks for functions
         self.executed = executed                # paths
+        self.plugins = set()                    # resolved; include() at a top level names them
         self.done = set()                       # the same, resolved
         self.names_at_start = {*script}
         self.names = {*script}                  # with the names of plugins
@@ -184,6 +204,8 @@ class ConfigFiles:
         if file in self.done:                   # several files may include a plugin
             return
         expect(file.is_file(), f"include({path!r}): there is no such file")
+        expect(file.parent.name != 'plugins' or file in self.plugins, f"include({path!r}): write "
+               "it at the top level of a config file, and not inside of `if` or of a function")
         self.done.add(file)
         self.executed.append(str(path))
         script, before = self.script, dict(self.script)
@@ -196,6 +218,7 @@ class ConfigFiles:
         finally:
             own = {x: before[x] for x in ('__name__', '__file__', 'main') if x in before}
             script.update(own)                  # a file may have a main() to test itself
+        self.check_spelling(path, before)
         new = [name for name, x in script.items() if x is not before.get(name)
                and getattr(x, '__module__', None) == file.stem and callable(x)]
         for name in new:
@@ -206,6 +229,16 @@ class ConfigFiles:
         self.new[str(path)] = new
         if file.parent.name == 'plugins':
             self.names |= {*script}
+
+    def check_spelling(self, path, before):
+        """Refuse Max_iters for max_iters, and `global kl_betta`, which would be ignored."""
+        for name in self.script.keys() - before.keys():
+            expect(name.lower() not in before or name.isupper(), f"{path}: {name}: did you mean "
+                   f"{name.lower()}?")
+        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+            for name in node.names if isinstance(node, ast.Global) else ():
+                expect(name in self.script, f"{path}: global {name}: there is no {name}. Near: "
+                       f"{difflib.get_close_matches(name, self.script)}")
 
     def report(self, say):
         """Say which functions the files replaced. Refuse a function that nobody calls, if its name

@@ -3,6 +3,7 @@ import builtins
 import contextlib
 import difflib
 import functools
+import inspect
 import io
 import modulefinder
 import os
@@ -72,7 +73,14 @@ def load(dataset):
     with opened_files() as opened, folder_on_path(path), no_exit(path):
         functions = READERS[path.suffix](str(path))
         check_names(functions, path)
-        parts = functions['texts']()
+        texts = functions['texts']
+        expect(callable(texts) and all(
+            x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
+            f"{path}: expected a function texts() that needs no arguments"))
+        try:
+            parts = texts()
+        except Mistake as e:
+            raise Mistake(f"{path}: {e}") from None
     expect(isinstance(parts, list | tuple) and len(parts) == 2, f"{path}: expected two lists from "
            "texts(), to learn from and held out")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]

@@ -9,9 +9,7 @@ import zlib
 import torch
 import torch.distributed as dist
 
-from plumbing.process import RANK, expect
-
-N_RANKS = int(os.environ.get('WORLD_SIZE', 1))          # torchrun sets it
+from plumbing.process import N_RANKS, RANK, expect
 
 
 def init_device(device, dtype):

@@ -1,6 +1,5 @@
 """Checkpoints of networks, and the recipes from which pretrain.py makes them."""
 import os
-import shlex
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ import torch
 from model import GPT
 from plumbing.datasets import load, modules_of
 from plumbing.devices import from_first_rank
-from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say
+from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words
 from tasks import make_tokenizer
 
 # How pretrain.py runs. With one thread it makes the same network on two cores and on eight.
@@ -114,7 +113,7 @@ def file_of(path, dataset):
 
 def words_of(path):
     """Return the words of the path of a network: a recipe can have some, RECIPE.py --seed=2."""
-    return shlex.split(path) if '.py ' in path else [path]
+    return split_words(path) if '.py ' in path else [path]
 
 
 def sources_of(recipe, dataset, words=()):
@@ -123,7 +122,10 @@ def sources_of(recipe, dataset, words=()):
     import pretrain  # which imports this file
     from plumbing.configurator import configure, knobs_of
     script, executed = dict(vars(pretrain)), []
-    configure(script, [f'--dataset={dataset}', recipe], executed, say=lambda text: None)
+    try:
+        configure(script, [f'--dataset={dataset}', recipe], executed, say=lambda text: None)
+    except Mistake as e:
+        raise Mistake(f"{e} ({recipe} was taken as the recipe of a network)") from None
     expect(script['dataset'] == dataset, f"{recipe} sets `dataset`, which the run sets, too. If a "
            f"network learns another one, write '{recipe} --dataset=NAME' where the run names it")
     configure(script, words, say=lambda text: None)

@@ -1,12 +1,11 @@
 """The process: what it prints, how it fails, how it is stopped, and how far it is."""
 import contextlib
 import os
+import shlex
 import signal
 import sys
 
 import tqdm
-
-RANK = int(os.environ.get('RANK', 0))           # torchrun sets it
 
 
 # ---- mistakes ------------------------------------------------------------------------------------
@@ -32,10 +31,39 @@ def show_error(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
 
 
+def split_words(text):
+    """Return the words of a command, as a shell splits them."""
+    try:
+        return shlex.split(text)
+    except ValueError as e:
+        raise Mistake(f"{text}: {e}") from None
+
+
 sys.excepthook = show_error
+sys.stdout = sys.stdout or open(os.devnull, 'w')        # a shell can close them: `>&-`
+sys.stderr = sys.stderr or open(os.devnull, 'w')
 for _stream in sys.stdout, sys.stderr:
     with contextlib.suppress(AttributeError):           # a notebook has other streams
         _stream.reconfigure(errors='backslashreplace')  # for a letter that the console lacks
+
+
+# ---- ranks ---------------------------------------------------------------------------------------
+# torchrun sets all of these. It starts several processes, the ranks, which share a step.
+_ENVIRONMENT = 'RANK WORLD_SIZE MASTER_ADDR MASTER_PORT'.split()
+
+
+def from_torchrun(name, alone):
+    """Return a number that torchrun has put into the environment. Without torchrun: alone."""
+    text = os.environ.get(name) or str(alone)
+    missing = [x for x in _ENVIRONMENT if not os.environ.get(x)]
+    expect(text == str(alone) or text.isdigit() and not missing, f"the environment has {name}="
+           f"{text}, as torchrun sets it, but not {missing}: start several processes by torchrun, "
+           f"or one without {name}")
+    return int(text)
+
+
+RANK = from_torchrun('RANK', 0)
+N_RANKS = from_torchrun('WORLD_SIZE', 1)
 
 
 # ---- signals -------------------------------------------------------------------------------------

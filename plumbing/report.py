@@ -63,7 +63,7 @@ def against_line(scores, greedy, line, rewards):
     goal = 'verify' if 'verify' in scores and rewards.keys() <= {'judge', 'verify'} else 'reward'
     now = scores[goal].mean(1)                                                  # (P,)
     likeliest = greedy[goal].mean(1)
-    if line is None:
+    if line is None or len(line) != len(now):           # held-out records came or went since
         # A policy that only samples its favourites more often ends at its greedy score. On the
         # way it can be a few points above it, so a small gain proves little.
         line = max(now, likeliest, key=torch.mean)

@@ -101,8 +101,10 @@ def try_rewards(script, data):
     watched = {'verify'} if functions['verify'] else set()         # with or without a weight
     for name in script['rewards'].keys() - {'judge'} | watched:
         function = functions.get(name)
-        expect(callable(function), f"rewards: there is no {name}() of a config file, and no "
-               f"verify() of the dataset. Near: {difflib.get_close_matches(name, functions)}")
+        expect(function or name != 'verify', f"rewards: {script['dataset']} has no verify(), and "
+               "records without an answer, to which a text could be compared")
+        expect(callable(function), f"rewards: there is no {name}() of a config file. Near: "
+               f"{difflib.get_close_matches(name, functions)}")
         parameters = inspect.signature(function).parameters
         if not parameters.keys() & {'rollout', 'networks'}:
             with patch.dict(script['state']):   # a reward may remember something

@@ -56,7 +56,6 @@ class Run:
         expect(grpo.gradient_accumulation_steps % devices.N_RANKS == 0, (
             f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a "
             f"multiple of the number of ranks, {devices.N_RANKS}"))
-        expect(grpo.blank_low <= grpo.blank_high, "blank_low is larger than blank_high")
         device = devices.init_device(grpo.device, grpo.dtype)
         self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])

@@ -28,7 +28,7 @@ class RunFolder:
     wandb = None
 
     def __init__(self, path, config):
-        self.path = Path(path).expanduser().resolve()   # a reward may change the process's folder
+        self.path = Path(path).resolve()        # a reward may change the process's folder
         self.config = config
         try:
             self.saved = NEW | from_first_rank(self.claim)
@@ -48,7 +48,9 @@ class RunFolder:
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise Mistake(f"another run is writing to {self.path}: take another out_dir") from None
+            is_there = Path(self.lock.lock_file).exists()
+            why = "another run is writing to it" if is_there else "it cannot be written"
+            raise Mistake(f"out_dir = {self.path}: {why}. Take another one") from None
         ckpt = self.path / 'ckpt.pt'
         if not self.config['resume']:
             return {}
@@ -71,15 +73,20 @@ class RunFolder:
             changed = self.changes(saved['config'])
             expect('optimizer' not in changed, "optimizer: a resumed run keeps the one with which "
                    f"it began, {saved['config']['optimizer']!r}")
-            networks.policy.load_state_dict(saved['model'])
+            try:
+                networks.policy.load_state_dict(saved['model'])
+            except RuntimeError as e:           # of torch, about names and shapes
+                raise Mistake(f"{self.path} cannot be resumed: its generator is another network "
+                              f"since then: {e!s:.200}") from None
             for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                 optimizer.load_state_dict(moments)
             say(f"resumed at step {step}" + ''.join(f'; {x}' for x in changed.values()))
             if changed.keys() - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
-        elif RANK == 0 and (self.path / 'log.jsonl').exists():
-            self.move_away(networks.files)
         if RANK == 0:
+            self.begin_wandb()
+            if 'model' not in saved and (self.path / 'log.jsonl').exists():
+                self.move_away(networks.files)
             self.begin_logs(step)
         self.saved = {}                         # its weights and moments would stay in memory
         return step, line
@@ -108,16 +115,24 @@ class RunFolder:
         say(f'an older run is now in {older}')
 
     def begin_logs(self, step):
-        """Cut the steps from the logs that come again, write the knobs, and begin wandb."""
+        """Cut the steps from the logs that come again, and write the knobs."""
         self.path.mkdir(exist_ok=True, parents=True)
+        for half in self.path.glob('ckpt.pt.*.tmp'):    # of a run that was killed
+            half.unlink()
         for name in 'log.jsonl', 'samples.jsonl':
             write_whole(self.path / name, ''.join(lines_before(self.path / name, step)))
         config = json.dumps(self.config | {'words': sys.argv[1:]}, indent=1)
         write_whole(self.path / 'config.json', config)
+
+    def begin_wandb(self):
+        """Log to wandb, too. It may refuse: so before an older run is moved."""
         if self.config['wandb_project']:
             import wandb
-            self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
-                                    config=self.config, id=self.saved['wandb'], resume='allow')
+            try:
+                self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
+                                        config=self.config, id=self.saved['wandb'], resume='allow')
+            except wandb.Error as e:
+                raise Mistake(f"wandb: {e}. (WANDB_MODE=offline needs no account)") from None
 
     def save(self, networks, optimizers, step, line, state):
         """Write the checkpoint of a step. Each rank has a state of its own."""

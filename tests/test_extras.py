@@ -98,7 +98,10 @@ def test_a_comparison_says_how_far_it_is_and_keeps_what_is_done_until_a_file_cha
 
 @pytest.mark.parametrize('words, said', [([], 'python -m extras.compare --seeds=1,2,3 config/'),
                                          (['--seed=1'], 'seeds are --seeds=1,2,3'),
-                                         (['--jobs=x', ''], 'jobs = ')])
+                                         (['--jobs=x', ''], 'jobs = '),
+                                         (['--jobs=0', ''], 'jobs = 0: expected'),
+                                         (['config/grpo_smoke.py', '--kl_beta=0'], 'Quotes'),
+                                         (["'"], 'No closing quotation')])
 def test_a_wrong_word_of_a_comparison_is_one_line(words, said):
     code, printed, error = run('extras/compare.py', *words)
     assert code == 1 and not printed and said in error and re.fullmatch('error: .*\n', error)

@@ -50,7 +50,12 @@ mine.jsonl -> write --dataset=mine.jsonl
 --dataset=config/grpo_smoke.py -> no function texts()
 --gradient_accumulation_steps=0 -> 1 or more
 --eval_prompts=1 -> 2 or more
---blank_low=0.7 --blank_high=0.3 -> blank_low is larger than blank_high
+--blank_low=0.7 --blank_high=0.3 -> blank_low = 0.7 is above blank_high = 0.3
+--min_lr=0.5 -> min_lr = 0.5 is above learning_rate
+--kl=1 -> no knob kl, kl_beta
+--config=config/grpo_smoke.py -> no knob config, write config/grpo_smoke.py
+--judge=config/grpo_smoke.py -> config/grpo_smoke.py was taken as the recipe of a network
+--dataset={0}/generator.pt -> expected a module of data/
 --rewards={"verify":"1"} -> {'verify': '1'}, a number
 --rewards={"score":1.0} -> rewards: score is a name
 --rewards={"tokens":1.0} -> rewards: tokens is a name
@@ -235,6 +240,10 @@ rewards = {'mine': 1.0}; mine = lambda txts: 0 -> 'txts', texts
 rewards = {'learn': 1.0} -> learn is a name of train_grpo.py
 verify = lambda text: exit(3) -> verify() called exit(3)
 include('plugins/non.py') -> plugins/non.py, no such file
+if True: include('plugins/top.py') -> include('plugins/top.py'), at the top level
+Max_iters = 3 -> Max_iters, did you mean max_iters?
+Advantages = lambda reward, scores: reward -> did you mean advantages?
+del learning_rate -> learning_rate = None
 """
 
 
@@ -248,6 +257,28 @@ def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
     assert code == 1 and re.fullmatch('error: .*\n', error)
     assert all(part in error for part in said.split(', '))
     assert 'making' not in printed and not (tmp_path / 'run').exists()
+
+
+def test_a_global_that_nobody_knows_is_refused(file, grpo):
+    with pytest.raises(Mistake, match='global kl_betta: there is no kl_betta. Near: .*kl_beta'):
+        fresh(file('mine.py', 'def _forget():\n    global kl_betta\n    kl_betta = 5.0\n'))
+    fresh(file('mine2.py', '_times = 0\ndef _forget():\n    global _times, kl_beta\n'))
+
+
+def test_home_is_known_in_words_and_config_files(file, grpo, monkeypatch):
+    monkeypatch.setenv('HOME', '/home/me')
+    fresh(file('mine.py', "out_dir = '$HOME/a'"), '--generator=~/g.pt')
+    assert [grpo.out_dir, grpo.generator] == ['/home/me/a', '/home/me/g.pt']
+    with pytest.raises(Mistake, match="out_dir = ' x': it begins or ends with a space"):
+        fresh('--out_dir= x')
+
+
+@pytest.mark.parametrize('name, value', [('RANK', '1'), ('WORLD_SIZE', '2'), ('RANK', 'x')])
+def test_a_number_of_torchrun_without_torchrun_is_refused(name, value):
+    env = {x: y for x, y in os.environ.items() if x not in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR')}
+    done = subprocess.run([sys.executable, '-c', 'import plumbing.process'], capture_output=True,
+                          env=env | {name: value}, text=True)
+    assert re.fullmatch(f'error: the environment has {name}={value}, .*\n', done.stderr)
 
 
 def test_an_include_that_is_not_executed_brings_nothing(file, grpo):

@@ -319,7 +319,7 @@ def test_a_rank_that_is_killed_ends_the_other_one_and_their_folder_is_theirs_unt
     process.wait()                              # kills those that have not ended in a minute
     assert process.ranks[1 - rank].exitcode == 1
     assert code == 1
-    assert re.fullmatch(f'error: another run is writing to {tmp_path}/run: .*\n', error)
+    assert re.fullmatch(f'error: out_dir = {tmp_path}/run: another run is writing to it.*\n', error)
 
 
 def name_in(tree, recipe, dataset):
