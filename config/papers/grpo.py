@@ -5,8 +5,7 @@
 #
 #     python train_grpo.py config/grpo_think.py config/papers/grpo.py --max_iters=25
 #
-# verify 47.2 -> 88.9, 91.6, 89.3 %, without this file 95.1, 95.3, 94.6 % (seeds 1, 2, 3)
-# (measured with an earlier version, in bfloat16)
+# verify 48.3 -> 82.5, 88.8, 87.6 %, without this file 95.1, 95.4, 94.7 % (seeds 1, 2, 3)
 #
 # Left out: a reference that is renewed from time to time (4.1.4).
 
