@@ -39,6 +39,7 @@ LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate'.split
 MOST = 1e18                     # of other numbers: what a tensor can hold
 # Knobs of which the first is never above the second.
 ORDERED = ('blank_low', 'blank_high'), ('min_lr', 'learning_rate')
+# Knobs that are paths, and may differ between machines.
 PATHS = {'dataset', 'generator', 'judge', 'reference', 'out_dir', 'out'}
 TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
          int: 'a whole number', float: 'a number'}

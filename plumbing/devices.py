@@ -67,6 +67,13 @@ def from_first_rank(function):
     return box[0]
 
 
+def check_same(name, value):
+    """Refuse what is not the same on all ranks: another machine may have other files."""
+    number = zlib.crc32(repr(value).encode())
+    expect(from_first_rank(lambda: number) == number, f"{name}: rank {RANK} has another one than "
+           "the first rank. All machines need the same files and the same words")
+
+
 def share_of_this_rank(n):
     """Return which of n micro-steps this rank takes: all, or of 6 on two ranks 0 2 4 or 1 3 5."""
     return range(RANK, n, N_RANKS)

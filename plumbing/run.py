@@ -1,7 +1,7 @@
 """What happens around the steps of train_grpo.py: a Run opens networks and dataset, or resumes;
 saves; evaluates; logs; and stops."""
 from plumbing import devices, report
-from plumbing.configurator import knobs_of
+from plumbing.configurator import PATHS, knobs_of
 from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
@@ -59,6 +59,9 @@ class Run:
         device = devices.init_device(grpo.device, grpo.dtype)
         self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
+        if devices.N_RANKS > 1:
+            devices.check_same('dataset', self.task.rows)
+            devices.check_same('knobs', [x for x in knobs_of(script).items() if x[0] not in PATHS])
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
         self.optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
         self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)

@@ -14,7 +14,18 @@ import filelock
 import pytest
 import torch
 
-from conftest import ROOT, TOY, Process, assert_same, checkpoint_of, finish, log_of, run, train
+from conftest import (
+    EQUATIONS,
+    ROOT,
+    TOY,
+    Process,
+    assert_same,
+    checkpoint_of,
+    finish,
+    log_of,
+    run,
+    train,
+)
 from judge import judge_scores
 from model import GPT
 from plumbing.networks import load_checkpoint, load_network, make_networks, save_network
@@ -307,6 +318,21 @@ def test_two_ranks_take_the_steps_of_one_process_also_on_machines_that_share_no_
         assert log_of(one) == [pytest.approx(x, rel=1e-12, abs=1e-12) for x in log_of(two)]
         torch.testing.assert_close(checkpoint_of(one)['model'], checkpoint_of(two)['model'],
                                    rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('code, name', [
+    ('texts = lambda all=texts: [pairs[RANK:-1] for pairs in all()]', 'dataset'),
+    ('', 'knobs')])
+def test_ranks_that_differ_are_refused(code, name, toy, file, tmp_path):
+    """They stand for two machines with different files."""
+    rank = "import os\nRANK = int(os.environ['RANK'])\n"
+    dataset = file('mine.py', EQUATIONS + rank + code)
+    mine = file('config.py', rank + 'kl_beta = 0.1 + 0.1 * RANK')
+    more = [] if code else [mine]
+    process = Process(*toy, f'--dataset={dataset}', *more, f'--out_dir={tmp_path}/run',
+                      '--gradient_accumulation_steps=2', ranks=2)
+    process.wait()
+    assert f'error: {name}: rank 1 has another one than the first rank' in process.printed()[1]
 
 
 @pytest.mark.parametrize('rank', [0, 1])
