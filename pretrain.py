@@ -7,7 +7,6 @@ recipe when it is missing.
 import copy
 import os
 import sys
-from pathlib import Path
 
 import plumbing     # before torch, because it sets an environment variable for its threads
 import torch
@@ -93,8 +92,8 @@ def share_right(network, held_out):
 
 def main():
     configure(globals(), sys.argv[1:])
-    Path(out).parent.mkdir(parents=True, exist_ok=True)     # first: it can fail
-    expect(not Path(out).is_dir(), f"out = {out!r}: it is a folder")
+    expect(not out.endswith('/'), f"out = {out!r}: expected a file")
+    networks.check_writable(out)
     even = 2 * n_head if positions == 'rotary' else n_head
     expect(n_embd % even == 0, f"n_embd = {n_embd}: expected a multiple of {even}")
     expect(kind != 'classifier' or 'labelled' in globals(), "kind = 'classifier': the recipe must "

@@ -34,8 +34,10 @@ def open_run(path, more):
     words = json.loads(Path(path, 'config.json').read_text('utf-8'))['words']
     configure(vars(grpo), [*words, '--device=auto', *more])     # the run may have had another one
     saved = load_checkpoint(f'{path}/ckpt.pt')
-    expect(grpo.generator in saved['files'], f"{grpo.generator} is not the generator of {path}, "
-           f"which began with {[*saved['files']]}: leave it out")
+    is_recipe = '.py' in grpo.generator         # a checkpoint is opened instead of the generator
+    expect('files' in saved, f"{path}/ckpt.pt is a network, and no checkpoint of a run")
+    expect(grpo.generator in saved['files'] or not is_recipe, f"{grpo.generator} is not the "
+           f"generator of {path}, which began with {[*saved['files']]}: leave it out")
     device = devices.init_device(grpo.device, grpo.dtype)
     networks, task = open_task(vars(grpo), device, saved['files'])      # those with which it began
     grpo.state.update(saved['state'][0])        # rewards may look at it

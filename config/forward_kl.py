@@ -6,8 +6,11 @@
 #     python train_grpo.py config/grpo_distill.py config/forward_kl.py --kl_beta=1 \
 #         --rewards="{'verify': 0.0}" --learning_rate=1e-2
 
+from plumbing.process import expect
+
 
 def divergence(logp, logp_ref):
+    expect(kl_estimate == 'exact', "config/forward_kl.py is exact: --kl_estimate=exact")
     # p - p_ref adds up to 0 over the ids, and makes the gradient exactly 0 where p = p_ref.
     # (divergence() of train_grpo.py says why that matters.)
     return (logp_ref.exp() * (logp_ref - logp - 1) + logp.exp()).sum(-1)

@@ -4,8 +4,7 @@
 #
 #     python train_grpo.py config/grpo_countdown.py       # 140 s
 #
-# verify 45.9 -> 91.7, 88.3, 87.1 %, +45.8, +42.4, +41.2 above its line (seeds 1, 2, 3)
-# (measured with an earlier version, in bfloat16)
+# verify 43.3 -> 91.9, 93.5, 90.9 %, +48.6, +50.3, +47.7 above its line (seeds 1, 2, 3, float32)
 
 include('plugins/causal.py')
 

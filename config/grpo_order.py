@@ -6,8 +6,8 @@
 #     python train_grpo.py config/grpo_order.py
 #     python train_grpo.py config/grpo_order.py --fill_order=left --n_fill_steps=8
 #
-# verify 26.9 to 34.8 -> 92.1 to 99.8 % (three generators)
-# (measured with an earlier version, in bfloat16)
+# verify 26.7 to 34.5 -> 98.9 to 99.8 %, +65.3 to +72.3 above its line
+# (3 runs, generators 1, 2, 3, float32)
 # Other orders are --fill_order=confident and random.
 
 include('plugins/passes.py')

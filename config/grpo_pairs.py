@@ -5,8 +5,8 @@
 #
 #     python train_grpo.py config/grpo_pairs.py
 #
-# verify 18.8 to 38.6 -> 76.1 to 92.2 % (three generators)
-# (measured with an earlier version, in bfloat16)
+# verify 18.4 to 27.9 -> 77.5 to 87.2 %, +39.5 to +45.4 above its line
+# (3 runs, generators 1, 2, 3, float32)
 
 include('plugins/causal.py')
 

@@ -6,7 +6,7 @@
 #     python train_grpo.py config/grpo_think.py
 #
 # verify 48.3 to 52.5 -> 98.9 to 99.4 %, +46.9 to +51.0 above its line
-# (3 runs, generators 1, 2, 3, float32)
+# (5 runs, generators 1, 2, 3, float32)
 
 include('plugins/causal.py')
 include('plugins/watch.py')

@@ -3,9 +3,9 @@
 # rewarded. Look at `by_tool`, the share of answers that the calculator has said. It is not
 # rewarded, and it rises with `verify`.
 # python -m extras.smollm2 out/smollm2 && python train_grpo.py config/grpo_tools.py
-# verify: start 9.9 %, line to beat 31.2 %, policy 94.3, 96.4, 96.9 % (greedy 97.9 to 100 %), seeds
-# 1, 2, 3; 7 minutes, 8 GB. In all right samples the calculator has said the answer. These are
-# bfloat16 runs of an earlier version, on one core of an AMD EPYC
+# verify 9.4 -> 96.4 %, +67.2 above its line (seed 1, float32, 48 prompts; greedy 29.2 -> 97.9 %).
+# In all right samples the calculator has said the answer. An hour on a core that other programs
+# shared, 8 GB. An earlier version in bfloat16: 94.3, 96.4, 96.9 % (seeds 1, 2, 3)
 
 import re
 

@@ -5,9 +5,12 @@
 #     python train_grpo.py config/grpo_think.py config/off_policy.py --reference=generator
 import copy
 
+from plumbing.process import expect
+
 
 def collect(networks, task, step, *more, inner=collect):
     """Let the reference act instead of the policy."""
+    expect(networks.reference, "config/off_policy.py needs --reference=generator")
     sampling = copy.copy(networks)
     sampling.policy = networks.reference
     return inner(sampling, task, step, *more)

@@ -46,6 +46,7 @@ def words_for(words):
     """Return words for train_grpo.py. A dataset becomes --dataset=FILE, and, if it is the first
     word, an experiment that fits it comes before it."""
     first, *_ = words
+    expect(sum(map(is_data, words)) < 2, "expected one dataset")
     words = [f'--dataset={word}' if is_data(word) else word for word in words]
     if not is_data(first):
         return words

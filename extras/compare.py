@@ -120,7 +120,8 @@ def make(runs):
             if waiting and codes.count(None) < jobs:
                 run = waiting.pop(0)
                 _, folder, _ = open_run(*run)
-                say(f'{len(runs) - len(waiting)} of {len(runs)}: {folder}.txt')
+                say(f'{len(runs) - len(waiting)} of {len(runs)}: {label_of(run[0])}, seed '
+                    f'{run[1]}, in {folder}.txt')
                 with open(f'{folder}.txt', 'w') as file:
                     processes.append(subprocess.Popen(
                         [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
@@ -149,17 +150,22 @@ def show(label, columns, more='', noise=math.inf):
     print(f'{label:18}', *cells, more)
 
 
+def label_of(command):
+    return command.removeprefix(words).strip() or 'as it is'
+
+
 def report(curves):
     """Print tables of curves {command: {step: goal} of each seed}."""
     steps = sorted(set.intersection(*[{*curve} for runs in curves.values() for curve in runs]))
     last = len(steps) - 1
     steps = sorted({steps[i * last // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
-    print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps], f' at {steps[-1]}: {seeds}')
+    print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps],
+          f" at {steps[-1]}, seeds {seeds}")
     first = None
     for command, runs in curves.items():
         columns = [[curve[step] for curve in runs] for step in steps]
-        print(command.removeprefix(words).strip() or 'as it is')
+        print(label_of(command))
         show('', columns, ' '.join(f'{x:.4f}' for x in columns[-1]))
         if first:
             gaps = [[x - y for x, y in zip(*pair)] for pair in zip(columns, first)]

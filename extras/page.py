@@ -30,8 +30,9 @@ def read_run(folder):
     expect(evals, f"{folder} has no evaluation yet")
     config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
     command = shlex.join(['python', 'train_grpo.py', *config.pop('words')])
-    return {'name': folder, 'command': command, 'config': config, 'says': verdict_of(evals[-1]),
-            'log': log, 'samples': read_lines(f'{folder}/samples.jsonl')}
+    return {'name': folder, 'command': command, 'config': config,
+            'says': verdict_of(evals[-1], evals[-1]['step']), 'log': log,
+            'samples': read_lines(f'{folder}/samples.jsonl')}
 
 
 def page_of(folders):

@@ -92,8 +92,9 @@ def folder_of(name):
                                   allow_patterns=['pytorch_model*.bin'])
     except Exception as e:                      # no such name, no connection, no permission
         reason = ' '.join(str(e).split())
-        raise Mistake(f"there is no folder {name} here (docs/language-models.md), and the hub "
-                      f"did not give it: {type(e).__name__}: {reason:.200}") from None
+        raise Mistake(f"there is no folder {name} here, and the hub did not give it: is there a "
+                      "network, and such a name? python -m extras.smollm2 out/smollm2 makes a "
+                      f"folder without the hub. ({type(e).__name__}: {reason:.90})") from None
     return folder
 
 

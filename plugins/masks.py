@@ -37,6 +37,7 @@ class Task(Task):
 
     def __init__(self, *words):
         super().__init__(*words)
+        expect('masks' in globals(), "plugins/masks.py needs a config file with masks()")
         expect(globals().get('fill_order') != 'learned', "fill_order = 'learned': plugins/masks.py "
                "estimates tokens, and no decisions: take another order")
 

@@ -30,7 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from plumbing.process import expect
 from plumbing.sharing import unique_rows
+
+expect('n_fill_steps' in globals(), "plugins/order.py is a part of plugins/passes.py: take that")
 
 # The scores of an order change ORDER_SPEED times as fast as other outputs. A step of AdamW has one
 # size for all weights: at a low rate no order was learned in time, and a high rate spoilt the

@@ -1,5 +1,6 @@
 """Sample from the likeliest ids alone. In each update, log-probabilities are renormalized over the
-ids that were allowed when the token was drawn. (KL and entropy are over all ids.)
+ids that were allowed when the token was drawn. (The exact KL and the entropy
+are over all ids; k1 to k3, and the KL of rloo.py, are over the allowed ones.)
 
     python train_grpo.py config/grpo_config.py plugins/top.py --top_p=0.95
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plumbing import process
 from plumbing.datasets import folder_on_path, is_dataset, no_exit
-from plumbing.process import Mistake, expect
+from plumbing.process import Mistake, expect, near
 from plumbing.rewards import check_rewards
 
 # In this order, and then yours.
@@ -43,6 +43,7 @@ ORDERED = ('blank_low', 'blank_high'), ('min_lr', 'learning_rate')
 PATHS = {'dataset', 'generator', 'judge', 'reference', 'out_dir', 'out'}
 TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
          int: 'a whole number', float: 'a number'}
+DASHES = '-\u2010\u2011\u2012\u2013\u2014\u2015\u2212'        # what a text program makes of --
 # Functions that replace nothing, and are no rewards.
 KNOWN = {'verify', 'reply', 'masks', 'labelled'}
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,11 +59,15 @@ def knobs_of(script):
 def configure(script, words, executed=None, say=process.say):
     """Apply the words of a command line to the globals of a script. Return its knobs, {name:
     value}. executed: a list, to which the paths of the executed files are appended."""
-    if {'-h', '--help'} & {*words}:             # what stands before the first function
-        sys.exit(print(Path(script['__file__']).read_text('utf-8').split('\n\n\n')[0]))
+    if {'-h', '--help'} & {*words}:             # the docstring, and the knobs
+        head = Path(script['__file__']).read_text('utf-8').split('\n\n\n')[0]
+        process.say(script['__doc__'] + '\n' + ''.join(head.partition('# ---- knobs')[1:]))
+        sys.exit()
     expect(Path.cwd() == ROOT, f"run this from the folder of train_grpo.py: cd {ROOT}")
     for word in words:
         check_word(word, script)
+    # A config file that imports the script gets the one that runs, and no second one.
+    sys.modules[Path(script['__file__']).stem] = sys.modules[script['__name__']]
     files = ConfigFiles(script, [] if executed is None else executed)
     known = knobs_of(script)
     plugins = plugins_of([word for word in words if not word.startswith('--')])
@@ -100,18 +105,21 @@ def check_word(word, script):
     expect(name in script or Path(text).suffix != '.py', (
         f"{word}: there is no knob {name}. For a config file write {text}"))
     if word.startswith('-'):
-        example = 'True' if type(script.get(name)) is bool else 'VALUE'
+        value = 'True' if type(script.get(name)) is bool else 'VALUE'
+        example = f'--{name}={value}' if name in script else '--max_iters=4'
         expect(word.startswith('--') and has_value, (
-            f"{word}: expected --name=value, such as --{name}={example}"))
+            f"{word}: expected --name=value, such as {example}"))
     elif has_value and not path.is_file():
-        raise Mistake(f"{word}: write --{word}")
+        name = name.lstrip(DASHES)
+        check_name(name, knobs_of(script), '')
+        raise Mistake(f"{word}: write --{name}={text}")
     elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
         raise Mistake(f"{word} is a dataset: write --dataset={word}")
     else:
         expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")
         expect(path.suffix == '.py' and path.is_file(), (
             f"{word}: expected --name=value, or the path of a config file, FILE.py. "
-            f"Near: {near_paths(path)}"))
+            f"Near: {near_paths(path) or 'none'}"))
 
 
 def near_paths(path):
@@ -119,7 +127,7 @@ def near_paths(path):
     files = [str(x) for folder in ('.', 'config', 'config/papers', 'plugins', 'data')
              for x in sorted(Path(folder).glob('*.py'))]
     stem = path.stem.removeprefix('grpo_')
-    return [x for x in files if stem and stem in x][:3] or difflib.get_close_matches(
+    return [x for x in files if stem and stem in Path(x).stem][:3] or difflib.get_close_matches(
         str(path), files, 3, 0.7)
 
 
@@ -135,10 +143,12 @@ def value_of(text, kind):
 def check_name(name, known, where):
     """Refuse a knob that nobody knows. where: the config file that sets it, or ''."""
     plugins = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text()]
-    near = plugins or difflib.get_close_matches(name, known) or [
+    found = plugins or difflib.get_close_matches(name, known) or [
         x for x in known if x.startswith(name)]
-    hint = f". Near: {near}" if near else ''
-    if where:
+    hint = f". Near: {found}" if found else ''
+    if not where:
+        hint += ". (docs/words.md has the names of TRL and verl)"
+    else:
         hint += (". (A constant or a helper of yours begins with _ or a capital. A dataset has "
                  "texts(), and the recipe of a network has knobs of pretrain.py)")
     expect(name in known, f"{where}there is no knob {name}{hint}")
@@ -197,6 +207,7 @@ class ConfigFiles:
         self.names = {*script}                  # with the names of plugins
         self.paper_of = {}                      # {function: the file of config/papers/ that has it}
         self.new = {}                           # {path: names of functions that it has defined}
+        self.weighted = set()                   # rewards, also of files before the last one
         script['include'] = self.include
 
     def include(self, path):
@@ -209,7 +220,7 @@ class ConfigFiles:
                "it at the top level of a config file, and not inside of `if` or of a function")
         self.done.add(file)
         self.executed.append(str(path))
-        script, before = self.script, dict(self.script)
+        script, before, n_done = self.script, dict(self.script), len(self.new)
         code = compile(file.read_bytes(), str(path), 'exec', dont_inherit=True)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
@@ -220,10 +231,14 @@ class ConfigFiles:
             own = {x: before[x] for x in ('__name__', '__file__', 'main') if x in before}
             script.update(own)                  # a file may have a main() to test itself
         self.check_spelling(path, before)
-        new = [name for name, x in script.items() if x is not before.get(name)
-               and getattr(x, '__module__', None) == file.stem and callable(x)]
+        self.weighted |= {*script.get('rewards', ())}
+        included = {name for names in [*self.new.values()][n_done:] for name in names}
+        new = [name for name, x in script.items() if x is not before.get(name) and callable(x)
+               and (getattr(x, '__module__', None) == file.stem
+                    or name in self.names_at_start - included)]
         for name in new:
-            script[name].__module__ = self.module
+            if getattr(script[name], '__module__', None) == file.stem:          # or it is imported
+                script[name].__module__ = self.module
             if file.parent.name == 'papers':
                 other = self.paper_of.setdefault(name, path)
                 expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
@@ -232,14 +247,21 @@ class ConfigFiles:
             self.names |= {*script}
 
     def check_spelling(self, path, before):
-        """Refuse Max_iters for max_iters, and `global kl_betta`, which would be ignored."""
+        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
+        be ignored."""
+        ours = {name.lower(): name for name in before}
+        is_plugin = Path(path).resolve().parent.name == 'plugins'
         for name in self.script.keys() - before.keys():
-            expect(name.lower() not in before or name.isupper(), f"{path}: {name}: did you mean "
-                   f"{name.lower()}?")
+            x = self.script[name]
+            expect(name.lower() not in ours or name.isupper(), f"{path}: {name}: did you mean "
+                   f"{ours.get(name.lower())}?")
+            is_value = isinstance(x, tuple | list | set | Path | None)
+            expect(is_plugin or not is_value or not name[0].islower(), f"{path}: there is no knob "
+                   f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
         for node in ast.walk(ast.parse(Path(path).read_bytes())):
             for name in node.names if isinstance(node, ast.Global) else ():
-                expect(name in self.script, f"{path}: global {name}: there is no {name}. Near: "
-                       f"{difflib.get_close_matches(name, self.script)}")
+                expect(name in self.script, f"{path}: global {name}: there is no {name}"
+                       f"{near(name, self.script)}")
 
     def report(self, say):
         """Say which functions the files replaced. Refuse a function that nobody calls, if its name
@@ -251,10 +273,12 @@ class ConfigFiles:
             replaced = [f'{x}()' for x in names if x in self.names_at_start]
             if replaced:
                 say(f"{path} replaces {', '.join(replaced)}")
-            for name in {*names} - self.names - KNOWN - rewards.keys():
-                if name[0].islower() and inspect.isfunction(script[name]):
-                    near = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)
-                    expect(not near, f"{path}: nobody calls {name}(): did you mean {near}? (The "
+            for name in {*names} - self.names - KNOWN - rewards.keys() - self.weighted:
+                is_class = inspect.isclass(script[name])
+                if is_class or name[0].islower() and inspect.isfunction(script[name]):
+                    meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)
+                    expect(not meant, f"{path}: nobody calls {name}(): did you mean {meant}? (The "
                            "name of a helper of yours begins with _)")
-                    say(f"{path} brings {name}(), which has no weight in `rewards`: nobody calls "
-                        "it")
+                    if not is_class:
+                        say(f"{path} brings {name}(), which has no weight in `rewards`: nobody "
+                            "calls it")

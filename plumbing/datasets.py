@@ -7,11 +7,14 @@ import inspect
 import io
 import modulefinder
 import os
+import random
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from data.lines import of_lines
 from data.text import of_file
@@ -77,15 +80,21 @@ def load(dataset):
         expect(callable(texts) and all(
             x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
             f"{path}: expected a function texts() that needs no arguments"))
+        random.seed(0)                          # a file that shuffles gives the same each time
+        if 'numpy' in sys.modules:
+            sys.modules['numpy'].random.seed(0)
         try:
-            parts = texts()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                parts = texts()
         except Mistake as e:
             raise Mistake(f"{path}: {e}") from None
-    expect(isinstance(parts, list | tuple) and len(parts) == 2, f"{path}: expected two lists from "
-           "texts(), to learn from and held out")
+    is_right = isinstance(parts, list | tuple) and len(parts) == 2 and all(
+        isinstance(part, list | tuple) for part in parts)       # a set has another order each time
+    expect(is_right, f"{path}: expected two lists from texts(), to learn from and held out")
     train, held_out = [[as_record(x, path) for x in part] for part in parts]
     expect(train and len(held_out) > 1, f"{path}: expected two held-out records or more, and one "
-           "or more to learn from")
+           "or more to learn from. (In a .jsonl they have \"held_out\": true)")
     columns = {name: None for record in train + held_out for name in record}
     expect(not columns.keys() & OURS, f"{path}: rename its column {[*columns.keys() & OURS][:1]}, "
            "which has a name of ours (docs/task.md)")
@@ -109,7 +118,7 @@ def open_data(script):
 def check_names(functions, path):
     """Refuse a function of a dataset whose name is nearly one of ours."""
     for name in functions:
-        near = difflib.get_close_matches(name, ['texts', 'verify', 'reply'], 1, 0.9)
+        near = difflib.get_close_matches(name.lower(), ['texts', 'verify', 'reply'], 1, 0.9)
         expect(not near or name in near, f"{path} has {name}(): did you mean {near}? (The name of "
                "a helper of yours begins with _)")
 

@@ -69,9 +69,10 @@ def from_first_rank(function):
 
 def check_same(name, value):
     """Refuse what is not the same on all ranks: another machine may have other files."""
-    number = zlib.crc32(repr(value).encode())
-    expect(from_first_rank(lambda: number) == number, f"{name}: rank {RANK} has another one than "
-           "the first rank. All machines need the same files and the same words")
+    numbers = [zlib.crc32(repr(value).encode())] * N_RANKS
+    dist.all_gather_object(numbers, numbers[0])         # so that all ranks end
+    expect(len({*numbers}) == 1, f"{name}: not all ranks have the same. All machines need the same "
+           "files and the same words")
 
 
 def share_of_this_rank(n):

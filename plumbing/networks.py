@@ -36,6 +36,21 @@ def save_network(path, network, **more):
         Path(temporary).unlink(missing_ok=True)         # after a full disk
 
 
+def check_writable(path):
+    """Refuse a path to which no network can be written, before hours of training."""
+    expect(not Path(path).is_dir() and Path(path).name, f"{path} is a folder")
+    if Path(path).is_file():
+        expect('step' not in load_checkpoint(path), f"{path} is the checkpoint of a run: choose "
+               "another one")
+    temporary = Path(f'{path}.{os.getpid()}.tmp')
+    try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(b'')
+        temporary.unlink()
+    except OSError as e:
+        raise Mistake(f"{path} cannot be written: {e!s:.100}") from None
+
+
 def load_checkpoint(path):
     """Return the dict of a checkpoint. A pickle could run any code, and with weights_only none."""
     expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
@@ -133,7 +148,8 @@ def sources_of(recipe, dataset, words=()):
     brought = [x for x in script.keys() - vars(pretrain).keys() if x not in ('include', 'labelled')]
     expect(changed or not brought, f"{recipe} is no recipe of a network: it brings {brought[:3]}, "
            "and sets no knob of pretrain.py")
-    expect('out' not in changed, f"{recipe}: the run chooses where the network is saved")
+    expect(not {'out', 'device'} & {*changed}, f"{recipe}: the run chooses device, and where the "
+           "network is saved")
     files = [Path(x) for x in PROGRAMS]
     for file in executed:
         files += modules_of(file)

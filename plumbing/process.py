@@ -1,5 +1,7 @@
 """The process: what it prints, how it fails, how it is stopped, and how far it is."""
 import contextlib
+import difflib
+import errno
 import os
 import shlex
 import signal
@@ -21,14 +23,26 @@ def expect(condition, words):
         raise Mistake(words)
 
 
+# Errors that are the disk's, and nobody's code: it is full, read-only, or somebody else's.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+
+
 def show_error(kind, error, trace):
     """The excepthook of all scripts."""
     if kind is Mistake:
         print('error:', error, file=sys.stderr)
     elif kind is KeyboardInterrupt:
         print('stopped', file=sys.stderr)
+    elif isinstance(error, OSError) and error.errno in DISK:
+        print('error:', error, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def near(name, choices):
+    """Return the end of a message: which of the choices have a name like this one, if any."""
+    found = difflib.get_close_matches(name, choices)
+    return f". Near: {found}" if found else ''
 
 
 def split_words(text):
@@ -101,15 +115,20 @@ stop = Stop()
 @contextlib.contextmanager
 def exit_at_sigterm():
     """Let SIGTERM raise SystemExit, so that `finally` can end other processes."""
+    signals = {signal.SIGTERM}
+    hangup = getattr(signal, 'SIGHUP', signal.SIGTERM)          # the terminal is closed
+    if signal.getsignal(hangup) is signal.SIG_DFL:              # and no nohup
+        signals.add(hangup)
     try:
-        old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        old = {x: signal.signal(x, lambda *_: sys.exit(143)) for x in signals}
     except ValueError:                          # only a main thread can set signals
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, old)
+        for x, handler in old.items():
+            signal.signal(x, handler)
 
 
 def hold_sigterm():
@@ -146,8 +165,6 @@ def say(text):
         else:
             print(text, flush=True)
     except OSError:
-        if not stop.listens:
-            os._exit(1)
         stop.is_asked = True
         sys.stdout = open(os.devnull, 'w')      # else Python complains at its end
 

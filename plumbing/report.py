@@ -76,13 +76,15 @@ def against_line(scores, greedy, line, rewards):
     return line, means_of(metrics) | means_of(scores, 'eval/') | means_of(greedy, 'greedy/')
 
 
-def verdict_of(result):
-    """Say what the metrics of against_line() mean: is a run better than its line to beat?"""
+def verdict_of(result, step):
+    """Say what the metrics of against_line() mean: is a run better than its line to beat at this
+    step?"""
     above, margin = result['above it'], 2 * result['standard error']
     # The error is 0 if all prompts have changed alike, and then nothing can be told.
     if above > margin > 0:
-        return f"above the line to beat: {above:+.3f} +- {margin:.3f}"
-    return f"not above the line to beat: {above:+.3f} +- {margin:.3f} (docs/run.md says what helps)"
+        return f"above the line to beat at step {step}: {above:+.3f} +- {margin:.3f}"
+    return (f"not above the line to beat at step {step}: {above:+.3f} +- {margin:.3f} "
+            "(docs/run.md says what helps)")
 
 
 # ---- an evaluation -------------------------------------------------------------------------------

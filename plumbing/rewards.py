@@ -1,6 +1,5 @@
 """Call the functions of a user: rewards, and verify(). A function gets by name what it asks for."""
 import builtins
-import difflib
 import inspect
 import math
 from unittest.mock import patch
@@ -8,7 +7,7 @@ from unittest.mock import patch
 import torch
 
 from plumbing.datasets import no_exit
-from plumbing.process import Mistake, expect
+from plumbing.process import Mistake, expect, near
 from tasks import BLANK
 
 PLURAL = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
@@ -23,8 +22,8 @@ def asked_of(name, function, available):
     named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
     for p in named:
         expect(p.name in available or p.default is not p.empty, (
-            f"{name}() asks for {p.name!r}, which does not exist. Near: "
-            f"{difflib.get_close_matches(p.name, available, cutoff=0.5)}; all: {[*available]}"))
+            f"{name}() asks for {p.name!r}, which does not exist{near(p.name, available)}. All: "
+            f"{[*available]}"))
     return [p.name for p in named if p.name in available]
 
 
@@ -60,7 +59,8 @@ def values_of(name, function, columns, context, device='cpu'):
     except Exception as e:
         e.add_note(f'in the reward {name}()')
         raise
-    expect(values is not None, f"the reward {name}() returned None: is its `return` missing?")
+    is_missing = values is None or name == 'verify' and None in values
+    expect(not is_missing, f"the reward {name}() returned None: is its `return` missing?")
     try:
         numbers = torch.as_tensor(values).detach()
         is_right = numbers.shape == (n,) and not numbers.is_complex() and bool(
@@ -72,6 +72,15 @@ def values_of(name, function, columns, context, device='cpu'):
     expect(is_right, f"the reward {name}() returned {values!r:.100}: expected a list of {n} finite "
            "numbers, one for each completion")
     return numbers.float().cpu()
+
+
+def check_shape(name, x, like):
+    """Return what a function of a user has returned, or refuse another shape. Most of them would
+    be broadcast in silence."""
+    shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+    expect(shape == tuple(like.shape), f"{name}() returned {shape}: expected a tensor of the shape "
+           f"{tuple(like.shape)}")
+    return x
 
 
 # ---- before anything is trained ------------------------------------------------------------------
@@ -103,8 +112,8 @@ def try_rewards(script, data):
         function = functions.get(name)
         expect(function or name != 'verify', f"rewards: {script['dataset']} has no verify(), and "
                "records without an answer, to which a text could be compared")
-        expect(callable(function), f"rewards: there is no {name}() of a config file. Near: "
-               f"{difflib.get_close_matches(name, functions)}")
+        expect(callable(function), f"rewards: there is no {name}() of a config file"
+               f"{near(name, functions)}")
         parameters = inspect.signature(function).parameters
         if not parameters.keys() & {'rollout', 'networks'}:
             with patch.dict(script['state']):   # a reward may remember something

@@ -1,5 +1,9 @@
 """What happens around the steps of train_grpo.py: a Run opens networks and dataset, or resumes;
 saves; evaluates; logs; and stops."""
+import itertools
+import sys
+from pathlib import Path
+
 from plumbing import devices, report
 from plumbing.configurator import PATHS, knobs_of
 from plumbing.datasets import open_data
@@ -57,11 +61,16 @@ class Run:
             f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a "
             f"multiple of the number of ranks, {devices.N_RANKS}"))
         device = devices.init_device(grpo.device, grpo.dtype)
+        if devices.N_RANKS > 1:
+            files = [*Path().glob('*.py'), *Path('plumbing').glob('*.py'), *sys.argv[1:]]
+            devices.check_same('code or config files', [
+                Path(x).read_bytes() for x in sorted(map(str, files)) if Path(x).is_file()])
+            devices.check_same('knobs', [(name, bool(x) if name in PATHS else x)
+                                         for name, x in knobs_of(script).items()])
         self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
         if devices.N_RANKS > 1:
             devices.check_same('dataset', self.task.rows)
-            devices.check_same('knobs', [x for x in knobs_of(script).items() if x[0] not in PATHS])
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
         self.optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
         self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)
@@ -70,9 +79,9 @@ class Run:
     def steps(self):
         """Yield the number of each step. Before it, save and evaluate if it is time."""
         grpo = self.grpo
-        steps = range(self.first_step, grpo.max_iters + 1)
+        steps = itertools.count(self.first_step)        # a config file may change max_iters
         for step in bar(steps, 'steps', initial=self.first_step, total=grpo.max_iters):
-            is_end = step == grpo.max_iters
+            is_end = step >= grpo.max_iters
             is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
             is_due = is_end or step % grpo.eval_interval == 0
             if is_due or is_stopped:            # save first: a resumed run evaluates once more
@@ -95,7 +104,8 @@ class Run:
         self.folder.log(step, result)
         self.folder.log_samples(step, samples)
         if is_end:
-            say(report.verdict_of(result))
+            say(report.verdict_of(result, step))
+            say(f"python sample.py {grpo.out_dir} shows what it writes")
         return True
 
     def log(self, step, metrics, scores, began, sampled):

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import sys
+import zlib
 from pathlib import Path
 
 import filelock
@@ -18,7 +19,8 @@ from plumbing.process import Mistake, expect, say
 # Knobs after whose change the line to beat stays.
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
 LINE = 160                      # characters of a line of the console
-NEW = {'step': 0, 'line': None, 'files': {}, 'state': [{}], 'wandb': None}
+NEW = {'step': 0, 'line': None, 'files': {}, 'sums': {}, 'words': sys.argv[1:], 'state': [{}],
+       'wandb': None}
 
 
 class RunFolder:
@@ -40,11 +42,13 @@ class RunFolder:
     def claim(self):
         """Refuse a folder of something else, and one to which another run is writing. Return the
         checkpoint of a resumed run."""
-        is_run = (self.path / 'log.jsonl').exists()
+        names = {x.name for x in self.path.glob('*')}   # log.jsonl.tmp: a run was killed at once
+        is_run = not names or names & {'log.jsonl', 'ckpt.pt', 'log.jsonl.tmp'}
         expect(not self.path.exists() or self.path.is_dir(), f"out_dir = {self.path}: it is a file")
-        expect(is_run or not any(self.path.glob('*')), f"out_dir = {self.path}: it holds something "
-               "else than a run: choose another one")
-        self.lock = filelock.FileLock(f'{self.path}.lock')      # ends with the process
+        expect(is_run, f"out_dir = {self.path}: it holds something else than a run: choose another "
+               "one")
+        # A hidden file, which stays. The lock itself ends with the process.
+        self.lock = filelock.FileLock(self.path.with_name(f'.{self.path.name}.lock'))
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -61,6 +65,9 @@ class RunFolder:
         expect('step' in saved, f"{ckpt} is a network, and no checkpoint of a run")
         expect(saved['step'] <= self.config['max_iters'], f"{self.path} has taken {saved['step']} "
                f"steps already, and max_iters = {self.config['max_iters']}")
+        for name in 'generator', 'optimizer':
+            expect(self.config[name] == saved['config'][name], f"{name}: a resumed run keeps the "
+                   f"one with which it began, {saved['config'][name]!r}")
         return saved
 
     def begin(self, networks, optimizers):
@@ -71,16 +78,16 @@ class RunFolder:
         line = saved['line']
         if 'model' in saved:
             changed = self.changes(saved['config'])
-            expect('optimizer' not in changed, "optimizer: a resumed run keeps the one with which "
-                   f"it began, {saved['config']['optimizer']!r}")
             try:
                 networks.policy.load_state_dict(saved['model'])
             except RuntimeError as e:           # of torch, about names and shapes
-                raise Mistake(f"{self.path} cannot be resumed: its generator is another network "
-                              f"since then: {e!s:.200}") from None
+                raise Mistake(f"{self.path} is a run of {saved['config']['generator']}, whose "
+                              f"weights had other names or shapes: {' '.join(str(e).split())[:200]}"
+                              ) from None
             for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                 optimizer.load_state_dict(moments)
-            say(f"resumed at step {step}" + ''.join(f'; {x}' for x in changed.values()))
+            parts = *changed.values(), *self.changed_files(networks.files)
+            say(f"resumed at step {step}" + ''.join(f'; {x}' for x in parts))
             if changed.keys() - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
         if RANK == 0:
@@ -88,6 +95,7 @@ class RunFolder:
             if 'model' not in saved and (self.path / 'log.jsonl').exists():
                 self.move_away(networks.files)
             self.begin_logs(step)
+            self.sums = {x: sum_of(x) for x in networks.files.values()}
         self.saved = {}                         # its weights and moments would stay in memory
         return step, line
 
@@ -97,6 +105,16 @@ class RunFolder:
         return {x: f'{x}: {config.get(x)} -> {self.config.get(x)}' for x in names
                 if x != 'resume' and config.get(x) != self.config.get(x)}
 
+    def changed_files(self, files):
+        """Return a sentence for config files that came or went, and for each network whose file is
+        another one. (Their names are the knobs' affair.)"""
+        sums = {x: sum_of(x) for x in files.values()}
+        said = [f'{x} is another network now' for x, old in self.saved['sums'].items()
+                if sums.get(x, old) != old]
+        old, new = [[x for x in words if not x.startswith('--')]
+                    for words in (self.saved['words'], sys.argv[1:])]
+        return [*said, f'files: {old} -> {new}'] if old != new else said
+
     def move_away(self, files):
         """Rename the folder of an older run, which has none of the files of this one. The folder of
         a run that failed before its first step was done is taken again."""
@@ -105,9 +123,8 @@ class RunFolder:
         n_lines = (self.path / 'log.jsonl').read_bytes().count(b'\n')
         config = self.path / 'config.json'
         if n_lines == 0 or n_lines == 1 and json.loads(config.read_text('utf-8'))['max_iters'] > 0:
-            for name in 'ckpt.pt', 'log.jsonl', 'samples.jsonl':
-                (self.path / name).unlink(missing_ok=True)
-            return
+            (self.path / 'ckpt.pt').unlink(missing_ok=True)
+            return                              # begin_logs() empties the logs
         number = 1
         while (older := Path(f'{self.path}-{number}')).exists():
             number += 1
@@ -143,7 +160,8 @@ class RunFolder:
         if RANK == 0:
             save_network(self.path / 'ckpt.pt', networks.policy, config=self.config, step=step,
                          line=line, state=states, wandb=self.wandb and self.wandb.id,
-                         files=networks.files, optimizers=[x.state_dict() for x in optimizers])
+                         files=networks.files, sums=self.sums, words=sys.argv[1:],
+                         optimizers=[x.state_dict() for x in optimizers])
 
     def append(self, name, step, records):
         """Append records to a file of JSON lines."""
@@ -177,6 +195,11 @@ class RunFolder:
             rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
             table = wandb.Table(['prompt', 'completion', *names], rows)
             self.wandb.log({'samples': table}, step)
+
+
+def sum_of(path):
+    """Return a checksum of a file, and 0 of a folder."""
+    return zlib.crc32(Path(path).read_bytes()) if Path(path).is_file() else 0
 
 
 def write_whole(path, text):

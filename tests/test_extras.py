@@ -118,11 +118,11 @@ def test_a_dict_with_spaces_is_one_word_of_a_command():
 def test_a_comparison_that_is_stopped_leaves_no_run_behind(toy, tmp_path):
     process = Process('extras/compare.py', f"--words={' '.join(toy[1:])} --max_iters=100000", '',
                       f'--out_dir={tmp_path}/study', '--jobs=2')
-    while len([*tmp_path.glob('study/*.lock')]) < 2:    # each run that is alive has its own
+    while len([*tmp_path.glob('study/.*.lock')]) < 2:    # each run that is alive has its own
         time.sleep(0.1)
     process.ranks[0].terminate()
     assert process.wait()[0] == 143
-    for lock in tmp_path.glob('study/*.lock'):
+    for lock in tmp_path.glob('study/.*.lock'):
         filelock.FileLock(lock).acquire(timeout=5)
 
 
@@ -213,7 +213,7 @@ reward: float(texts[i - 1] == text) -> another order
 reward: float(len(_seen)) -> is called again, another order
 unnamed: 1.0 -> nobody calls it
 memory: [] ->
-records: random.sample(pairs, 90), pairs[90:] -> another process
+records: random.sample(pairs, 90), pairs[90:] ->
 records: [*{*pairs[:90]}], pairs[90:] -> another process
 records: pairs[:90], pairs[90:] ->
 advantages: reward - reward.mean(1, keepdim=True) ->

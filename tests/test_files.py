@@ -35,8 +35,8 @@ config/papers/d1.py config/papers/unigrpo.py -> d1.py and, unigrpo.py both repla
 --group_size 16 -> --group_size=VALUE
 16 -> --name=value
 --resume -> --resume=True
--x=2 -> --x=VALUE
---group-size=4 -> group_size
+-x=2 -> --name=value
+--group-size=4 -> group_size, docs/words.md
 group_size=4 -> write --group_size=4
 config/grpo_smoke -> 'config/grpo_smoke.py'
 smoke -> 'config/grpo_smoke.py'

@@ -332,7 +332,7 @@ def test_a_name_that_nobody_knows_is_refused_in_a_line(hf, folders, tmp_path, mo
     torch.save({'args': {'vocab_size': 3}, 'model': {}}, tmp_path / 'gpt.pt')
     for function, words in (
             (lambda: hf.file_of('gpt2'), 'no folder gpt2 here, and a name of the hub is OWNER'),
-            (lambda: hf.file_of('mine/nothing'), 'no folder mine/nothing here .*the hub'),
+            (lambda: hf.file_of('mine/nothing'), 'no folder mine/nothing here.*the hub'),
             (lambda: hf.load_network(f'{tmp_path}/gpt.pt', 'cpu'), 'for networks of transformers'),
             (lambda: file_of(f'{folders}/llama', 'arithmetic'), 'word plugins/hf.py')):
         with pytest.raises(Mistake, match=words) as error:
