@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from data.lines import of_lines
 from data.text import of_file
 from plumbing.process import Mistake, expect, say
@@ -81,12 +79,8 @@ def load(dataset):
             x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
             f"{path}: expected a function texts() that needs no arguments"))
         random.seed(0)                          # a file that shuffles gives the same each time
-        if 'numpy' in sys.modules:
-            sys.modules['numpy'].random.seed(0)
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                parts = texts()
+            parts = texts()
         except Mistake as e:
             raise Mistake(f"{path}: {e}") from None
     is_right = isinstance(parts, list | tuple) and len(parts) == 2 and all(
