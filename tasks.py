@@ -81,13 +81,13 @@ class Row(NamedTuple):
     """A record as ids."""
     whole: list         # with its answer, if there is one
     shown: list         # with a blank wherever the policy writes
-    n_prompt: int       # where a completion begins: after a prompt that is continued
+    n_prompt: int       # length of the prompt: a completion begins there, if it is continued
 
 
 @dataclass
 class Prompts:
     """B texts in which something is blank. `whole` has the answers. No network sees them, because
-    complete() puts blank_id there."""
+    complete() removes them first."""
     task: 'Task'
     whole: Tensor       # (B, T) ids of the texts with their answers
     blank: Tensor       # (B, T) bool

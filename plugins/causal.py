@@ -64,7 +64,8 @@ def complete(policy, prompts, k, greedy=False):
     # The first position (N,) that a text may not use: now the limit of its length, later its end.
     end = (prompts.start + prompts.blank.sum(1)).repeat_interleave(k)
 
-    # 1. Read what comes before the first completion, once for each prompt.
+    # 1. Read as many tokens of each prompt as the shortest one has, once for its k texts. (3 reads
+    # the rest of longer prompts.)
     first = int(prompts.start.min())
     cache = {}
     inputs = F.pad(texts[::k, :first], (1, 0), value=policy.bos_id)             # (B, 1 + first)
@@ -79,7 +80,7 @@ def complete(policy, prompts, k, greedy=False):
     table = []
     for at in range(first, task.length):
         is_empty = texts[active, at] == empty                                   # (active,)
-        if is_empty.any():                      # else all texts already have a token here
+        if is_empty.any():                      # else all have one: of their prompts, or a world's
             if n_read < at:                     # catch up: one token, or more after a world's words
                 x = policy.trunk(texts[active, n_read:at], cache)[:, -1]        # (active, C)
                 n_read = at
@@ -108,7 +109,7 @@ def rows_of_cache(cache, rows):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(rollout, inner=columns_of):
-    """A completion is what follows its prompt. Two columns more: 'sampled', the completion without
+    """A prompt ends where its completion begins. Two columns more: 'sampled', the completion without
     the words of a world, and 'ended', whether the policy has ended it."""
     prompts, texts, pad = rollout.prompts, rollout.texts, rollout.prompts.task.tok.pad
     tok, records = prompts.task.tok, prompts.task.records

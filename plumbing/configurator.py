@@ -232,10 +232,11 @@ class ConfigFiles:
             script.update(own)                  # a file may have a main() to test itself
         self.check_spelling(path, before)
         self.weighted |= {*script.get('rewards', ())}
-        included = {name for names in [*self.new.values()][n_done:] for name in names}
+        # What included files have brought is theirs.
+        theirs = [script[name] for names in [*self.new.values()][n_done:] for name in names]
         new = [name for name, x in script.items() if x is not before.get(name) and callable(x)
-               and (getattr(x, '__module__', None) == file.stem
-                    or name in self.names_at_start - included)]
+               and not any(x is other for other in theirs)
+               and (getattr(x, '__module__', None) == file.stem or name in self.names_at_start)]
         for name in new:
             if getattr(script[name], '__module__', None) == file.stem:          # or it is imported
                 script[name].__module__ = self.module

@@ -63,7 +63,7 @@ class Process:
     def wait(self):
         """Return the exit code of the first rank, and what was printed."""
         for process in self.ranks:
-            process.join(60)
+            process.join(180)
             process.kill()
         return self.ranks[0].exitcode, *self.printed()
 

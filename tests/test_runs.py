@@ -343,7 +343,7 @@ def test_a_rank_that_is_killed_ends_the_other_one_and_their_folder_is_theirs_unt
     process.wait_for('step     2')
     code, _, error = run(*toy, f'--out_dir={tmp_path}/run')
     process.ranks[rank].kill()
-    process.wait()                              # kills those that have not ended in a minute
+    process.wait()                              # kills those that have not ended in three minutes
     assert process.ranks[1 - rank].exitcode == 1
     assert code == 1
     assert re.fullmatch(f'error: out_dir = {tmp_path}/run: another run is writing to it.*\n', error)
