@@ -6,7 +6,7 @@
 #     python train_grpo.py config/grpo_causal.py
 #
 # verify 43.3 to 53.6 -> 99.8 to 100.0 %, +22.4 to +35.2 above its line
-# (3 runs, generators 1, 2, 3, float32)
+# (6 runs, generators 1, 2, 3, float32)
 
 include('plugins/causal.py')
 

@@ -7,10 +7,9 @@
 #     python train_grpo.py config/papers/adaptive_kl.py --kl_beta=0.2 \
 #         --judge=config/networks/judge_classifier.py
 #
-# This judge can be fooled, so a high reward is a false friend. Look at verify, which falls less
-# with this file than with the weight 0.2 throughout.
-# verify 42.9 -> 35.6, 34.3, 37.7 %, without this file 27.7, 26.6, 28.6 % (seeds 1, 2, 3)
-# (measured with an earlier version, in bfloat16)
+# The kl of the log is 0.5 to 0.6 from step 100 on, and the weight falls from 0.2 to 0.04. With the
+# weight 0.2 throughout, the kl creeps from 0.1 to 0.4.
+# verify 43.1 -> 58.9 %, without this file 57.3 %, which is no difference (seed 1, float32)
 # The log shows the weight as kl_beta. Not for rloo.py, whose KL is in the reward.
 #
 # Left out: in the paper the KL is in the reward, per completion; here it is in the loss, per token.
