@@ -109,8 +109,8 @@ def rows_of_cache(cache, rows):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(rollout, inner=columns_of):
-    """A prompt ends where its completion begins. Two columns more: 'sampled', the completion without
-    the words of a world, and 'ended', whether the policy has ended it."""
+    """A prompt ends where its completion begins. Two columns more: 'sampled', the completion
+    without the words of a world, and 'ended', whether the policy has ended it."""
     prompts, texts, pad = rollout.prompts, rollout.texts, rollout.prompts.task.tok.pad
     tok, records = prompts.task.tok, prompts.task.records
     sampled = torch.full_like(texts, pad)
