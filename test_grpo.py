@@ -363,6 +363,20 @@ def test_a_world_reads_all_tokens_together_because_one_can_be_a_part_of_a_charac
 
 # ---- compare -------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize('k', [2, 3, 4])
+def test_the_mean_of_the_group_scales_the_gradient_by_k_minus_1_over_k(k, knobs):
+    """Of the mean reward sum p(y) R(y), over all groups of k of three completions. (R(y) is a part
+    of its own baseline.)"""
+    logits = torch.randn(3, requires_grad=True)
+    logp, reward = logits.log_softmax(0), torch.randn(3)
+    expected, = torch.autograd.grad(logp.exp() @ reward, logits, retain_graph=True)
+    groups = torch.cartesian_prod(*[torch.arange(3)] * k)                       # (3 ** k, k)
+    p = logp.exp()[groups].prod(1).detach()                                     # (3 ** k,)
+    A = grpo.advantages(reward[groups], {})
+    found, = torch.autograd.grad(p @ (A * logp[groups]).mean(1), logits)
+    close(found, (k - 1) / k * expected)
+
+
 STDS = {                        # what divides the advantages of a group
     'none': lambda group, batch: 1.0,
     'std': lambda group, batch: group.std() + 1e-4,

@@ -7,8 +7,8 @@
 Each word except the knobs below is a command, in quotes if it has several words. {seed} in it
 becomes the seed: --generator=out/student{seed}.pt. Finished runs are kept, so a comparison that was
 interrupted continues, and can get more commands and seeds. A run is made anew if the contents of
-its config files, of its dataset or of its networks have changed since. The scripts do not count:
-after an edit of one take another --out_dir."""
+its config files, of its dataset or of its networks have changed since. After an edit of
+train_grpo.py, judge.py or plumbing/ take another --out_dir: these do not count."""
 import functools
 import json
 import math
