@@ -8,6 +8,7 @@ import io
 import modulefinder
 import os
 import random
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -105,6 +106,11 @@ def load(dataset):
 
 def open_data(script):
     """Return the Dataset of a script, with the verify() and reply() of config files."""
+    path = path_of(script['dataset'])
+    if path.is_file() and is_dataset(path):
+        for name in re.findall(r'^([a-z]\w*) *=', path.read_text('utf-8-sig'), re.M):
+            expect(name not in script or callable(script[name]), f"{path} sets {name}, and a "
+                   "dataset sets no knob: write a config file beside it")
     ours = {name: script[name] for name in ('verify', 'reply') if name in script}
     return load(script['dataset'])._replace(**ours)
 

@@ -259,6 +259,13 @@ def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
     assert 'making' not in printed and not (tmp_path / 'run').exists()
 
 
+def test_a_knob_in_a_dataset_is_refused(toy, file, tmp_path):
+    dataset = file('mine.py', 'from data.arithmetic import texts, verify\nmax_iters = 1\n')
+    code, _, error = run(*toy, f'--dataset={dataset}', f'--out_dir={tmp_path}/run')
+    assert code == 1 and error == (f'error: {dataset} sets max_iters, and a dataset sets no knob: '
+                                   'write a config file beside it\n')
+
+
 def test_a_global_that_nobody_knows_is_refused(file, grpo):
     with pytest.raises(Mistake, match='global kl_betta: there is no kl_betta. Near: .*kl_beta'):
         fresh(file('mine.py', 'def _forget():\n    global kl_betta\n    kl_betta = 5.0\n'))
