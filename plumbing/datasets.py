@@ -108,7 +108,8 @@ def open_data(script):
     """Return the Dataset of a script, with the verify() and reply() of config files."""
     path = path_of(script['dataset'])
     if path.is_file() and is_dataset(path):
-        for name in re.findall(r'^([a-z]\w*) *=', path.read_text('utf-8-sig'), re.M):
+        names = re.findall(r'^([a-z]\w*) *=', path.read_text('utf-8-sig'), re.M)
+        for name in names if 'dataset' not in names else ():    # else it is a config file, too
             expect(name not in script or callable(script[name]), f"{path} sets {name}, and a "
                    "dataset sets no knob: write a config file beside it")
     ours = {name: script[name] for name in ('verify', 'reply') if name in script}
