@@ -5,7 +5,7 @@
 # python -m extras.smollm2 out/smollm2 && python train_grpo.py config/grpo_tools.py
 # verify 9.4 -> 96.4 %, +67.2 above its line (seed 1, float32, 48 prompts; greedy 29.2 -> 97.9 %).
 # In all right samples the calculator has said the answer. An hour on a core that other programs
-# shared, 8 GB. An earlier version in bfloat16: 94.3, 96.4, 96.9 % (seeds 1, 2, 3)
+# shared. An earlier version in bfloat16: 94.3, 96.4, 96.9 % (seeds 1, 2, 3)
 
 import re
 

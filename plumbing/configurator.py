@@ -146,7 +146,7 @@ def check_name(name, known, where):
     found = plugins or difflib.get_close_matches(name, known) or [
         x for x in known if x.startswith(name)]
     hint = f". Near: {found}" if found else ''
-    if not where:
+    if where == '':
         hint += ". (docs/words.md has the names of TRL and verl)"
     else:
         hint += (". (A constant or a helper of yours begins with _ or a capital. A dataset has "
@@ -234,12 +234,17 @@ class ConfigFiles:
         self.weighted |= {*script.get('rewards', ())}
         # What included files have brought is theirs.
         theirs = [script[name] for names in [*self.new.values()][n_done:] for name in names]
-        new = [name for name, x in script.items() if x is not before.get(name) and callable(x)
-               and not any(x is other for other in theirs)
-               and (getattr(x, '__module__', None) == file.stem or name in self.names_at_start)]
+        new = []
+        for name, x in script.items():
+            is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
+            is_theirs = any(x is other for other in theirs)
+            if x is before.get(name) or is_theirs or not callable(x):
+                continue
+            if is_own or name in self.names_at_start:
+                new.append(name)
+            if is_own:
+                x.__module__ = self.module
         for name in new:
-            if getattr(script[name], '__module__', None) == file.stem:          # or it is imported
-                script[name].__module__ = self.module
             if file.parent.name == 'papers':
                 other = self.paper_of.setdefault(name, path)
                 expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
