@@ -7,7 +7,6 @@
 The words of the run's command are in its config.json. More words change them. They name files that
 are executed: read them first if somebody sent the run."""
 import inspect
-import json
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from plumbing.datasets import Dataset
 from plumbing.networks import load_checkpoint
 from plumbing.process import expect
 from plumbing.run import open_task
+from plumbing.run_folder import config_of
 from tasks import BLANK
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
@@ -31,7 +31,7 @@ def open_run(path, more):
     runs = [str(x.parent) for x in sorted(Path().glob('*/ckpt.pt'))]
     expect(Path(path, 'ckpt.pt').is_file(), f"{path} is no run that has saved itself. There are: "
            f"{', '.join(runs) or 'none'}")
-    words = json.loads(Path(path, 'config.json').read_text('utf-8'))['words']
+    words = config_of(path)['words']
     configure(vars(grpo), [*words, '--device=auto', *more])     # the run may have had another one
     saved = load_checkpoint(f'{path}/ckpt.pt')
     is_recipe = '.py' in grpo.generator         # a checkpoint is opened instead of the generator

@@ -15,10 +15,12 @@ import train_grpo as grpo
 from plumbing.configurator import knobs_of
 from plumbing.process import expect
 from plumbing.report import verdict_of
+from plumbing.run_folder import config_of
 
 
 def read_lines(path):
     """Return the objects of a file of JSON lines, without a last line that a run is writing."""
+    expect(Path(path).is_file(), f"there is no {path}: a run has one")
     return [json.loads(line) for line in Path(path).read_text('utf-8').split('\n')[:-1]]
 
 
@@ -28,7 +30,7 @@ def read_run(folder):
     log = read_lines(f'{folder}/log.jsonl')
     evals = [line for line in log if 'line to beat' in line]
     expect(evals, f"{folder} has no evaluation yet")
-    config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
+    config = config_of(folder)
     command = shlex.join(['python', 'train_grpo.py', *config.pop('words')])
     return {'name': folder, 'command': command, 'config': config,
             'says': verdict_of(evals[-1], evals[-1]['step']), 'log': log,

@@ -21,6 +21,7 @@ import train_grpo as grpo
 from data.guess import LETTERS
 from extras.page import read_lines
 from plumbing.process import expect
+from plumbing.run_folder import config_of
 from sample import open_run
 
 BLUE = '#2f6fb0'
@@ -133,6 +134,9 @@ def think(figure, folder):
     swaps.legend()
 
 
+# Pictures of what only runs of one experiment have.
+EXPERIMENTS = {'guess': 'config/grpo_guess.py', 'orders': 'config/grpo_order.py',
+               'think': 'config/grpo_think.py'}
 PICTURES = {draw.__name__: draw for draw in (curve, guess, orders, think)}
 
 
@@ -143,6 +147,8 @@ def main():
     name, *folders = words
     for folder in folders:
         expect(Path(folder, 'log.jsonl').is_file(), f"{folder} is no folder of a run")
+        expect(name == 'curve' or EXPERIMENTS[name] in config_of(folder)['words'], (
+            f"{folder} is no run of {EXPERIMENTS.get(name)}"))
     figure = Figure(figsize=(12, 3.6))
     PICTURES[name](figure, *folders)
     path = Path('docs/assets' if '--docs' in sys.argv else folders[0], f'{name}.png')

@@ -230,6 +230,8 @@ class ConfigFiles:
         finally:
             own = {x: before[x] for x in ('__name__', '__file__', 'main') if x in before}
             script.update(own)                  # a file may have a main() to test itself
+        expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
+               "which has been called already")
         self.check_spelling(path, before)
         self.weighted |= {*script.get('rewards', ())}
         # What included files have brought is theirs.

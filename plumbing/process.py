@@ -37,6 +37,9 @@ def show_error(kind, error, trace):
         print('error:', error, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
+        if kind.__name__ in ('MemoryError', 'OutOfMemoryError') or 'allocate memory' in str(error):
+            print('out of memory: a smaller batch_size needs less (docs/gpu.md, "Memory")',
+                  file=sys.stderr)
 
 
 def near(name, choices):

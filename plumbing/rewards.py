@@ -2,6 +2,7 @@
 import builtins
 import inspect
 import math
+from dataclasses import replace
 from unittest.mock import patch
 
 import torch
@@ -38,7 +39,9 @@ def call_reward(name, function, rollout, networks, step, split):
     """Return the values (N,) of a reward, float32. verify() gets one completion after the other.
     Other rewards get lists, named 'prompts', 'completions' and 'texts', and may ask for the other
     arguments, too."""
-    context = {'rollout': rollout, 'networks': networks, 'step': step, 'split': split}
+    # A copy, so that a reward may change its texts: the policy learns from the others.
+    mine = replace(rollout, texts=rollout.texts.clone(), views=rollout.views.clone())
+    context = {'rollout': mine, 'networks': networks, 'step': step, 'split': split}
     return values_of(name, function, rollout.columns, context, rollout.texts.device.type)
 
 

@@ -121,8 +121,7 @@ class RunFolder:
         expect(not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
             "a network of this run is in out_dir: choose another one"))
         n_lines = (self.path / 'log.jsonl').read_bytes().count(b'\n')
-        config = self.path / 'config.json'
-        if n_lines == 0 or n_lines == 1 and json.loads(config.read_text('utf-8'))['max_iters'] > 0:
+        if n_lines == 0 or n_lines == 1 and config_of(self.path)['max_iters'] > 0:
             (self.path / 'ckpt.pt').unlink(missing_ok=True)
             return                              # begin_logs() empties the logs
         number = 1
@@ -195,6 +194,15 @@ class RunFolder:
             rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
             table = wandb.Table(['prompt', 'completion', *names], rows)
             self.wandb.log({'samples': table}, step)
+
+
+def config_of(folder):
+    """Return what config.json has: the knobs of a run, and the words of its command."""
+    path = Path(folder, 'config.json')
+    try:
+        return json.loads(path.read_text('utf-8'))
+    except (OSError, ValueError) as e:
+        raise Mistake(f"{path} is not there, or it is damaged: {e}") from None
 
 
 def sum_of(path):
