@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -68,6 +69,37 @@ class Process:
         return self.ranks[0].exitcode, *self.printed()
 
 
+class Child:
+    """What subprocess.Popen is to a script that starts another one, as a fork."""
+
+    def __init__(self, words, stdout, stderr, env):
+        self.stdout = None
+        if stdout == subprocess.PIPE:
+            end, start = os.pipe()
+            self.stdout, stdout = open(end), open(start, 'w')
+        files = stdout, stdout if stderr == subprocess.STDOUT else stderr
+        self.process = FORK.Process(target=self.begin, args=(words, files, env))
+        self.process.start()
+        self.terminate, self.kill = self.process.terminate, self.process.kill
+        if self.stdout:
+            stdout.close()                      # only the child writes
+
+    def begin(self, words, files, env):
+        if self.stdout:
+            self.stdout.close()                 # and only the parent reads
+        become(words, files, env)
+
+    def poll(self):
+        return self.process.exitcode
+
+
+def popen(command, stdout=None, stderr=None, env=None, real=subprocess.Popen, **how):
+    """Start a script as a fork, and any other command as subprocess.Popen does."""
+    if command[1] in ('train_grpo.py', 'pretrain.py'):
+        return Child(command[1:], stdout, stderr or open(2, 'w', closefd=False), env or {})
+    return real(command, stdout=stdout, stderr=stderr, env=env, **how)
+
+
 def become(words, files, env):
     """Make this process, a fork, one that runs a script, as if it had just begun."""
     for number, file in enumerate(files, 1):
@@ -75,6 +107,7 @@ def become(words, files, env):
     sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
     os.environ.update(env)
     sys.argv = list(words)
+    subprocess.Popen = popen
     signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores them
     again = {path.stem for path in ROOT.glob('*.py')} | {'plumbing', 'wandb'}
     for name in [*sys.modules]:
