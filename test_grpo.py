@@ -461,7 +461,7 @@ def test_without_a_reference_nothing_is_known_of_it_and_no_kl_is_logged(kind, kn
 @pytest.mark.parametrize('words', [words for words in KLS if 'k1' not in words])
 def test_a_policy_that_is_its_reference_stays_if_no_text_has_an_advantage(words, knobs):
     """The gradient of the KL is exactly 0: Muon and AdamW make a full step of a rounding error, and
-    momentum goes on without a gradient. (That of k1 is noise.)"""
+    momentum goes on without a gradient. (The gradient of k1 is noise.)"""
     torch.set_default_dtype(torch.float32)
     policy, _, prompts = toy('one pass', knobs, None, words, kl_beta=0.3)
     networks = SimpleNamespace(policy=policy, reference=copy.deepcopy(policy))

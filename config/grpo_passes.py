@@ -12,7 +12,7 @@ n_fill_steps = 5
 fill_order = 'left'
 
 adv_norm = 'none'           # 'std' would blow up small differences among true equations
-kl_beta = 0.1               # keeps completions as varied as those of the reference
+kl_beta = 0.1               # keeps completions as varied as the reference writes them
 entropy_coef = 0.0
 batch_size = 64
 learning_rate = 2e-3

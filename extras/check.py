@@ -5,7 +5,7 @@ trained:
     python -m extras.check config/grpo_pairs.py mine.py --dataset=mine.jsonl
     python -m extras.check config/grpo_think.py config/papers/gspo.py
 
-The words are those of train_grpo.py. If the first word is the file of a dataset, an experiment that
+The words are for train_grpo.py. If the first word is the file of a dataset, an experiment that
 fits it is taken. `bad` is a mistake, and then the exit code is 1. All else is for you to judge.
 Tokens are characters here, so plugins/hf.py has no part in it."""
 import copy

@@ -194,7 +194,7 @@ if __name__ == '__main__':
             f"{command!r}: expected no --seed and no --out_dir: seeds are --seeds=1,2,3"))
     for run in runs:
         expect(open_run(*run)[0] == open_run(*runs[0])[0], (
-            f"{run}: {goal} is about other held-out prompts or rewards than that of {runs[0]}"))
+            f"{run}: {goal} is about other held-out prompts or rewards than in {runs[0]}"))
     expect(not os.path.isfile(out_dir), f"out_dir = {out_dir}: it is a file")
     os.makedirs(out_dir, exist_ok=True)
     make(runs)

@@ -4,7 +4,7 @@ needs no network. For a run that goes on, call it again.
     python -m extras.page out-order out-left
 
 A click on a curve chooses a step, and then left and right do. page.html here says how it looks.
-Curves and completions are those of any run. A run with plugins/watch.py also has the tokens of some
+Every run has curves and completions. A run with plugins/watch.py also has the tokens of some
 groups, before and after a step."""
 import json
 import shlex

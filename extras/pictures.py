@@ -60,7 +60,7 @@ def held_out(folder):
 
 def maps(axes, folder, points_of, alpha=0.0, **titles):
     """Draw how many completions are at a point (x, y), as the area of a disc, before and after a
-    run. points_of(pieces) returns points. Lines of so much alpha connect those of a completion."""
+    run. points_of(pieces) returns points. A line of so much alpha connects its points."""
     for ax, (label, samples) in zip(axes, held_out(folder)):
         paths = [points_of(sampled(sample)) for sample in samples]
         counts = collections.Counter(point for path in paths for point in path)

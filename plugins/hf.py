@@ -12,9 +12,9 @@ translates two things.
 Ids. Ours are the V ids of the tokenizer, and three more, V, V + 1 and V + 2: blank, bos and pad.
 `theirs_of` says what transformers reads instead of each of them.
 
-Positions. Our features at position t predict token t. Those of a masked network do so, too. Those
-of a causal network predict the next token, so here they move one position to the right. Nothing
-predicts the first token, which is <s> if the tokenizer has one; there the features are 0.
+Positions. Our features at position t predict token t. The features of a masked network do so, too.
+A causal network predicts the next token, so here its features move one position to the right.
+Nothing predicts the first token, which is <s> if the tokenizer has one; there the features are 0.
 
     a causal network                            a masked network
     position        0     1     2     3         position               0     1       2     3

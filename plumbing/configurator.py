@@ -143,9 +143,9 @@ def value_of(text, kind):
 def check_name(name, known, where):
     """Refuse a knob that nobody knows. where: the config file that sets it, or ''."""
     plugins = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text()]
-    found = plugins or difflib.get_close_matches(name, known) or [
+    candidates = plugins or difflib.get_close_matches(name, known) or [
         x for x in known if x.startswith(name)]
-    hint = f". Near: {found}" if found else ''
+    hint = f". Near: {candidates}" if candidates else ''
     if where == '':
         hint += ". (docs/words.md has the names of TRL and verl)"
     else:
@@ -228,8 +228,8 @@ class ConfigFiles:
             with folder_on_path(file), no_exit(path):
                 exec(code, script)
         finally:
-            own = {x: before[x] for x in ('__name__', '__file__', 'main') if x in before}
-            script.update(own)                  # a file may have a main() to test itself
+            # The script's again. (A file may have a main() to test itself.)
+            script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
         expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
                "which has been called already")
         self.check_spelling(path, before)

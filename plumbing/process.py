@@ -44,8 +44,8 @@ def show_error(kind, error, trace):
 
 def near(name, choices):
     """Return the end of a message: which of the choices have a name like this one, if any."""
-    found = difflib.get_close_matches(name, choices)
-    return f". Near: {found}" if found else ''
+    names = difflib.get_close_matches(name, choices)
+    return f". Near: {names}" if names else ''
 
 
 def split_words(text):

@@ -40,8 +40,8 @@ def call_reward(name, function, rollout, networks, step, split):
     Other rewards get lists, named 'prompts', 'completions' and 'texts', and may ask for the other
     arguments, too."""
     # A copy, so that a reward may change its texts: the policy learns from the others.
-    mine = replace(rollout, texts=rollout.texts.clone(), views=rollout.views.clone())
-    context = {'rollout': mine, 'networks': networks, 'step': step, 'split': split}
+    copy = replace(rollout, texts=rollout.texts.clone(), views=rollout.views.clone())
+    context = {'rollout': copy, 'networks': networks, 'step': step, 'split': split}
     return values_of(name, function, rollout.columns, context, rollout.texts.device.type)
 
 

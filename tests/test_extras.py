@@ -203,7 +203,7 @@ def texts():
 BAD = ['another process', 'taken again', 'not finite', "state['old']", 'reference has changed',
        'judge has changed', 'less likely: is a sign wrong']
 WORDS = [*BAD, 'is called again', 'another order', 'nobody calls it', 'mean: -']
-# a file, what it has in the place of TEXT, and what is found
+# a file, what stands where TEXT is, and what is found
 FOUND = """
 world: ('=', True) if completion[-1] == secret else '!' ->
 world: '!='[next(count) % 2] -> taken again

@@ -26,7 +26,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ strftime_now('%Y') }}{{ m.c
         "{% endfor %}{% if add_generation_prompt %}<a>{{ think }}{% endif %}")
 MODELS = {'llama': 'LlamaForCausalLM', 'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM',
           'gpt2': 'GPT2LMHeadModel', 'neox': 'GPTNeoXForCausalLM', 'bert': 'BertForMaskedLM'}
-# What a tokenizer puts around a text. That of gpt2 has a bos and does not use it.
+# What a tokenizer puts around a text. The one of gpt2 has a bos and does not use it.
 AROUND = {'llama': '<s> $A </s>', 'mistral': '<s> $A', 'bert': '[CLS] $A [SEP]'}
 NAMES = {'llama': {'eos_token': '</s>', 'bos_token': '<s>'},
          'mistral': {'eos_token': '</s>', 'bos_token': '<s>'},
@@ -78,7 +78,7 @@ def save_network(folder, kind, **more):
 
 @pytest.fixture(scope='session')
 def folders(tmp_path_factory):
-    """Return a folder with those of the MODELS and two tasks."""
+    """Return a folder with the MODELS and two tasks."""
     root = tmp_path_factory.mktemp('folders')
     for kind, names in NAMES.items():
         ids = dict(zip(PIECES, range(46)))

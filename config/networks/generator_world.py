@@ -1,4 +1,4 @@
-# Imitates the games of a world, like generator_game.py, but for longer.
+# Imitates the games of a world, like generator_game.py, and learns for longer.
 
 include('config/networks/generator_game.py')
 

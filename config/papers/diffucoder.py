@@ -7,7 +7,7 @@
 #         --max_iters=40 --eval_prompts=512
 #
 # verify 80.2 -> 87.1, 87.3 %, -1.6, -1.4 from its line (seeds 1, 2, float32)
-# In the log, kl, kl_old and entropy are those of the estimate, and 1.5 times as large, because the
+# In the log, kl, kl_old and entropy are about the estimate, and 1.5 times as large, because the
 # weights of a token add up to 1.5 on average.
 #
 # Left out: a new reference every 64 steps; the mean of the others as the baseline, which makes
