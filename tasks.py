@@ -17,9 +17,9 @@ that ends a text. Sums have three digits:
     1_+3_=__7   12+35=047    12+35=047$   1_+3_=__7$     the answer is the whole text
     1_+3_=__7                1_+3_=__7$   1_+3_=__7$     there is no known answer
 
-A prompt without _ is continued, and the policy also writes the end. A prompt with _ is filled, so
-its length is given. This is blank_kind = 'answer'. With 'random', the default of train_grpo.py,
-random characters of prompt and answer are blank instead, and the length is given."""
+This is blank_kind = 'answer': a prompt without _ is continued, and the policy also writes the end;
+a prompt with _ is filled, so its length is given. With 'random', the default of train_grpo.py,
+random characters of `whole` are blank instead, never the end."""
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -51,8 +51,8 @@ class Task(Task):
         prompts = super().prompts_of(*words)
         first = prompts.start[:, None]                                                  # (B, 1)
         position = torch.arange(self.length, device=first.device)                       # (T,)
-        last = first + (max_new_tokens or self.length)
-        return replace(prompts, blank=(first <= position) & (position < last))
+        stop = first + (max_new_tokens or self.length)
+        return replace(prompts, blank=(first <= position) & (position < stop))
 
 
 @torch.no_grad()
@@ -64,8 +64,8 @@ def complete(policy, prompts, k, greedy=False):
     # The first position (N,) that a text may not use: now the limit of its length, later its end.
     end = (prompts.start + prompts.blank.sum(1)).repeat_interleave(k)
 
-    # 1. Read as many tokens of each prompt as the shortest one has, once for its k texts. (3 reads
-    # the rest of longer prompts.)
+    # 1. Read each prompt once for its k texts, as far as the shortest prompt goes. (3 reads the
+    # rest.)
     first = int(prompts.start.min())
     cache = {}
     inputs = F.pad(texts[::k, :first], (1, 0), value=policy.bos_id)             # (B, 1 + first)
