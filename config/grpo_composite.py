@@ -6,10 +6,9 @@
 #     python train_grpo.py config/grpo_composite.py
 #     python train_grpo.py config/grpo_composite.py --rewards="{'verify': 1.0, 'alliteration': 1.0}"
 #
-# reward 0.430 -> 0.790, 0.747, 0.784, +0.297, +0.254, +0.291 above its line
-# verify, the share of known words: 84.1 -> 96.9, 96.6, 97.4 % (seeds 1, 2, 3)
-# Words that begin with s, by the second command: 5.8 -> 97.9, 98.9, 98.3 %
-# (measured with an earlier version, in bfloat16)
+# reward 0.431 -> 0.763, 0.739, 0.785, +0.283, +0.260, +0.306 above its line
+# verify, the share of known words: 84.9 -> 96.6, 96.8, 96.6 % (seeds 1, 2, 3, float32)
+# Words that begin with s, by the second command: 6.0 -> 98.5, 98.4, 98.8 %
 
 from collections import Counter
 
@@ -45,7 +44,9 @@ def safety(completions):
 
 
 def diversity(prompts, completions):
-    """Return the share of words that no other completion of the same prompt has."""
+    """Return the share of words that no other completion of the same prompt has. A greedy
+    completion is alone in its group. It gets 0, because two greedy completions would be equal."""
+    n_completions = Counter(prompts)
     count = Counter()
     for prompt, completion in zip(prompts, completions):
         count.update((prompt, word) for word in set(completion.split()))
@@ -53,7 +54,8 @@ def diversity(prompts, completions):
     for prompt, completion in zip(prompts, completions):
         words = set(completion.split())
         only_here = sum(count[prompt, word] == 1 for word in words)
-        scores.append(only_here / max(1, len(words)))
+        is_alone = n_completions[prompt] == 1
+        scores.append(0.0 if is_alone else only_here / max(1, len(words)))
     return scores
 
 
