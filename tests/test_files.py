@@ -92,7 +92,8 @@ open(dataset, 'w').writelines(
     _line % (i % 10, i % 10, ', "level": 1' * (i > 24)) for i in range(50))
 rewards = dict.fromkeys(['spoils', 'zeros', 'part', 'thing', 'wrapped', 'level_of', 'compare'], 1.0)
 
-def spoils(texts, level):
+def spoils(texts, level, rollout):
+    rollout.texts.zero_()
     assert (torch.full((1, 1), 257.0) @ torch.ones(1, 1)).item() == 257         # bfloat16 has none
     level.clear()
     return [texts.pop(0).count('0') for _ in range(len(texts))]
@@ -121,6 +122,7 @@ def compare(prompts, texts, rollout):
     return [texts[i:i + k].count(x) for i, x in enumerate(texts)]
 
 def policy_loss(stats, rollout, inner=policy_loss):
+    assert rollout.texts.any()
     losses, is_clipped = inner(stats, rollout)
     return losses * (1 - is_clipped), is_clipped.mean() + 0 * is_clipped
 
@@ -162,6 +164,7 @@ def test_a_mistake_is_a_line_and_a_fault_a_traceback_also_without_asserts():
             ("expect(1 > 2, 'no')", 'error: no\n'),
             ('1 / 0', 'Traceback[^$]*ZeroDivisionError: division by zero\n'),
             ("int('x')", 'Traceback[^$]*ValueError: .*\n'),
+            ("raise MemoryError('1 PB')", 'Traceback[^$]*MemoryError: 1 PB\nout of memory: .*\n'),
             ('raise KeyboardInterrupt', 'stopped\n')):
         code = f'from plumbing.process import expect\n{code}'
         done = subprocess.run([sys.executable, '-O', '-c', code], cwd=ROOT, capture_output=True,
@@ -244,6 +247,7 @@ if True: include('plugins/top.py') -> include('plugins/top.py'), at the top leve
 Max_iters = 3 -> Max_iters, did you mean max_iters?
 Advantages = lambda reward, scores: reward -> did you mean advantages?
 del learning_rate -> learning_rate = None
+def configure(script, words): pass -> replaces configure(), called already
 """
 
 
