@@ -2,9 +2,9 @@
 # last number is seldom the sum. It learns to say the sum and to stop. Look at `mean_tokens`, which
 # falls, and at what it says: python sample.py out-problems --num_samples=3
 # python -m extras.smollm2 out/smollm2 && python train_grpo.py config/grpo_problems.py
-# verify: start 6.5 %, greedy 9.4 %, policy 89.1 % (right and stopped by itself: 1.8 -> 88.8 %),
-# seed 1, 31 minutes, 9 GB. This is a bfloat16 run of an earlier version, on one core of an AMD
-# EPYC. Still earlier versions: 85.4, 79.9, 89.3 %, seeds 1, 2, 3
+# verify: start 5.5 %, greedy 9.4 %, policy 89.1 % (right and stopped by itself: 2.1 -> 89.1 %),
+# seed 1, float32, 70 minutes on a core that other programs shared, up to 9 GB. Earlier versions in
+# bfloat16: 85.4, 79.9, 89.3 %, seeds 1, 2, 3
 
 from data.problems import verify as _verify
 
