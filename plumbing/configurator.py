@@ -221,7 +221,8 @@ class ConfigFiles:
         self.done.add(file)
         self.executed.append(str(path))
         script, before, n_done = self.script, dict(self.script), len(self.new)
-        code = compile(file.read_bytes(), str(path), 'exec', dont_inherit=True)
+        folder, text = Path.cwd(), file.read_bytes()
+        code = compile(text, str(path), 'exec', dont_inherit=True)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
         try:
@@ -232,7 +233,8 @@ class ConfigFiles:
             script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
         expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
                "which has been called already")
-        self.check_spelling(path, before)
+        expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
+        self.check_spelling(path, text, before)
         self.weighted |= {*script.get('rewards', ())}
         # What included files have brought is theirs.
         theirs = [script[name] for names in [*self.new.values()][n_done:] for name in names]
@@ -254,19 +256,20 @@ class ConfigFiles:
         if file.parent.name == 'plugins':
             self.names |= {*script}
 
-    def check_spelling(self, path, before):
+    def check_spelling(self, path, text, before):
         """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
         be ignored."""
         ours = {name.lower(): name for name in before}
         is_plugin = Path(path).resolve().parent.name == 'plugins'
         for name in self.script.keys() - before.keys():
             x = self.script[name]
-            expect(name.lower() not in ours or name.isupper(), f"{path}: {name}: did you mean "
-                   f"{ours.get(name.lower())}?")
+            meant = ours.get(name.lower())
+            is_constant = name.isupper() and meant not in knobs_of(before)
+            expect(not meant or is_constant, f"{path}: {name}: did you mean {meant}?")
             is_value = isinstance(x, tuple | list | set | Path | None)
             expect(is_plugin or not is_value or not name[0].islower(), f"{path}: there is no knob "
                    f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
-        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+        for node in ast.walk(ast.parse(text)):
             for name in node.names if isinstance(node, ast.Global) else ():
                 expect(name in self.script, f"{path}: global {name}: there is no {name}"
                        f"{near(name, self.script)}")

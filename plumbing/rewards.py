@@ -86,6 +86,13 @@ def check_shape(name, x, like):
     return x
 
 
+def check_loss(name, losses, stats):
+    """Refuse losses of another shape than (M,), and those from which nothing would be learned."""
+    check_shape(name, losses, stats.logp)
+    expect(losses.requires_grad, f"{name}() returned a tensor without a gradient, so nothing would "
+           "be learned from it. Is it detached, or did a file call torch.set_grad_enabled(False)?")
+
+
 # ---- before anything is trained ------------------------------------------------------------------
 def check_rewards(script, taken):
     """Refuse rewards without a function, weights that are no numbers, and names that are taken."""

@@ -95,9 +95,12 @@ class Run:
         """Evaluate the policy, and log the result. Return False if a signal came meanwhile."""
         grpo = self.grpo
         try:
-            samples, scores, greedy = grpo.evaluate(self.networks, self.task, step)
+            result = grpo.evaluate(self.networks, self.task, step)
         except Stopped:
             return False
+        expect(isinstance(result, tuple) and len(result) == 3, "evaluate() returned "
+               f"{result!r:.80}: expected samples, their scores, and scores of greedy completions")
+        samples, scores, greedy = result
         # The first evaluation sets the line to beat.
         self.line_to_beat, result = report.against_line(scores, greedy, self.line_to_beat,
                                                         grpo.rewards)
@@ -114,6 +117,8 @@ class Run:
         grpo = self.grpo
         if step == self.first_step:     # not at the next save only, which would lose its steps
             check_state(grpo.state)
+        expect(isinstance(metrics, dict), f"learn() returned {metrics!r:.80}: expected a dict of "
+               "numbers")
         metrics = metrics | report.metrics_of_step(scores, grpo.rewards, began, sampled)
         hidden = {'lr', 'grad_norm'}
         if grpo.epochs * grpo.mini_batches == 1:        # then these are 0

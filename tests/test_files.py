@@ -248,6 +248,8 @@ Max_iters = 3 -> Max_iters, did you mean max_iters?
 Advantages = lambda reward, scores: reward -> did you mean advantages?
 del learning_rate -> learning_rate = None
 def configure(script, words): pass -> replaces configure(), called already
+KL_BETA = 0.5 -> KL_BETA, did you mean kl_beta?
+import os; os.chdir("data") -> calls os.chdir(), its folder
 """
 
 

@@ -138,6 +138,22 @@ def collect(networks, task, step, inner=collect):
         rollouts[0].advantage[:] = float('nan')
     return rollouts, scores
 """,
+    'error: kl_penalty.. returned a tensor without a gradient.*\n': """
+_learned = []
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    _learned.append(lr)
+    return inner(networks, optimizers, rollouts, lr)
+def kl_penalty(stats, inner=kl_penalty):
+    kl = inner(stats)
+    return kl if len(_learned) < 4 else kl.detach()
+""",
+    r'error: learn\(\) returned None: .*\n': """
+_learned = []
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    _learned.append(lr)
+    metrics = inner(networks, optimizers, rollouts, lr)
+    return metrics if len(_learned) < 5 else None
+""",
     r'Traceback[^$]*mine.py", line \d+, in verify\n[^$]*Error: no\nin the reward verify\(\)\n': """
 from data.arithmetic import verify as _verify
 _steps = [0]
