@@ -8,6 +8,7 @@ train_grpo.py, in the order in which a run calls them. docs/step.md explains eac
 All numbers are float64 and come from one thread of a CPU, so every machine prints the same."""
 import copy
 import re
+import sys
 from types import SimpleNamespace
 
 import torch
@@ -17,9 +18,11 @@ from model import GPT
 from plumbing import devices
 from plumbing.datasets import Dataset
 from plumbing.optim import get_lr, make_optimizers, optimizer_step
+from plumbing.process import expect
 from pretrain import loss_of
 from tasks import Task, make_tokenizer
 
+expect(len(sys.argv) == 1, f"{sys.argv[1:]}: this script takes no words")
 torch.set_num_threads(1)
 devices.init_device('cpu', 'float64')
 

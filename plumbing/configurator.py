@@ -32,9 +32,10 @@ CHOICES = {
     'dtype': ('float32', 'bfloat16', 'float64'),
     'fill_order': ('random', 'left', 'confident', 'learned')}
 # The smallest value of knobs that are numbers; of others it is 0.
-SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2} | dict.fromkeys(
+SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2,
+            'n_steps': 3} | dict.fromkeys(
     'batch_size gradient_accumulation_steps epochs mini_batches log_interval eval_interval n_layer '
-    'n_head n_embd num_samples n_fill_steps lora_rank jobs'.split(), 1)
+    'n_head n_embd num_samples n_fill_steps lora_rank jobs length'.split(), 1)
 LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate'.split(), 1)
 MOST = 1e18                     # of other numbers: what a tensor can hold
 # Knobs of which the first is never above the second.
@@ -66,11 +67,13 @@ def configure(script, words, executed=None, say=process.say):
     expect(Path.cwd() == ROOT, f"run this from the folder of train_grpo.py: cd {ROOT}")
     for word in words:
         check_word(word, script)
-    # A config file that imports the script gets the one that runs, and no second one.
-    sys.modules[Path(script['__file__']).stem] = sys.modules[script['__name__']]
+    # A config file that imports train_grpo gets the one that runs, and no second one.
+    if Path(script['__file__']).stem == 'train_grpo':
+        sys.modules['train_grpo'] = sys.modules[script['__name__']]
     files = ConfigFiles(script, [] if executed is None else executed)
     known = knobs_of(script)
     plugins = plugins_of([word for word in words if not word.startswith('--')])
+    expect(not plugins or 'rewards' in script, f"{plugins[:1]}: a plugin is for train_grpo.py")
     files.plugins |= {Path(path).resolve() for path in plugins}
     for path in plugins:
         files.include(path)
@@ -114,6 +117,7 @@ def check_word(word, script):
         check_name(name, knobs_of(script), '')
         raise Mistake(f"{word}: write --{name}={text}")
     elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
+        expect(path.is_file(), f"there is no file {word}")
         raise Mistake(f"{word} is a dataset: write --dataset={word}")
     else:
         expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")

@@ -75,7 +75,7 @@ def load(dataset):
     with opened_files() as opened, folder_on_path(path), no_exit(path):
         functions = READERS[path.suffix](str(path))
         check_names(functions, path)
-        texts = functions['texts']
+        texts = functions.get('texts')
         expect(callable(texts) and all(
             x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
             f"{path}: expected a function texts() that needs no arguments"))
@@ -94,6 +94,10 @@ def load(dataset):
     expect(not columns.keys() & OURS, f"{path}: rename its column {[*columns.keys() & OURS][:1]}, "
            "which has a name of ours (docs/task.md)")
     train, held_out = [[columns | record for record in part] for part in (train, held_out)]
+    seen = {(record['prompt'], record['answer']) for record in train}
+    n_seen = sum((record['prompt'], record['answer']) in seen for record in held_out)
+    if n_seen > len(held_out) / 10 and 'reply' not in functions:        # a world can be asked again
+        say(f"{path}: {n_seen} of {len(held_out)} held-out records are also to learn from")
     n_open = sum(not record['answer'] for record in train + held_out)
     if 0 < n_open < len(train + held_out) and 'verify' not in functions:
         say(f"{path}: {n_open} records have no answer, so there is no verify()")

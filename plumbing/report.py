@@ -7,6 +7,7 @@ import torch
 
 from plumbing.devices import N_RANKS, sum_over_ranks
 from plumbing.process import Stopped, bar, say, stop
+from plumbing.rewards import check_shape
 
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
@@ -24,6 +25,7 @@ def means_of(values, prefix=''):
 
 def metrics_of_tokens(loss, stats, rollout, is_clipped):
     """Return the loss of a micro-step, and {name: (M,)} of its tokens."""
+    check_shape('as its second result policy_loss', is_clipped, stats.logp)
     return loss.detach(), {
         'entropy': stats.entropy.detach(), 'kl': stats.kl.detach(),
         'kl_old': rollout.logp_old - stats.logp.detach(), 'clip_frac': is_clipped}

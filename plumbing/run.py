@@ -72,7 +72,7 @@ class Run:
         if devices.N_RANKS > 1:
             devices.check_same('dataset', self.task.rows)
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
-        self.optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
+        self.optimizers = [*grpo.make_optimizers(self.networks.policy, grpo.optimizer)]
         self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)
         stop.listen()
 

@@ -148,7 +148,7 @@ class RunFolder:
                 self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
                                         config=self.config, id=self.saved['wandb'], resume='allow')
             except wandb.Error as e:
-                raise Mistake(f"wandb: {e}. (WANDB_MODE=offline needs no account)") from None
+                raise Mistake(f"wandb: {e} (WANDB_MODE=offline needs no account)") from None
 
     def save(self, networks, optimizers, step, line, state):
         """Write the checkpoint of a step. Each rank has a state of its own."""
@@ -172,8 +172,10 @@ class RunFolder:
     def log(self, step, metrics, is_shown=True, hidden=()):
         """Write the metrics of a step or of an evaluation. The console leaves out names with a /,
         hidden ones, and what does not fit into a line."""
-        wrong = {name: x for name, x in metrics.items() if not math.isfinite(x)}
-        expect(not wrong, f"step {step}: not finite: {wrong}. (The last checkpoint stays.)")
+        wrong = {name: x for name, x in metrics.items()
+                 if not isinstance(x, int | float) or not math.isfinite(x)}
+        expect(not wrong, f"step {step}: not finite, or no number of Python: {wrong}. (The last "
+               "checkpoint stays.)")
         self.append('log.jsonl', step, [metrics])
         if self.wandb:
             self.wandb.log(metrics, step)

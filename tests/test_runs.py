@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from conftest import (
+    CPU,
     EQUATIONS,
     ROOT,
     TOY,
@@ -380,6 +381,15 @@ def test_a_network_is_named_by_the_contents_of_all_from_which_it_comes(tree):
             file.write('\nfrom data.arithmetic import texts' if path == 'mine.py' else '\n# edited')
         names.append(name_in(tree, 'config/networks/judge_classifier.py', 'mine.py'))
     assert names[0] == names[1] and len({*names}) == 1 + len(SOURCES)
+
+
+def test_a_recipe_that_uses_another_network_makes_it_first(tree, folder):
+    """A classifier learns to tell texts from what a generator has filled."""
+    Path('config/networks/generator_arithmetic.py').write_text('max_iters = 2\nn_layer = 1\n')
+    printed = finish(tree, 'pretrain.py', 'config/networks/judge_classifier.py', *CPU,
+                     f'--dataset={folder}/equations.py', '--max_iters=2', '--out=judge.pt')
+    assert len(re.findall('making out/generator_arithmetic-.*', printed)) == 1
+    assert load_network('judge.pt', 'cpu')[0].kind == 'classifier'
 
 
 def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
