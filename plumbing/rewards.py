@@ -87,10 +87,12 @@ def check_shape(name, x, like):
 
 
 def check_loss(name, losses, stats):
-    """Refuse losses of another shape than (M,), and those from which nothing would be learned."""
+    """Refuse losses of another shape than (M,), and those from which nothing would be learned,
+    except zeros (config/papers/rloo.py)."""
     check_shape(name, losses, stats.logp)
-    expect(losses.requires_grad, f"{name}() returned a tensor without a gradient, so nothing would "
-           "be learned from it. Is it detached, or did a file call torch.set_grad_enabled(False)?")
+    expect(losses.requires_grad or not losses.any(), f"{name}() returned a tensor without a "
+           "gradient, so nothing would be learned from it. Is it detached, or did a file call "
+           "torch.set_grad_enabled(False)?")
 
 
 # ---- before anything is trained ------------------------------------------------------------------
