@@ -3,8 +3,7 @@
 #
 #     python train_grpo.py examples/antibodies/free.py examples/antibodies/charge.py
 #
-# free 41.8 -> 100.0 %, charge 36.8 -> 99.3 % (seed 1; greedy at the start 38.6, 55.7)
-# (measured with an earlier version, in bfloat16)
+# free 41.1 -> 99.3 %, charge 37.1 -> 99.6 % (seed 1, float32; greedy at the start 38.6, 55.7)
 
 rewards = {'free': 1.0, 'charge': 1.0}
 adv_norm = 'batch'          # 'std' would make each prompt's last few loops as loud as a whole group

@@ -5,8 +5,8 @@
 #     python -m examples.antibodies.antiberty out/antiberty
 #     python train_grpo.py examples/antibodies/free.py
 #
-# free 41.8 -> 99.3, 99.3, 99.3 %, +57.5 above its line (seeds 1, 2, 3; transformers 5.24)
-# (measured with an earlier version, in bfloat16)
+# free 41.1 -> 99.3, 100.0, 99.6 %, +58.2, +58.9, +58.6 above its line (seeds 1, 2, 3, float32;
+# transformers 5.24)
 
 import re
 
