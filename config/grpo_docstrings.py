@@ -5,7 +5,7 @@
 #
 #     python train_grpo.py config/grpo_docstrings.py
 #
-# verify 25.3 -> 54.4 %, +24.2 above its line (seed 1, float32)
+# verify 25.3 -> 54.4, 49.5, 56.0 %, +24.2, +19.4, +25.8 above its line (seeds 1, 2, 3, float32)
 
 dataset = 'docstrings'      # 'shakespeare' | a text of yours: data/text.py says how
 blank_kind = 'answer'
