@@ -117,8 +117,8 @@ def check_word(word, script):
         check_name(name, knobs_of(script), '')
         raise Mistake(f"{word}: write --{name}={text}")
     elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
-        expect(path.is_file(), f"there is no file {word}")
-        raise Mistake(f"{word} is a dataset: write --dataset={word}")
+        more = "" if path.is_file() else ". (There is no such file)"
+        raise Mistake(f"{word} is a dataset: write --dataset={word}{more}")
     else:
         expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")
         expect(path.suffix == '.py' and path.is_file(), (
