@@ -224,7 +224,7 @@ class ConfigFiles:
                "it at the top level of a config file, and not inside of `if` or of a function")
         self.done.add(file)
         self.executed.append(str(path))
-        script, before, n_done = self.script, dict(self.script), len(self.new)
+        script, before, others = self.script, dict(self.script), [*self.new]
         folder, text = Path.cwd(), file.read_bytes()
         code = compile(text, str(path), 'exec', dont_inherit=True)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
@@ -240,25 +240,30 @@ class ConfigFiles:
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
         self.check_spelling(path, text, before)
         self.weighted |= {*script.get('rewards', ())}
-        # What included files have brought is theirs.
-        theirs = [script[name] for names in [*self.new.values()][n_done:] for name in names]
-        new = []
-        for name, x in script.items():
-            is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
+        included = self.new.keys() - {*others}
+        self.new[str(path)] = self.functions_of(file, before, included)
+        for name in self.new[str(path)] if file.parent.name == 'papers' else ():
+            other = self.paper_of.setdefault(name, path)
+            expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
+        if file.parent.name == 'plugins':
+            self.names |= {*script}
+
+    def functions_of(self, file, before, included):
+        """Return the names of the functions and classes that a file has brought. before: the
+        globals before it. included: paths of the files that it includes, whose functions are
+        theirs."""
+        theirs = [self.script[name] for path in included for name in self.new[path]]
+        names = []
+        for name, x in self.script.items():
             is_theirs = any(x is other for other in theirs)
             if x is before.get(name) or is_theirs or not callable(x):
                 continue
-            if is_own or name in self.names_at_start:
-                new.append(name)
+            is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
             if is_own:
                 x.__module__ = self.module
-        for name in new:
-            if file.parent.name == 'papers':
-                other = self.paper_of.setdefault(name, path)
-                expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
-        self.new[str(path)] = new
-        if file.parent.name == 'plugins':
-            self.names |= {*script}
+            if is_own or name in self.names_at_start:
+                names.append(name)
+        return names
 
     def check_spelling(self, path, text, before):
         """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
