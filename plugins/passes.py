@@ -66,7 +66,8 @@ def complete(policy, prompts, k, greedy=False):
         due = positions_due(policy, x, is_open[going], key[going], n_blanks[going], number, greedy)
         i, position = due.nonzero(as_tuple=True)        # (n,) each; i is a row of `going`
         text_of = going[i]
-        texts[text_of, position] = sample(policy.logits(x[due]), 1, greedy)[:, 0]
+        token = sample(policy.logits(x[due]), 1, greedy)                        # (n, 1)
+        texts[text_of, position] = check_shape('sample', token, (len(i), 1))[:, 0]
         is_open[text_of, position] = False
         parts.append((text_of, position, torch.full_like(position, number)))
     text_of, position, pass_of = map(torch.cat, zip(*parts))                    # (M,) each

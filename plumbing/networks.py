@@ -87,6 +87,7 @@ def open_networks(paths, dataset, device, files, load_network):
     """Open the networks of paths {role: path}. A path is a checkpoint, the folder of a run, a
     recipe, perhaps with words of its own, or '' for None. files {path: file}: a resumed run opens
     the files with which it began, whatever a recipe says now. Return the networks, with .files."""
+    paths = from_first_rank(lambda: paths)      # other machines may name them by other paths
     files = files | from_first_rank(lambda: make_networks({
         path: file_of(path, dataset) for path in paths.values() if path not in {'', *files}
     }, dataset, device))
@@ -184,7 +185,9 @@ def make_networks(files, dataset, device):
             threads[-1].start()
         while codes := {process.poll() for process in processes} - {0}:
             if codes != {None}:
-                raise Mistake("pretraining failed, see above")
+                code = max(codes - {None}, key=abs)
+                raise Mistake(f"pretraining failed, see above (its exit code is {code}; -9: it was "
+                              "killed, perhaps because memory was short)")
             for steps in bars:                  # so that their clocks go on
                 steps.refresh()
             threads[-1].join(0.5)

@@ -167,8 +167,10 @@ def say(text):
             tqdm.tqdm.write(text)               # above the bars, if there are some
         else:
             print(text, flush=True)
-    except OSError:
+    except OSError as e:
         stop.is_asked = True
+        if e.errno != errno.EPIPE:
+            print(f'the console cannot be written: {e}', file=sys.stderr)
         sys.stdout = open(os.devnull, 'w')      # else Python complains at its end
 
 

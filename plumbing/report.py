@@ -25,7 +25,7 @@ def means_of(values, prefix=''):
 
 def metrics_of_tokens(loss, stats, rollout, is_clipped):
     """Return the loss of a micro-step, and {name: (M,)} of its tokens."""
-    check_shape('as its second result policy_loss', is_clipped, stats.logp)
+    check_shape('as its second result policy_loss', is_clipped, stats.logp.shape)
     return loss.detach(), {
         'entropy': stats.entropy.detach(), 'kl': stats.kl.detach(),
         'kl_old': rollout.logp_old - stats.logp.detach(), 'clip_frac': is_clipped}

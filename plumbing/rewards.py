@@ -1,5 +1,6 @@
 """Call the functions of a user: rewards, and verify(). A function gets by name what it asks for."""
 import builtins
+import difflib
 import inspect
 import math
 from dataclasses import replace
@@ -22,7 +23,9 @@ def asked_of(name, function, available):
         return [*available]
     named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
     for p in named:
-        expect(p.name in available or p.default is not p.empty, (
+        is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.85))       # answers
+        is_optional = p.default is not p.empty and not is_misspelt
+        expect(p.name in available or is_optional, (
             f"{name}() asks for {p.name!r}, which does not exist{near(p.name, available)}. All: "
             f"{[*available]}"))
     return [p.name for p in named if p.name in available]
@@ -77,19 +80,19 @@ def values_of(name, function, columns, context, device='cpu'):
     return numbers.float().cpu()
 
 
-def check_shape(name, x, like):
+def check_shape(name, x, shape):
     """Return what a function of a user has returned, or refuse another shape. Most of them would
     be broadcast in silence."""
-    shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
-    expect(shape == tuple(like.shape), f"{name}() returned {shape}: expected a tensor of the shape "
-           f"{tuple(like.shape)}")
+    returned = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+    expect(returned == tuple(shape), f"{name}() returned {returned}: expected a tensor of the "
+           f"shape {tuple(shape)}")
     return x
 
 
 def check_loss(name, losses, stats):
     """Refuse losses of another shape than (M,), and those from which nothing would be learned,
     except zeros (config/papers/rloo.py)."""
-    check_shape(name, losses, stats.logp)
+    check_shape(name, losses, stats.logp.shape)
     expect(losses.requires_grad or not losses.any(), f"{name}() returned a tensor without a "
            "gradient, so nothing would be learned from it. Is it detached, or did a file call "
            "torch.set_grad_enabled(False)?")

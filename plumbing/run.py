@@ -83,7 +83,8 @@ class Run:
         for step in bar(steps, 'steps', initial=self.first_step, total=grpo.max_iters):
             is_end = step >= grpo.max_iters
             is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
-            is_due = is_end or step % grpo.eval_interval == 0
+            # A resumed run has no line to beat if a knob has changed: it is set before more steps.
+            is_due = is_end or step % grpo.eval_interval == 0 or self.line_to_beat is None
             if is_due or is_stopped:            # save first: a resumed run evaluates once more
                 self.folder.save(self.networks, self.optimizers, step, self.line_to_beat,
                                  grpo.state)

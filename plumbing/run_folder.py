@@ -4,6 +4,7 @@ several ranks reads and writes."""
 import io
 import json
 import math
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -92,7 +93,7 @@ class RunFolder:
                 line = None                     # a new line to beat begins
         if RANK == 0:
             self.begin_wandb()
-            if 'model' not in saved and (self.path / 'log.jsonl').exists():
+            if 'model' not in saved and self.path.exists():
                 self.move_away(networks.files)
             self.begin_logs(step)
             self.sums = {x: sum_of(x) for x in networks.files.values()}
@@ -118,14 +119,15 @@ class RunFolder:
     def move_away(self, files):
         """Rename the folder of an older run, which has none of the files of this one. The folder of
         a run that failed before its first step was done is taken again."""
+        ckpt, log = self.path / 'ckpt.pt', self.path / 'log.jsonl'
         expect(not any(Path(x).resolve().is_relative_to(self.path) for x in files.values()), (
             "a network of this run is in out_dir: choose another one"))
-        n_lines = (self.path / 'log.jsonl').read_bytes().count(b'\n')
-        if n_lines == 0 or n_lines == 1 and config_of(self.path)['max_iters'] > 0:
-            (self.path / 'ckpt.pt').unlink(missing_ok=True)
+        n_lines = log.read_bytes().count(b'\n') if log.exists() else 0
+        if n_lines < 2 and not is_worth_keeping(ckpt):
+            ckpt.unlink(missing_ok=True)
             return                              # begin_logs() empties the logs
         number = 1
-        while (older := Path(f'{self.path}-{number}')).exists():
+        while os.path.lexists(older := Path(f'{self.path}-{number}')):
             number += 1
         self.path.rename(older)
         say(f'an older run is now in {older}')
@@ -196,6 +198,17 @@ class RunFolder:
             rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
             table = wandb.Table(['prompt', 'completion', *names], rows)
             self.wandb.log({'samples': table}, step)
+
+
+def is_worth_keeping(ckpt):
+    """Has a checkpoint taken a step, or was it asked for none? (A damaged one is kept, too.)"""
+    if not ckpt.exists():
+        return False
+    try:
+        saved = load_checkpoint(ckpt)
+    except Mistake:
+        return True
+    return saved.get('step') != 0 or saved['config']['max_iters'] == 0
 
 
 def config_of(folder):

@@ -240,6 +240,7 @@ groop_size = 4 -> there is no knob groop_size, group_size, begins with _
 exit() -> mine.py called exit(None)
 rewards = {'mine': 1.0}; mine = lambda texts: exit(3) -> mine() called exit(3)
 rewards = {'mine': 1.0}; mine = lambda txts: 0 -> 'txts', texts
+rewards = {'mine': 1.0}; mine = lambda texts, answers=None: [1.0] * len(texts) -> 'answers', answer
 rewards = {'learn': 1.0} -> learn is a name of train_grpo.py
 verify = lambda text: exit(3) -> verify() called exit(3)
 include('plugins/non.py') -> plugins/non.py, no such file

@@ -292,6 +292,38 @@ def test_the_folder_of_a_run_that_failed_before_its_first_checkpoint_is_taken_ag
     assert_same(tmp_path / 'run', finished)
 
 
+def test_an_older_checkpoint_is_moved_aside_also_if_its_log_is_gone(toy, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / 'run')
+    older = (tmp_path / 'run/ckpt.pt').read_bytes()
+    for name in ('log.jsonl', 'config.json'):
+        os.remove(tmp_path / 'run' / name)
+    (tmp_path / 'run-1').symlink_to('nowhere')
+    train(toy, tmp_path / 'run')
+    assert (tmp_path / 'run-2/ckpt.pt').read_bytes() == older
+
+
+def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(toy, tmp_path):
+    train(toy, tmp_path / 'run', '--max_iters=1')
+    train(toy, tmp_path / 'run', '--max_iters=4', '--eval_interval=100', '--kl_beta=0.2',
+          '--resume=True')
+    evaluations = [line for line in log_of(tmp_path / 'run') if 'line to beat' in line]
+    assert [line['step'] for line in evaluations] == [0, 1, 4]
+    assert evaluations[1]['line to beat'] == evaluations[2]['line to beat']
+
+
+@pytest.mark.parametrize('code', [
+    'token_weights = lambda rollout: (torch.ones(len(rollout.advantage), 1), 1)',
+    'token_weights = lambda rollout: (torch.ones(1), 1)',
+    'sample = lambda logits, k=1, greedy=False: torch.zeros(k, len(logits), dtype=int)',
+    'kl_penalty = lambda stats: stats.kl[:, None]',
+    'policy_loss = lambda stats, rollout: (-stats.logp, None)',
+    'advantages = lambda reward, scores: reward[:, :1]'])
+def test_a_result_of_a_replaced_function_has_the_right_shape(code, toy, file, tmp_path):
+    code_of_exit, _, error = run(*toy, file('mine.py', code), f'--out_dir={tmp_path}/run')
+    name = code.split()[0]
+    assert code_of_exit == 1 and re.fullmatch(fr'error: .*{name}\(\) returned .*\n', error)
+
+
 def test_a_judge_that_is_too_short_is_refused_before_the_older_run_is_moved(
         toy, folder, finished, tmp_path):
     shutil.copytree(finished, tmp_path / 'run')
@@ -352,6 +384,15 @@ def test_ranks_that_differ_are_refused(code, name, toy, file, tmp_path):
                       '--gradient_accumulation_steps=2', ranks=2)
     process.wait()
     assert process.printed()[1].count(f'error: {name}: not all ranks have the same') == 2
+
+
+def test_machines_may_name_a_network_by_different_paths(toy, file, tmp_path):
+    mine = file('mine.py', """
+import os
+if os.environ['RANK'] == '1':
+    judge = f'/nowhere/{judge}'
+""")
+    finish(*toy, mine, f'--out_dir={tmp_path}/run', '--gradient_accumulation_steps=2', ranks=2)
 
 
 @pytest.mark.parametrize('rank', [0, 1])
