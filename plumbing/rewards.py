@@ -23,7 +23,7 @@ def asked_of(name, function, available):
         return [*available]
     named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
     for p in named:
-        is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.85))       # answers
+        is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.9))        # answers
         is_optional = p.default is not p.empty and not is_misspelt
         expect(p.name in available or is_optional, (
             f"{name}() asks for {p.name!r}, which does not exist{near(p.name, available)}. All: "
