@@ -111,6 +111,7 @@ def main():
         loss.backward()
         lr = get_lr(step - 1, learning_rate, learning_rate / 10, warmup_iters, max_iters)
         optimizer_step(network, optimizers, lr, grad_clip=1.0)
+        network.zero_grad()
         if 'PRETRAIN_STEPS' in os.environ:      # for the bar of the run that makes this network
             print(f'{step} of {max_iters}', flush=True)
         if step % eval_interval == 0 or step == max_iters:
@@ -126,6 +127,8 @@ def main():
     if weights and held_out_loss > best:        # it has begun to learn its texts by heart
         say(f'{out} keeps the weights of the lowest held-out loss, {best:.3f}')
         network.load_state_dict(weights)
+    if os.path.exists(out) and 'PRETRAIN_STEPS' not in os.environ:
+        networks.move_aside(out)
     networks.save_network(out, network)
 
 

@@ -122,7 +122,7 @@ def make(runs):
                 _, folder, _ = open_run(*run)
                 say(f'{len(runs) - len(waiting)} of {len(runs)}: {label_of(run[0])}, seed '
                     f'{run[1]}, in {folder}.txt')
-                with open(f'{folder}.txt', 'w') as file:
+                with open(f'{folder}.txt', 'a') as file:
                     processes.append(subprocess.Popen(
                         [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
                         stdout=file, stderr=file))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import train_grpo as grpo
 from plumbing.configurator import knobs_of
-from plumbing.process import expect
+from plumbing.process import Mistake, expect, say, writing
 from plumbing.report import verdict_of
 from plumbing.run_folder import config_of
 
@@ -21,7 +21,10 @@ from plumbing.run_folder import config_of
 def read_lines(path):
     """Return the objects of a file of JSON lines, without a last line that a run is writing."""
     expect(Path(path).is_file(), f"there is no {path}: a run has one")
-    return [json.loads(line) for line in Path(path).read_text('utf-8').split('\n')[:-1]]
+    try:
+        return [json.loads(line) for line in Path(path).read_text('utf-8').split('\n')[:-1]]
+    except ValueError as e:
+        raise Mistake(f"{path} is damaged: {e}") from None
 
 
 def read_run(folder):
@@ -49,5 +52,7 @@ if __name__ == '__main__':
         sys.exit(__doc__)
     folders = sys.argv[1:] or ['out-grpo']
     path = Path(folders[0], 'page.html')
-    path.write_text(page_of(folders), 'utf-8')
-    print(f'wrote {path}, {path.stat().st_size // 1000} KB')
+    text = page_of(folders)
+    with writing(path):
+        path.write_text(text, 'utf-8')
+    say(f'wrote {path}, {path.stat().st_size // 1000} KB')

@@ -65,6 +65,7 @@ optimizers = make_optimizers(policy, 'muon')
 for i in range(300):
     loss_of(policy, all_sums.prompts('train', 64)).backward()
     optimizer_step(policy, optimizers, get_lr(i, 1e-2, 1e-3, 20, 300), grad_clip=1.0)
+    policy.zero_grad()
 
 # ---- the prompt ----------------------------------------------------------------------------------
 data = data._replace(train=[{'prompt': '_+_=07', 'answer': ''}])

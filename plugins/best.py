@@ -24,8 +24,9 @@ class RunFolder(RunFolder):
         # Scores with another line to beat are of other prompts or rewards. ckpt.pt is saved before
         # its evaluation, with the best of earlier ones; a resumed run evaluates it again.
         score, line = next(iter(metrics.values())), f"{metrics['line to beat']:.9f}"
-        if score > state.get('best', {}).get(line, -torch.inf):
+        best = self.path / 'best.pt'
+        if score > state.get('best', {}).get(line, -torch.inf) or not best.exists():
             state['best'] = {line: score}
             if devices.RANK == 0:
                 half = shutil.copy(self.path / 'ckpt.pt', self.path / 'best.pt.tmp')
-                half.replace(self.path / 'best.pt')             # whole or absent
+                half.replace(best)                              # whole or absent

@@ -8,6 +8,8 @@ order of PLUGINS and then yours. Knobs are checked once, after the last word.
 
 exec() has a price: an editor finds no definition of what a config file replaces. It stays because a
 change is then a file of five lines, and needs no hook in the script."""
+import __future__
+
 import ast
 import contextlib
 import difflib
@@ -15,6 +17,7 @@ import inspect
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from plumbing import process
 from plumbing.datasets import folder_on_path, is_dataset, no_exit
@@ -93,8 +96,12 @@ def configure(script, words, executed=None, say=process.say):
     for low, high in ORDERED:
         expect(low not in script or script[low] <= script[high], (
             f"{low} = {script.get(low)} is above {high} = {script.get(high)}"))
+    expect(isinstance(script.get('state', {}), dict), f"state = {script.get('state')!r:.80}: "
+           "expected a dict, as it was")
     if 'rewards' in script:
         check_rewards(script, files.names_at_start)
+        if 'judge' not in script['rewards'] and any(x.startswith('--judge=') for x in words):
+            say(f"judge = {script['judge']}: nobody asks it, because `rewards` has no 'judge'")
     files.report(say)
     return knobs_of(script)
 
@@ -266,18 +273,31 @@ class ConfigFiles:
         return names
 
     def check_spelling(self, path, text, before):
-        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
-        be ignored."""
+        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), `global kl_betta`, and knobs that
+        an object holds, which would be ignored."""
         ours = {name.lower(): name for name in before}
+        knobs = {*knobs_of(before)}
+        functions = {name for name in self.names_at_start if inspect.isfunction(before[name])}
         is_plugin = Path(path).resolve().parent.name == 'plugins'
         for name in self.script.keys() - before.keys():
             x = self.script[name]
             meant = ours.get(name.lower())
-            is_constant = name.isupper() and meant not in knobs_of(before)
+            is_constant = name.isupper() and meant not in knobs
             expect(not meant or is_constant, f"{path}: {name}: did you mean {meant}?")
-            is_value = isinstance(x, tuple | list | set | Path | None)
-            expect(is_plugin or not is_value or not name[0].islower(), f"{path}: there is no knob "
+            is_code = callable(x) or isinstance(x, ModuleType | __future__._Feature)
+            expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
                    f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
+            held = {x for x in dir(x) if not x.startswith('_')} if inspect.isclass(x) else {
+                *x} if isinstance(x, dict) else {*getattr(x, '__dict__', ())}
+            if isinstance(x, ModuleType):       # `import dr_grpo`, which is a config file
+                theirs = {y for y in held if getattr(vars(x)[y], '__module__', '') == x.__name__}
+                is_config = Path(getattr(x, '__file__', None) or '').is_relative_to(ROOT) and (
+                    held & knobs or theirs & functions)
+                expect(not is_config, f"{path} imports {x.__name__}, which changes nothing here: "
+                       "write include('FILE.py')")
+            else:                               # class Config: max_iters = 4
+                expect(len(held) < 2 or not held <= knobs, f"{path}: {name} holds {sorted(held)}, "
+                       "which are knobs: write each as a line of its own, such as max_iters = 4")
         for node in ast.walk(ast.parse(text)):
             for name in node.names if isinstance(node, ast.Global) else ():
                 expect(name in self.script, f"{path}: global {name}: there is no {name}"
@@ -293,12 +313,15 @@ class ConfigFiles:
             replaced = [f'{x}()' for x in names if x in self.names_at_start]
             if replaced:
                 say(f"{path} replaces {', '.join(replaced)}")
+            if 'kl_penalty' in names and script.get('kl_beta') == 0:
+                say(f"{path}: nobody calls kl_penalty(), because kl_beta is 0")
             for name in {*names} - self.names - KNOWN - rewards.keys() - self.weighted:
                 is_class = inspect.isclass(script[name])
                 if is_class or name[0].islower() and inspect.isfunction(script[name]):
                     meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)
+                    meant += difflib.get_close_matches(name, ['texts'], 1, 0.7)         # get_texts
                     expect(not meant, f"{path}: nobody calls {name}(): did you mean {meant}? (The "
                            "name of a helper of yours begins with _)")
                     if not is_class:
-                        say(f"{path} brings {name}(), which has no weight in `rewards`: nobody "
-                            "calls it")
+                        why = ", which has no weight in `rewards`" if rewards else ''
+                        say(f"{path} brings {name}(){why}: nobody calls it")

@@ -1,4 +1,5 @@
 """Load datasets, check their records, and find the files that they are made of."""
+import ast
 import builtins
 import contextlib
 import difflib
@@ -8,7 +9,6 @@ import io
 import modulefinder
 import os
 import random
-import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -112,12 +112,29 @@ def open_data(script):
     """Return the Dataset of a script, with the verify() and reply() of config files."""
     path = path_of(script['dataset'])
     if path.is_file() and is_dataset(path):
-        names = re.findall(r'^([a-z]\w*) *=', path.read_text('utf-8-sig'), re.M)
-        for name in names if 'dataset' not in names else ():    # else it is a config file, too
-            expect(name not in script or callable(script[name]), f"{path} sets {name}, and a "
-                   "dataset sets no knob: write a config file beside it")
+        check_dataset(path, script)
     ours = {name: script[name] for name in ('verify', 'reply') if name in script}
     return load(script['dataset'])._replace(**ours)
+
+
+def check_dataset(path, script):
+    """Refuse knobs of a dataset, and functions that would replace one of a script or be a reward.
+    They are for a config file. (A file can be both. Then it sets the knob dataset.)"""
+    tree = ast.parse(path.read_bytes())
+    assigned = [x for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
+                for x in ast.walk(node) if isinstance(x, ast.Name)]
+    names = {x.id for x in assigned if isinstance(x.ctx, ast.Store)}
+    if 'dataset' in names:
+        return
+    for name in sorted(names & script.keys()):
+        expect(callable(script[name]), f"{path} sets {name}, and a dataset sets no knob: write a "
+               "config file beside it")
+    called = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name not in called:
+            expect(node.name not in script.keys() - {'verify', 'reply'} and
+                   'reward' not in node.name, f"{path} has {node.name}(), and nobody calls it in a "
+                   "dataset: write it into a config file")
 
 
 def check_names(functions, path):

@@ -1,4 +1,5 @@
 """Checkpoints of networks, and the recipes from which pretrain.py makes them."""
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from model import GPT
 from plumbing.datasets import load, modules_of
 from plumbing.devices import from_first_rank
-from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words
+from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, writing
 from tasks import make_tokenizer
 
 # How pretrain.py runs. With one thread it makes the same network on two cores and on eight.
@@ -26,29 +27,40 @@ def save_network(path, network, **more):
     """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     try:
-        with open(temporary, 'wb') as file:
+        with writing(path), open(temporary, 'wb') as file:
             torch.save({'args': network.args, 'model': network.state_dict(),
                         'vocabulary': network.tok.vocabulary, **more}, file)
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as e:        # of torch, if the disk is full
-        raise Mistake(f"{path} cannot be written: {e!s:.100}. (An older one stays.)") from None
+        with writing(path):
+            os.replace(temporary, path)
+    except RuntimeError as e:                   # of torch, about the size that it has written
+        raise Mistake(f"{path} cannot be written: is the disk full? ({e!s:.80})") from None
     finally:
-        Path(temporary).unlink(missing_ok=True)         # after a full disk
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)                # after a full disk
 
 
 def check_writable(path):
     """Refuse a path to which no network can be written, before hours of training."""
     expect(not Path(path).is_dir() and Path(path).name, f"{path} is a folder")
+    expect(Path(path).is_file() or not Path(path).exists(), f"{path} is no file")
     if Path(path).is_file():
         expect('step' not in load_checkpoint(path), f"{path} is the checkpoint of a run: choose "
                "another one")
     temporary = Path(f'{path}.{os.getpid()}.tmp')
-    try:
+    with writing(path):
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(b'')
         temporary.unlink()
-    except OSError as e:
-        raise Mistake(f"{path} cannot be written: {e!s:.100}") from None
+
+
+def move_aside(path):
+    """Rename a file or a folder, path -> path-1, and say so."""
+    number = 1
+    while os.path.lexists(older := f'{path}-{number}'):
+        number += 1
+    with writing(older):
+        os.rename(path, older)
+    say(f'an older one is now {older}')
 
 
 def load_checkpoint(path):

@@ -58,7 +58,9 @@ def get_lr(step, peak, floor, warmup, n_steps):
 
 
 def optimizer_step(network, optimizers, lr, grad_clip):
-    """Take a step, and clear the gradients. Return the norm of the gradient before clipping."""
+    """Take a step. Return the norm of the gradient before clipping."""
+    expect(isinstance(lr, int | float) and lr >= 0, f"get_lr() returned {lr!r:.80}: expected a "
+           "number, 0 or more")
     grad_norm = nn.utils.clip_grad_norm_(network.parameters(), grad_clip or math.inf).item()
     expect(math.isfinite(grad_norm), "the gradient is not finite: is learning_rate, a reward, or "
            "an advantage too large? (The last checkpoint stays.)")
@@ -68,5 +70,4 @@ def optimizer_step(network, optimizers, lr, grad_clip):
         # Without a gradient momentum must not move the policy.
         if grad_norm > 0:
             optimizer.step()
-        optimizer.zero_grad()
     return grad_norm

@@ -23,15 +23,16 @@ def expect(condition, words):
         raise Mistake(words)
 
 
-# Errors that are the disk's, and nobody's code: it is full, read-only, or somebody else's.
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+# Errors that are the disk's, and nobody's code: it is full, read-only, gone, or somebody else's.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
+        errno.EIO, errno.EFBIG, errno.ELOOP, getattr(errno, 'ESTALE', errno.EIO)}
 
 
 def show_error(kind, error, trace):
     """The excepthook of all scripts."""
     if kind is Mistake:
         print('error:', error, file=sys.stderr)
-    elif kind is KeyboardInterrupt:
+    elif kind in (KeyboardInterrupt, BrokenPipeError):          # `| head` has read enough
         print('stopped', file=sys.stderr)
     elif isinstance(error, OSError) and error.errno in DISK:
         print('error:', error, file=sys.stderr)
@@ -56,8 +57,24 @@ def split_words(text):
         raise Mistake(f"{text}: {e}") from None
 
 
+@contextlib.contextmanager
+def writing(path):
+    """Turn an error of the disk into a Mistake that names what was written."""
+    try:
+        yield
+    except OSError as e:
+        raise Mistake(f"{path} cannot be written: {e.strerror or e}") from None
+
+
+# A shell can close these: `>&-`. The next file to be opened would take such a number, and then get
+# what is printed.
+for _number in range(3):
+    try:
+        os.fstat(_number)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)          # it gets the smallest number that is free
 sys.excepthook = show_error
-sys.stdout = sys.stdout or open(os.devnull, 'w')        # a shell can close them: `>&-`
+sys.stdout = sys.stdout or open(os.devnull, 'w')
 sys.stderr = sys.stderr or open(os.devnull, 'w')
 for _stream in sys.stdout, sys.stderr:
     with contextlib.suppress(AttributeError):           # a notebook has other streams

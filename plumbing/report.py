@@ -7,7 +7,7 @@ import torch
 
 from plumbing.devices import N_RANKS, sum_over_ranks
 from plumbing.process import Stopped, bar, say, stop
-from plumbing.rewards import check_shape
+from plumbing.rewards import check_scores, check_shape
 
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
@@ -15,6 +15,8 @@ from plumbing.rewards import check_shape
 # ---- metrics -------------------------------------------------------------------------------------
 def concat(parts):
     """Put the scores {name: (B, k)} of micro-steps together, {name: (P, k)}."""
+    for part in parts:
+        check_scores('score', part)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -101,6 +103,7 @@ def progress(items, label):
 # ---- completions ---------------------------------------------------------------------------------
 def samples_of(rollout, scores):
     """Return the completions of a Rollout that have rows in its table, a dict each."""
+    check_scores('score', scores)
     columns = rollout.columns
     return [{'prompt': columns['prompt'][n], 'completion': columns['completion'][n],
              'scores': {name: x.flatten()[n].item() for name, x in scores.items()}}

@@ -73,8 +73,9 @@ def values_of(name, function, columns, context, device='cpu'):
             numbers.float().isfinite().all())
     except (TypeError, ValueError, RuntimeError):       # texts, None, lists of several lengths
         is_right = False
-    expect(not is_right or name != 'verify' or ((numbers >= 0) & (numbers <= 1)).all(), (
-        f"verify() returned {values!r:.100}: expected numbers from 0.0 (wrong) to 1.0 (right)"))
+    if name == 'verify':
+        expect(is_right and ((numbers >= 0) & (numbers <= 1)).all(), f"verify() returned one of "
+               f"{values!r:.100}: expected a number from 0.0 (wrong) to 1.0 (right)")
     expect(is_right, f"the reward {name}() returned {values!r:.100}: expected a list of {n} finite "
            "numbers, one for each completion")
     return numbers.float().cpu()
@@ -89,9 +90,24 @@ def check_shape(name, x, shape):
     return x
 
 
+def check_scores(name, scores, k=None):
+    """Refuse scores that are not {name: (P, k)}, with one shape, or have no 'reward'."""
+    shapes, is_right = scores, False
+    if isinstance(scores, dict):
+        shapes = {x: tuple(y.shape) if hasattr(y, 'shape') else y for x, y in scores.items()}
+        shape = shapes.get('reward')            # as of all others
+        is_right = isinstance(shape, tuple) and len(shape) == 2 and {*shapes.values()} == {shape} \
+            and k in (None, shape[1])
+    expect(is_right, f"{name}() returned {shapes!r:.200}: expected a dict, {{name: a tensor of "
+           f"the shape (prompts, {k or 'k'})}}, with 'reward'")
+
+
 def check_loss(name, losses, stats):
     """Refuse losses of another shape than (M,), and those from which nothing would be learned,
     except zeros (config/papers/rloo.py)."""
+    for field, x in zip(stats._fields, stats):
+        expect(x.dim() == 1 and len(x) == len(stats.logp), f"token_stats() returned {field} of the "
+               f"shape {tuple(x.shape)}: expected (M,), a number for each token")
     check_shape(name, losses, stats.logp.shape)
     expect(losses.requires_grad or not losses.any(), f"{name}() returned a tensor without a "
            "gradient, so nothing would be learned from it. Is it detached, or did a file call "

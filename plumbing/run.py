@@ -10,7 +10,7 @@ from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Stopped, bar, expect, say, stop
-from plumbing.rewards import try_rewards
+from plumbing.rewards import check_scores, try_rewards
 from plumbing.run_folder import RunFolder, check_state  # noqa: F401  for train_grpo.py
 
 
@@ -102,6 +102,8 @@ class Run:
         expect(isinstance(result, tuple) and len(result) == 3, "evaluate() returned "
                f"{result!r:.80}: expected samples, their scores, and scores of greedy completions")
         samples, scores, greedy = result
+        check_scores('as its second result evaluate', scores)
+        check_scores('as its third result evaluate', greedy, 1)
         # The first evaluation sets the line to beat.
         self.line_to_beat, result = report.against_line(scores, greedy, self.line_to_beat,
                                                         grpo.rewards)

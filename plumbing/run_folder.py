@@ -4,7 +4,6 @@ several ranks reads and writes."""
 import io
 import json
 import math
-import os
 import sys
 import zlib
 from pathlib import Path
@@ -14,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from plumbing.devices import N_RANKS, RANK, from_first_rank
-from plumbing.networks import load_checkpoint, save_network
-from plumbing.process import Mistake, expect, say
+from plumbing.networks import load_checkpoint, move_aside, save_network
+from plumbing.process import Mistake, expect, say, writing
 
 # Knobs after whose change the line to beat stays.
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
@@ -68,7 +67,8 @@ class RunFolder:
                f"steps already, and max_iters = {self.config['max_iters']}")
         for name in 'generator', 'optimizer':
             expect(self.config[name] == saved['config'][name], f"{name}: a resumed run keeps the "
-                   f"one with which it began, {saved['config'][name]!r}")
+                   f"one with which it began, {saved['config'][name]!r}. Its words were: "
+                   f"{' '.join(saved['words'])}")
         return saved
 
     def begin(self, networks, optimizers):
@@ -126,15 +126,12 @@ class RunFolder:
         if n_lines < 2 and not is_worth_keeping(ckpt):
             ckpt.unlink(missing_ok=True)
             return                              # begin_logs() empties the logs
-        number = 1
-        while os.path.lexists(older := Path(f'{self.path}-{number}')):
-            number += 1
-        self.path.rename(older)
-        say(f'an older run is now in {older}')
+        move_aside(self.path)
 
     def begin_logs(self, step):
         """Cut the steps from the logs that come again, and write the knobs."""
-        self.path.mkdir(exist_ok=True, parents=True)
+        with writing(self.path):
+            self.path.mkdir(exist_ok=True, parents=True)
         for half in self.path.glob('ckpt.pt.*.tmp'):    # of a run that was killed
             half.unlink()
         for name in 'log.jsonl', 'samples.jsonl':
@@ -167,7 +164,8 @@ class RunFolder:
     def append(self, name, step, records):
         """Append records to a file of JSON lines."""
         if RANK == 0:
-            with open(self.path / name, 'a', encoding='utf-8') as file:
+            path = self.path / name
+            with writing(path), open(path, 'a', encoding='utf-8') as file:
                 for record in records:
                     print(json.dumps({'step': step} | record), file=file)
 
@@ -228,8 +226,9 @@ def sum_of(path):
 def write_whole(path, text):
     """Write a file, which is the new one or the old one, whenever the process is killed."""
     temporary = Path(f'{path}.tmp')
-    temporary.write_text(text, 'utf-8')
-    temporary.replace(path)
+    with writing(path):
+        temporary.write_text(text, 'utf-8')
+        temporary.replace(path)
 
 
 def lines_before(path, step):

@@ -251,6 +251,13 @@ del learning_rate -> learning_rate = None
 def configure(script, words): pass -> replaces configure(), called already
 KL_BETA = 0.5 -> KL_BETA, did you mean kl_beta?
 import os; os.chdir("data") -> calls os.chdir(), its folder
+args = type('Args', (), dict(max_iters=4))() -> no knob args
+ARGS = type('Args', (), dict(max_iters=4, seed=3)) -> ARGS holds ['max_iters', 'seed'], of its own
+CONFIG = {'max_iters': 4, 'seed': 3} -> CONFIG holds ['max_iters', 'seed'], of its own
+import config.papers.dr_grpo as _x -> imports config.papers.dr_grpo, include('FILE.py')
+state = 5 -> state = 5, a dict
+def get_texts(): return [], [] -> nobody calls get_texts(), texts
+def verify(text): return '1' -> verify() returned one of ['1', from 0.0 (wrong) to 1.0 (right)
 """
 
 
@@ -266,11 +273,25 @@ def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
     assert 'making' not in printed and not (tmp_path / 'run').exists()
 
 
-def test_a_knob_in_a_dataset_is_refused(toy, file, tmp_path):
-    dataset = file('mine.py', 'from data.arithmetic import texts, verify\nmax_iters = 1\n')
-    code, _, error = run(*toy, f'--dataset={dataset}', f'--out_dir={tmp_path}/run')
-    assert code == 1 and error == (f'error: {dataset} sets max_iters, and a dataset sets no knob: '
-                                   'write a config file beside it\n')
+@pytest.mark.parametrize('code, said', [
+    ('max_iters = 1', 'sets max_iters, and'), ('max_iters: int = 1', 'sets max_iters, and'),
+    ('_a, (seed, _b) = 0, (1, 2)', 'sets seed, and'),
+    ('def advantages(reward, scores): pass', 'has advantages(), and nobody calls it'),
+    ('def my_reward(texts): pass', 'has my_reward(), and nobody calls it'),
+    ('def score(text): pass\nseed_of = {x: score for x in "ab"}', '')])
+def test_a_knob_or_a_function_of_a_script_in_a_dataset_is_refused(code, said, toy, file, tmp_path):
+    dataset = file('mine.py', f'from data.arithmetic import texts, verify\n{code}\n')
+    code, _, error = run(*toy, f'--dataset={dataset}', f'--out_dir={tmp_path}/run', '--max_iters=0')
+    assert (code, error) == (0, '') if not said else (
+        code == 1 and re.fullmatch(f'error: {re.escape(dataset)} {re.escape(said)}.*\n', error))
+
+
+def test_what_nobody_calls_or_asks_is_said(toy, file, tmp_path):
+    kl = file('mine.py', 'kl_beta = 0.0\nkl_penalty = lambda stats: stats.kl')
+    said = train(toy, tmp_path / 'run', kl, '--rewards={"verify":1.0}', '--judge=out/none.pt',
+                 '--max_iters=0')
+    assert 'nobody calls kl_penalty(), because kl_beta is 0\n' in said
+    assert "judge = out/none.pt: nobody asks it, because `rewards` has no 'judge'\n" in said
 
 
 def test_a_global_that_nobody_knows_is_refused(file, grpo):

@@ -163,6 +163,7 @@ def test_optimizers_equal_those_of_torch_and_weights_that_are_frozen_or_unused_s
         optimizer_step(network, optimizers, 0.1, 0.0)
         for optimizer in theirs:
             optimizer.step()
+        network.zero_grad()
         copied.zero_grad()
     for p, other in zip(network.parameters(), copied.parameters()):
         close(p, other)

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def verify(text):
     assert _steps[-1] < 4, 'no'
     return _verify(text)
 """,
-    r'error: the reward verify\(\) returned \[.*: expected a list of 16 finite numbers.*\n': """
+    r'error: verify\(\) returned one of \[.*: expected a number from 0.0 \(wrong\) to 1.0 .*\n': """
 from data.arithmetic import verify as _verify
 _steps = [0]
 def evaluate(networks, task, step, inner=evaluate):
@@ -317,8 +318,15 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
     'sample = lambda logits, k=1, greedy=False: torch.zeros(k, len(logits), dtype=int)',
     'kl_penalty = lambda stats: stats.kl[:, None]',
     'policy_loss = lambda stats, rollout: (-stats.logp, None)',
-    'advantages = lambda reward, scores: reward[:, :1]'])
-def test_a_result_of_a_replaced_function_has_the_right_shape(code, toy, file, tmp_path):
+    'advantages = lambda reward, scores: reward[:, :1]',
+    'score = lambda *more, inner=score: {**inner(*more), "reward": 1.0}',
+    'evaluate = lambda *more, inner=evaluate: inner(*more)[::-1]',
+    'evaluate = lambda *more, inner=evaluate: (inner(*more)[0], *inner(*more)[:0:-1])',
+    'get_lr = lambda *more: "0.001"',
+    'token_stats = lambda *more, inner=token_stats: Stats(*[x[:, None] for x in inner(*more)])',
+    'token_stats = lambda *more, inner=token_stats: (\n'
+    '    lambda x: x._replace(entropy=x.entropy.detach()))(inner(*more))'])
+def test_a_wrong_result_of_a_replaced_function_names_it(code, toy, file, tmp_path):
     code_of_exit, _, error = run(*toy, file('mine.py', code), f'--out_dir={tmp_path}/run')
     name = code.split()[0]
     assert code_of_exit == 1 and re.fullmatch(fr'error: .*{name}\(\) returned .*\n', error)
@@ -504,6 +512,33 @@ def test_pretraining_keeps_the_weights_of_the_lowest_held_out_loss(tmp_path, fil
     _, held_out = runpy.run_path(tmp_path / 'texts.py')['texts']()
     rows = torch.tensor([[*judge.tok.encode(text), judge.tok.eos] for text, _ in held_out])
     assert -judge_scores(judge, rows).mean().item() == pytest.approx(min(losses), abs=1e-3)
+
+
+def test_pretraining_moves_an_older_network_aside(tmp_path, file):
+    words = ['--max_iters=2', '--n_layer=1', '--n_embd=16', f'--out={tmp_path}/x.pt']
+    finish('pretrain.py', *words)
+    older = (tmp_path / 'x.pt').read_bytes()
+    assert f'an older one is now {tmp_path}/x.pt-1\n' in finish('pretrain.py', *words, '--seed=2')
+    assert (tmp_path / 'x.pt-1').read_bytes() == older != (tmp_path / 'x.pt').read_bytes()
+    code, _, error = run('pretrain.py', *words[:-1], '--out=/dev/null')
+    assert code == 1 and error == 'error: /dev/null is no file\n'
+
+
+def test_a_folder_that_goes_away_and_a_console_that_is_closed_are_no_tracebacks(
+        toy, file, tmp_path):
+    gone = file('mine.py', """
+import shutil
+def learn(*more, inner=learn):
+    shutil.rmtree(out_dir)
+    return inner(*more)
+""")
+    code, _, error = run(*toy, gone, f'--out_dir={tmp_path}/run')
+    assert code == 1 and error.startswith(f'error: {tmp_path}/run/log.jsonl cannot be written: ')
+    command = ['sh', '-c', 'exec "$@" 0<&- 1>&- 2>&-', 'sh', sys.executable, *toy,
+               f'--out_dir={tmp_path}/closed']
+    subprocess.run(command, check=True)
+    assert (tmp_path / '.closed.lock').read_bytes() == b''
+    assert checkpoint_of(tmp_path / 'closed')['step'] == log_of(tmp_path / 'closed')[-1]['step']
 
 
 def test_pretraining_with_a_loss_that_is_not_finite_is_refused_and_writes_nothing(tmp_path, file):
