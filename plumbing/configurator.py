@@ -273,35 +273,41 @@ class ConfigFiles:
         return names
 
     def check_spelling(self, path, text, before):
-        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), `global kl_betta`, and knobs that
-        an object holds, which would be ignored."""
+        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
+        be ignored."""
         ours = {name.lower(): name for name in before}
-        knobs = {*knobs_of(before)}
-        functions = {name for name in self.names_at_start if inspect.isfunction(before[name])}
         is_plugin = Path(path).resolve().parent.name == 'plugins'
         for name in self.script.keys() - before.keys():
             x = self.script[name]
             meant = ours.get(name.lower())
-            is_constant = name.isupper() and meant not in knobs
+            is_constant = name.isupper() and meant not in knobs_of(before)
             expect(not meant or is_constant, f"{path}: {name}: did you mean {meant}?")
             is_code = callable(x) or isinstance(x, ModuleType | __future__._Feature)
             expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
                    f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
-            held = {x for x in dir(x) if not x.startswith('_')} if inspect.isclass(x) else {
-                *x} if isinstance(x, dict) else {*getattr(x, '__dict__', ())}
-            if isinstance(x, ModuleType):       # `import dr_grpo`, which is a config file
-                theirs = {y for y in held if getattr(vars(x)[y], '__module__', '') == x.__name__}
-                is_config = Path(getattr(x, '__file__', None) or '').is_relative_to(ROOT) and (
-                    held & knobs or theirs & functions)
-                expect(not is_config, f"{path} imports {x.__name__}, which changes nothing here: "
-                       "write include('FILE.py')")
-            else:                               # class Config: max_iters = 4
-                expect(len(held) < 2 or not held <= knobs, f"{path}: {name} holds {sorted(held)}, "
-                       "which are knobs: write each as a line of its own, such as max_iters = 4")
+            self.check_contents(path, name, x, before)
         for node in ast.walk(ast.parse(text)):
             for name in node.names if isinstance(node, ast.Global) else ():
                 expect(name in self.script, f"{path}: global {name}: there is no {name}"
                        f"{near(name, self.script)}")
+
+    def check_contents(self, path, name, x, before):
+        """Refuse knobs in a class, an object or a dict, `class Config: max_iters = 4`, and `import
+        dr_grpo`, which is a config file: nothing would change."""
+        knobs = {*knobs_of(before)}
+        if isinstance(x, ModuleType):
+            theirs = {y for y, value in vars(x).items()
+                      if inspect.isfunction(value) and value.__module__ == x.__name__}
+            is_config = knobs & vars(x).keys() or theirs & self.names_at_start
+            file = Path(getattr(x, '__file__', None) or '')
+            is_ours = file.is_relative_to(ROOT) and file not in SCRIPTS
+            expect(not (is_ours and is_config), f"{path} imports {x.__name__}, which changes "
+                   "nothing here: write include('FILE.py')")
+            return
+        held = x if isinstance(x, dict) else getattr(x, '__dict__', ())
+        held = {y for y in held if not str(y).startswith('__')}
+        expect(len(held) < 2 or not held <= knobs, f"{path}: {name} holds {sorted(held, key=str)}, "
+               "which are knobs: write each as a line of its own, such as max_iters = 4")
 
     def report(self, say):
         """Say which functions the files replaced. Refuse a function that nobody calls, if its name
