@@ -281,7 +281,8 @@ class ConfigFiles:
             x = self.script[name]
             meant = ours.get(name.lower())
             is_constant = name.isupper() and meant not in knobs_of(before)
-            expect(not meant or is_constant, f"{path}: {name}: did you mean {meant}?")
+            is_other = is_constant or isinstance(x, ModuleType)
+            expect(not meant or is_other, f"{path}: {name}: did you mean {meant}?")
             is_code = callable(x) or isinstance(x, ModuleType | __future__._Feature)
             expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
                    f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
