@@ -86,6 +86,8 @@ def loss_of(network, prompts):
 def share_right(network, held_out):
     """Return the share of right samples, of a network that fills blanks in one pass. The recipe of
     a causal network that has a stop_at includes config/networks/writes.py, which replaces this."""
+    expect(kind == 'fill', "stop_at: the recipe of a causal network must include "
+           "config/networks/writes.py")
     rollout = grpo.complete(network, held_out, 1)
     return grpo.score(rollout, None, {'verify': 1.0}, 0, 'val')['verify'].mean()
 

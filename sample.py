@@ -63,6 +63,8 @@ def main():
     ours = [word for word in sys.argv[1:] if word.startswith(('--prompt', '--num', '--help', '-h'))]
     configure(globals(), ours)
     path, *others = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
+    spare = [x for x in others if x.startswith(('--out_dir=', '--resume='))]
+    expect(not spare, f"{spare}: the run is the first word, {path}")
     expect(not path.startswith('-'), f"{path}: expected the folder of a run first, such as "
            "python sample.py out-grpo")
     task, networks, after, saved = open_run(path, others)

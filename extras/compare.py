@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 import time
 import zlib
@@ -30,7 +29,7 @@ import torch
 from plumbing import devices
 from plumbing.configurator import configure, knobs_of
 from plumbing.datasets import load, modules_of
-from plumbing.process import bar, exit_at_sigterm, expect, say, split_words
+from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, start
 from plumbing.run import open_task
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -114,7 +113,7 @@ def make(runs):
     waiting = [run for run in runs if not curve_of(run)]
     n_kept = len(runs) - len(waiting)
     n_done = bar(None, 'runs', initial=n_kept, total=len(runs))
-    processes, codes = [], []
+    processes, started, codes = [], [], []
     try:
         while waiting or None in codes:
             if waiting and codes.count(None) < jobs:
@@ -122,14 +121,18 @@ def make(runs):
                 _, folder, _ = open_run(*run)
                 say(f'{len(runs) - len(waiting)} of {len(runs)}: {label_of(run[0])}, seed '
                     f'{run[1]}, in {folder}.txt')
+                started.append(folder)
                 with open(f'{folder}.txt', 'a') as file:
-                    processes.append(subprocess.Popen(
+                    processes.append(start(
                         [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
                         stdout=file, stderr=file))
             time.sleep(0.1)
             codes = [process.poll() for process in processes]       # None: it is running
             n_done.update(n_kept + codes.count(0) - n_done.n)
-            expect(not any(codes), "a run failed: its file says why")
+            if any(codes):
+                failed = started[[bool(code) for code in codes].index(True)]
+                errors = re.findall('(?m)^error: .*', Path(f'{failed}.txt').read_text('utf-8'))
+                raise Mistake(f"a run failed: {failed}.txt says why. {''.join(errors[-1:])}")
     finally:
         for process in processes:
             process.kill()
@@ -179,7 +182,8 @@ if __name__ == '__main__':
     names = {'--help', '-h', *[f'--{name}' for name in knobs_of(globals())]}
     ours = [word for word in sys.argv[1:] if word.partition('=')[0] in names]
     configure(globals(), ours)
-    commands = [f'{words} {word}'.strip() for word in sys.argv[1:] if word not in ours]
+    commands = [*dict.fromkeys(f'{words} {word}'.strip() for word in sys.argv[1:]
+                               if word not in ours)]
     expect(commands, "expected commands: python -m extras.compare --seeds=1,2,3 "
            "config/grpo_config.py 'config/grpo_config.py config/papers/rloo.py'")
     all_seeds = [*dict.fromkeys(seeds.split(','))]          # no two are equal

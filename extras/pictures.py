@@ -10,6 +10,7 @@ last word --docs it becomes docs/assets/NAME.png, the picture of the pages.
     python -m extras.pictures think out-think
         # train_grpo.py config/grpo_think.py"""
 import collections
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -127,6 +128,7 @@ def think(figure, folder):
         lengths = {n: [] for n in range(1, 9)}          # of prompts with so many swaps
         for sample in samples:
             lengths[8 - sample['prompt'].count('..')].append(len(sampled(sample)))
+        lengths = {n: x for n, x in lengths.items() if x}       # a short evaluation has not all
         means = [*map(statistics.mean, lengths.values())]
         swaps.plot([*lengths], means, marker='o', label=label)
     swaps.set(title='length of a completion:\n2 = answers at once, 10 = thinks first',
@@ -147,7 +149,8 @@ def main():
     name, *folders = words
     for folder in folders:
         expect(Path(folder, 'log.jsonl').is_file(), f"{folder} is no folder of a run")
-        expect(name == 'curve' or EXPERIMENTS[name] in config_of(folder)['words'], (
+        files = [os.path.normpath(x) for x in config_of(folder)['words']]
+        expect(name == 'curve' or EXPERIMENTS[name] in files, (
             f"{folder} is no run of {EXPERIMENTS.get(name)}"))
     figure = Figure(figsize=(12, 3.6))
     PICTURES[name](figure, *folders)

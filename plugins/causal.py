@@ -25,7 +25,6 @@ from plumbing.process import Mistake, expect
 from plumbing.sharing import unique_rows
 
 include('plugins/skip.py')
-include('plugins/world.py')
 
 blank_kind = 'answer'
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T positions
@@ -123,3 +122,6 @@ def columns_of(rollout, inner=columns_of):
         'completion': [tok.decode(ids) for ids in completions.tolist()],
         'sampled': [tok.decode(ids) for ids in sampled.tolist()],
         'ended': (sampled == tok.eos).any(1).tolist()}
+
+
+include('plugins/world.py')

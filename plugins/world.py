@@ -21,6 +21,9 @@ import torch
 from plumbing.process import Mistake, expect
 from plumbing.rewards import call_each
 
+expect('max_new_tokens' in globals(), (
+    "plugins/world.py is a part of plugins/causal.py: take that"))
+
 
 def ask_world(task, record, texts, end, asking, at):
     """Let the world write into texts (N, T), from position `at` on, as far as there is room.

@@ -8,21 +8,30 @@ order of PLUGINS and then yours. Knobs are checked once, after the last word.
 
 exec() has a price: an editor finds no definition of what a config file replaces. It stays because a
 change is then a file of five lines, and needs no hook in the script."""
-import __future__
-
 import ast
 import contextlib
 import difflib
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from plumbing import process
-from plumbing.datasets import folder_on_path, is_dataset, no_exit
-from plumbing.process import Mistake, expect, near
+from plumbing.datasets import assigns, folder_on_path, is_dataset, no_exit
+from plumbing.process import Mistake, expect
 from plumbing.rewards import check_rewards
+from plumbing.slips import (
+    ROOT,
+    SCRIPTS,
+    check_class,
+    check_contents,
+    check_imports,
+    check_lines,
+    check_name_of_file,
+    check_replaced,
+    parse,
+)
 
 # In this order, and then yours.
 PLUGINS = 'causal world hf passes order masks top skip lora overlong watch best'.split()
@@ -50,8 +59,6 @@ TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify
 DASHES = '-\u2010\u2011\u2012\u2013\u2014\u2015\u2212'        # what a text program makes of --
 # Functions that replace nothing, and are no rewards.
 KNOWN = {'verify', 'reply', 'masks', 'labelled'}
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = {ROOT / f'{x}.py' for x in 'train_grpo pretrain sample model tasks judge'.split()}
 
 
 def knobs_of(script):
@@ -70,6 +77,8 @@ def configure(script, words, executed=None, say=process.say):
     expect(Path.cwd() == ROOT, f"run this from the folder of train_grpo.py: cd {ROOT}")
     for word in words:
         check_word(word, script)
+    paths = [Path(word).resolve() for word in words if not word.startswith('--')]
+    expect(len(paths) == len({*paths}), f"{' '.join(words)}: a config file is there twice")
     # A config file that imports train_grpo gets the one that runs, and no second one.
     if Path(script['__file__']).stem == 'train_grpo':
         sys.modules['train_grpo'] = sys.modules[script['__name__']]
@@ -91,7 +100,8 @@ def configure(script, words, executed=None, say=process.say):
             for name in knobs_of(script).keys() - known.keys():
                 check_name(name, known, f'{word}: ')
     for name, value in known.items():
-        script[name] = checked(name, script.get(name), type(value))
+        default = value if type(value) in (int, float) else 0
+        script[name] = checked(name, script.get(name), type(value), default)
         expect(script[name] != '' or value == '', f"{name} is empty: expected a text")
     for low, high in ORDERED:
         expect(low not in script or script[low] <= script[high], (
@@ -102,7 +112,7 @@ def configure(script, words, executed=None, say=process.say):
         check_rewards(script, files.names_at_start)
         if 'judge' not in script['rewards'] and any(x.startswith('--judge=') for x in words):
             say(f"judge = {script['judge']}: nobody asks it, because `rewards` has no 'judge'")
-    files.report(say)
+    files.report(say, any(word.startswith('--rewards=') for word in words))
     return knobs_of(script)
 
 
@@ -110,6 +120,13 @@ def configure(script, words, executed=None, say=process.say):
 def check_word(word, script):
     """Refuse a word that is neither --name=value nor the path of a config file, and say how it is
     spelt. (Plugins may bring more knobs, so an unknown --name=value is refused later.)"""
+    expect(word.strip(), f"{word!r}: an empty word. Is a variable of the shell empty, or is there "
+           "a space behind a backslash?")
+    first = word.split()[0]
+    expect(first == word or not Path(first).is_file(), f"{word!r}: several words in one pair of "
+           "quotes")
+    expect('{' in word or not word.endswith('}'), f"{word}: a value with a space needs quotes: "
+           "--rewards=\"{'verify': 1.0}\"")
     name, has_value, text = word.lstrip('-').partition('=')
     path = Path(word)
     expect(name in script or Path(text).suffix != '.py', (
@@ -128,6 +145,9 @@ def check_word(word, script):
         raise Mistake(f"{word} is a dataset: write --dataset={word}{more}")
     else:
         expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")
+        is_network = path.is_file() and path.resolve().parent == ROOT / 'config/networks'
+        expect('rewards' not in script or not is_network, f"{word} is the recipe of a network: "
+               f"write --generator={word} or --judge={word}")
         expect(path.suffix == '.py' and path.is_file(), (
             f"{word}: expected --name=value, or the path of a config file, FILE.py. "
             f"Near: {near_paths(path) or 'none'}"))
@@ -137,6 +157,7 @@ def near_paths(path):
     """Return config files whose names are like a path."""
     files = [str(x) for folder in ('.', 'config', 'config/papers', 'plugins', 'data')
              for x in sorted(Path(folder).glob('*.py'))]
+    files += [str(x) for x in sorted(path.parent.glob('*.py')) if str(x) not in files]
     stem = path.stem.removeprefix('grpo_')
     return [x for x in files if stem and stem in Path(x).stem][:3] or difflib.get_close_matches(
         str(path), files, 3, 0.7)
@@ -165,21 +186,29 @@ def check_name(name, known, where):
     expect(name in known, f"{where}there is no knob {name}{hint}")
 
 
-def checked(name, value, kind):
-    """Return the value of a knob, or refuse it: it has another type, or is out of range."""
+def checked(name, value, kind, default=0):
+    """Return the value of a knob, or refuse it: it has another type, or is out of range. (A knob of
+    a plugin may be below 0 if its default is.)"""
     if kind is float and type(value) is int:
         value = float(value)
     if name in PATHS and type(value) is str:
         value = os.path.expanduser(os.path.expandvars(value))           # ~ and $HOME
         expect(value == value.strip() and value.isprintable(), (
             f"{name} = {value!r}: it begins or ends with a space, or has a line feed"))
+        is_path = name not in ('out_dir', 'out') or not re.search('[$"\']|://', value)
+        expect(is_path, f"{name} = {value!r}: it has a quote, a variable of the shell that is not "
+               "set, or is an address")
+    if type(value) is str and '.py --' not in value:            # a recipe may have words
+        word = re.search(r'--\w+=.*', value)
+        expect(not word, f"{name} = {value!r}: it holds another word, {word and word[0]}")
     expected = TYPES[kind]
     is_right = type(value) is kind
     if name in CHOICES:
         expected = ' or '.join(map(repr, CHOICES[name]))
         is_right = value in CHOICES[name]
     elif kind in (int, float):
-        low, high = SMALLEST.get(name, 0), LARGEST.get(name, MOST)
+        low = SMALLEST.get(name, 0) if default >= 0 else -MOST
+        high = LARGEST.get(name, MOST)
         expected += f' from {low:g} to {high:g}' if high < MOST else f', {low:g} or more'
         is_right = is_right and low <= value <= high
     expect(is_right, f"{name} = {value!r:.80}: expected {expected}")
@@ -193,7 +222,7 @@ def plugins_of(paths):
     paths = [*paths]
     for path in paths:                          # the list grows in the loop
         expect(Path(path).is_file(), f"include({path!r}): there is no such file")
-        for node in ast.parse(Path(path).read_bytes(), str(path)).body:
+        for node in parse(path).body:
             call = getattr(node, 'value', None)
             if isinstance(call, ast.Call) and getattr(call.func, 'id', '') == 'include':
                 included = getattr((*call.args, None)[0], 'value', None)
@@ -232,8 +261,11 @@ class ConfigFiles:
         self.done.add(file)
         self.executed.append(str(path))
         script, before, others = self.script, dict(self.script), [*self.new]
-        folder, text = Path.cwd(), file.read_bytes()
-        code = compile(text, str(path), 'exec', dont_inherit=True)
+        folder, tree = Path.cwd(), parse(path)
+        code = compile(tree, str(path), 'exec', dont_inherit=True)
+        expect(not is_dataset(file) or assigns(tree, 'dataset'), f"{path} is a dataset: write "
+               f"dataset = '{path}'")
+        check_imports(path, tree)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
         try:
@@ -245,13 +277,12 @@ class ConfigFiles:
         expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
                "which has been called already")
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
-        self.check_spelling(path, text, before)
+        self.check_names(path, tree, before)
         self.weighted |= {*script.get('rewards', ())}
         included = self.new.keys() - {*others}
         self.new[str(path)] = self.functions_of(file, before, included)
-        for name in self.new[str(path)] if file.parent.name == 'papers' else ():
-            other = self.paper_of.setdefault(name, path)
-            expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
+        for name in self.new[str(path)]:
+            self.check_once(path, name, before)
         if file.parent.name == 'plugins':
             self.names |= {*script}
 
@@ -272,57 +303,57 @@ class ConfigFiles:
                 names.append(name)
         return names
 
-    def check_spelling(self, path, text, before):
-        """Refuse Max_iters for max_iters, betas = (0.9, 0.95), and `global kl_betta`, which would
-        be ignored."""
-        ours = {name.lower(): name for name in before}
+    def check_once(self, path, name, before):
+        """Refuse a function of two papers, and a helper of two files: the first one would be gone
+        without a word. (In others the last one counts, and may call the first as `inner`.)"""
+        if Path(path).parent.name == 'papers':
+            other = self.paper_of.setdefault(name, path)
+            expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
+        defaults = getattr(self.script[name], '__defaults__', None) or ()
+        is_wrapped = any(x is before.get(name) for x in defaults)
+        for other, names in self.new.items():
+            is_lost = name in names and other != str(path) and not is_wrapped
+            expect(not is_lost or name in self.names | KNOWN, f"{other} and {path} both have "
+                   f"{name}(): rename one")
+
+    def check_names(self, path, tree, before):
+        """Refuse slips of the hand in a file. before: the globals before it."""
+        knobs = {*knobs_of(before)}
+        check_lines(path, tree, knobs, {*self.script})
+        for name, old in before.items():
+            new = self.script.get(name)
+            if new is not old and name not in ('include', 'state', *knobs):
+                check_replaced(path, tree, name, new, old)
         is_plugin = Path(path).resolve().parent.name == 'plugins'
         for name in self.script.keys() - before.keys():
             x = self.script[name]
-            meant = ours.get(name.lower())
-            is_constant = name.isupper() and meant not in knobs_of(before)
-            is_other = is_constant or isinstance(x, ModuleType)
-            expect(not meant or is_other, f"{path}: {name}: did you mean {meant}?")
-            is_code = callable(x) or isinstance(x, ModuleType | __future__._Feature)
-            expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
-                   f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
-            self.check_contents(path, name, x, before)
-        for node in ast.walk(ast.parse(text)):
-            for name in node.names if isinstance(node, ast.Global) else ():
-                expect(name in self.script, f"{path}: global {name}: there is no {name}"
-                       f"{near(name, self.script)}")
+            check_name_of_file(path, name, x, before, is_plugin)
+            check_contents(path, name, x, knobs, self.names_at_start)
+            if inspect.isclass(x) and x.__module__ == Path(path).stem:
+                check_class(path, tree, name, x, before)
 
-    def check_contents(self, path, name, x, before):
-        """Refuse knobs in a class, an object or a dict, `class Config: max_iters = 4`, and `import
-        dr_grpo`, which is a config file: nothing would change."""
-        knobs = {*knobs_of(before)}
-        if isinstance(x, ModuleType):
-            theirs = {y for y, value in vars(x).items()
-                      if inspect.isfunction(value) and value.__module__ == x.__name__}
-            is_config = knobs & vars(x).keys() or theirs & self.names_at_start
-            file = Path(getattr(x, '__file__', None) or '')
-            is_ours = file.is_relative_to(ROOT) and file not in SCRIPTS
-            expect(not (is_ours and is_config), f"{path} imports {x.__name__}, which changes "
-                   "nothing here: write include('FILE.py')")
-            return
-        held = x if isinstance(x, dict) else getattr(x, '__dict__', ())
-        held = {y for y in held if not str(y).startswith('__')}
-        expect(len(held) < 2 or not held <= knobs, f"{path}: {name} holds {sorted(held, key=str)}, "
-               "which are knobs: write each as a line of its own, such as max_iters = 4")
-
-    def report(self, say):
+    def report(self, say, is_chosen):
         """Say which functions the files replaced. Refuse a function that nobody calls, if its name
-        is nearly one of ours."""
+        is nearly one of ours. is_chosen: the command line has --rewards=, so it is no surprise that
+        others do not count."""
         script = self.script
         ours = [x for x in self.names if callable(script.get(x))]
         rewards = script.get('rewards', {})
+        known = self.weighted if is_chosen else set()
         for path, names in self.new.items():
             replaced = [f'{x}()' for x in names if x in self.names_at_start]
             if replaced:
                 say(f"{path} replaces {', '.join(replaced)}")
-            if 'kl_penalty' in names and script.get('kl_beta') == 0:
-                say(f"{path}: nobody calls kl_penalty(), because kl_beta is 0")
-            for name in {*names} - self.names - KNOWN - rewards.keys() - self.weighted:
+            idle = {'kl_penalty', 'divergence'} if script.get('kl_beta') == 0 else set()
+            if rewards:
+                idle |= {'labelled'} | ({'judge_scores'} - {f'{x}_scores' for x in rewards})
+            if ROOT / 'plugins/masks.py' not in self.done:
+                idle |= {'masks'}
+            for name in idle & {*names}:
+                say(f"{path}: nobody needs {name}() in this run")
+            if 'verify' in names:
+                say(f"{path} brings verify(), in the place of the dataset's")
+            for name in {*names} - self.names - KNOWN - rewards.keys() - known:
                 is_class = inspect.isclass(script[name])
                 if is_class or name[0].islower() and inspect.isfunction(script[name]):
                     meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from data.lines import of_lines
 from data.text import of_file
 from plumbing.process import Mistake, expect, say
+from plumbing.slips import parse
 
 # What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
 OURS = {'completion', 'completions', 'text', 'texts', 'prompts', 'original', 'sampled', 'ended',
@@ -40,14 +41,17 @@ def path_of(dataset):
 
 def is_dataset(path):
     """Does a file define texts() outside of its functions?"""
-    return path.suffix == '.py' and 'texts' in compile(
-        path.read_bytes(), str(path), 'exec').co_names
+    return path.suffix == '.py' and 'texts' in compile(parse(path), str(path), 'exec').co_names
 
 
 def as_record(x, path):
     """Return the record of a pair (prompt, answer), or of a dict."""
     if type(x) in (list, tuple) and len(x) == 2:
         x = dict(zip(('prompt', 'answer'), x))
+    for name in x if type(x) is dict else ():
+        meant = str(name).strip().lower()
+        expect(name == meant or meant not in ('prompt', 'answer'), (
+            f"{path}: {x!r:.80}: did you mean {meant!r}?"))
     expect(type(x) is dict and type(x.get('prompt')) is type(x.get('answer', '')) is str, (
         f'{path}: expected {{"prompt": "12+35=", "answer": "047"}} or ["12+35=", "047"], both '
         f'texts, not {x!r:.80}'))
@@ -117,24 +121,38 @@ def open_data(script):
     return load(script['dataset'])._replace(**ours)
 
 
+def assigns(tree, *names):
+    """Which of these names does a syntax tree set, outside of its functions?"""
+    nodes = [x for x in tree.body if isinstance(x, ast.Assign | ast.AnnAssign)]
+    stored = {x.id for node in nodes for x in ast.walk(node)
+              if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    return stored & {*names}
+
+
 def check_dataset(path, script):
     """Refuse knobs of a dataset, and functions that would replace one of a script or be a reward.
     They are for a config file. (A file can be both. Then it sets the knob dataset.)"""
-    tree = ast.parse(path.read_bytes())
-    assigned = [x for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
-                for x in ast.walk(node) if isinstance(x, ast.Name)]
-    names = {x.id for x in assigned if isinstance(x.ctx, ast.Store)}
-    if 'dataset' in names:
+    tree = parse(path)
+    knobs = {name for name, x in script.items() if not callable(x)}
+    is_config = assigns(tree, 'dataset')
+    done = script['include'].__self__.done if 'include' in script else ()
+    for name in sorted(assigns(tree, *knobs) - {'dataset'}):
+        expect(is_config, f"{path} sets {name}, and a dataset sets no knob: write a config file "
+               "beside it")
+        expect(path.resolve() in done, f"{path} sets {name}: give it as a word, too")
+    if is_config:
         return
-    for name in sorted(names & script.keys()):
-        expect(callable(script[name]), f"{path} sets {name}, and a dataset sets no knob: write a "
-               "config file beside it")
-    called = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)}
+    called = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)} | {'verify', 'reply'}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name not in called:
-            expect(node.name not in script.keys() - {'verify', 'reply'} and
-                   'reward' not in node.name, f"{path} has {node.name}(), and nobody calls it in a "
-                   "dataset: write it into a config file")
+            is_reward = 'reward' in node.name or node.name in script
+            expect(not is_reward, f"{path} has {node.name}(), and nobody calls it in a dataset: "
+                   "write it into a config file")
+            scores = {x.arg for x in node.args.args} & {'text', 'completion', 'sampled'}
+            expect(not scores or 'def verify(' in path.read_text('utf-8'), f"{path}: nobody calls "
+                   f"{node.name}(): did you mean verify()?")
+            if not node.name.startswith('_') and node.name != 'texts':
+                say(f"{path}: nobody calls {node.name}()")
 
 
 def check_names(functions, path):

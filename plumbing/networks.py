@@ -13,7 +13,7 @@ import torch
 from model import GPT
 from plumbing.datasets import load, modules_of
 from plumbing.devices import from_first_rank
-from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, writing
+from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, start, writing
 from tasks import make_tokenizer
 
 # How pretrain.py runs. With one thread it makes the same network on two cores and on eight.
@@ -186,7 +186,7 @@ def make_networks(files, dataset, device):
                 continue
             recipe, *words = words_of(path)
             say(f"making {file} once, from {recipe}")
-            process = subprocess.Popen(
+            process = start(
                 [sys.executable, 'pretrain.py', recipe, f'--dataset={dataset}', *words,
                  f'--device={device.type}', f'--out={file}'],
                 env=os.environ | ALONE, stdout=subprocess.PIPE, text=True,

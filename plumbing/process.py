@@ -5,6 +5,7 @@ import errno
 import os
 import shlex
 import signal
+import subprocess
 import sys
 
 import tqdm
@@ -25,7 +26,8 @@ def expect(condition, words):
 
 # Errors that are the disk's, and nobody's code: it is full, read-only, gone, or somebody else's.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
-        errno.EIO, errno.EFBIG, errno.ELOOP, getattr(errno, 'ESTALE', errno.EIO)}
+        errno.EIO, errno.EFBIG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR,
+        getattr(errno, 'ESTALE', errno.EIO)}
 
 
 def show_error(kind, error, trace):
@@ -101,12 +103,16 @@ N_RANKS = from_torchrun('WORLD_SIZE', 1)
 
 
 # ---- signals -------------------------------------------------------------------------------------
+HANGUP = getattr(signal, 'SIGHUP', signal.SIGTERM)      # the terminal is closed (not on Windows)
+
+
 class Stopped(Exception):
     """An evaluation ends early, because the run was asked to stop."""
 
 
 class Stop:
-    """is_asked says whether Ctrl-C or SIGTERM has come, or nobody reads the console any more. The
+    """is_asked says whether a signal has come (Ctrl-C, SIGTERM, or SIGHUP of a terminal that is
+    closed), or nobody reads the console any more. The
     first signal lets the step end, and then the run saves itself. The second one ends the run."""
     is_asked = False
     listens = False
@@ -118,6 +124,8 @@ class Stop:
         with contextlib.suppress(ValueError):           # only a main thread can set signals
             signal.signal(signal.SIGINT, self)
             signal.signal(signal.SIGTERM, self)
+            if signal.getsignal(HANGUP) is signal.SIG_DFL:      # and no nohup
+                signal.signal(HANGUP, self)
 
     def __call__(self, number, frame):
         if self.is_asked:
@@ -136,9 +144,8 @@ stop = Stop()
 def exit_at_sigterm():
     """Let SIGTERM raise SystemExit, so that `finally` can end other processes."""
     signals = {signal.SIGTERM}
-    hangup = getattr(signal, 'SIGHUP', signal.SIGTERM)          # the terminal is closed
-    if signal.getsignal(hangup) is signal.SIG_DFL:              # and no nohup
-        signals.add(hangup)
+    if signal.getsignal(HANGUP) is signal.SIG_DFL:              # and no nohup
+        signals.add(HANGUP)
     try:
         old = {x: signal.signal(x, lambda *_: sys.exit(143)) for x in signals}
     except ValueError:                          # only a main thread can set signals
@@ -151,6 +158,24 @@ def exit_at_sigterm():
             signal.signal(x, handler)
 
 
+def start(command, **how):
+    """Start another process, as subprocess.Popen does. A signal that comes meanwhile has to wait,
+    because nobody could end a process that is not known yet."""
+    came = []
+    try:
+        old = {x: signal.signal(x, lambda number, frame: came.append(number))
+               for x in (signal.SIGINT, signal.SIGTERM, HANGUP)}
+    except ValueError:                          # only a main thread can set signals
+        old = {}
+    try:
+        return subprocess.Popen(command, **how)
+    finally:
+        for x, handler in old.items():
+            signal.signal(x, handler)
+        for number in came:
+            os.kill(os.getpid(), number)
+
+
 def hold_sigterm():
     """Python forgets a signal that comes while it forks, and a Pool would wait for ever."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -161,7 +186,10 @@ def release_sigterm():
 
 
 def take_sigterm():
-    """Let a Pool end a process that a reward has forked. Ctrl-C is left to the parent."""
+    """Let a Pool end a process that a reward has forked. Ctrl-C, and SIGTERM to a group of
+    processes, are left to the parent: it waits for what its Pool is computing."""
+    with contextlib.suppress(OSError):
+        os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     release_sigterm()

@@ -6,7 +6,7 @@ import time
 import torch
 
 from plumbing.devices import N_RANKS, sum_over_ranks
-from plumbing.process import Stopped, bar, say, stop
+from plumbing.process import Stopped, bar, expect, say, stop
 from plumbing.rewards import check_scores, check_shape
 
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
@@ -28,9 +28,11 @@ def means_of(values, prefix=''):
 def metrics_of_tokens(loss, stats, rollout, is_clipped):
     """Return the loss of a micro-step, and {name: (M,)} of its tokens."""
     check_shape('as its second result policy_loss', is_clipped, stats.logp.shape)
+    expect(not is_clipped.requires_grad, "policy_loss() returned a second result with a gradient: "
+           "expected the losses, and where they are clipped")
     return loss.detach(), {
         'entropy': stats.entropy.detach(), 'kl': stats.kl.detach(),
-        'kl_old': rollout.logp_old - stats.logp.detach(), 'clip_frac': is_clipped}
+        'kl_old': rollout.logp_old - stats.logp.detach(), 'clip_frac': is_clipped.float()}
 
 
 def metrics_of_update(parts):

@@ -90,6 +90,13 @@ def check_shape(name, x, shape):
     return x
 
 
+def check_advantages(A, reward):
+    """Return what advantages() has returned, or refuse another shape, and numbers like nan."""
+    check_shape('advantages', A, reward.shape)
+    expect(A.isfinite().all(), "advantages() returned a number that is not finite")
+    return A
+
+
 def check_scores(name, scores, k=None):
     """Refuse scores that are not {name: (P, k)}, with one shape, or have no 'reward'."""
     shapes, is_right = scores, False

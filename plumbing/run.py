@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from plumbing import devices, report
-from plumbing.configurator import PATHS, knobs_of
+from plumbing.configurator import CHOICES, PATHS, checked, knobs_of
 from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
@@ -72,7 +72,10 @@ class Run:
         if devices.N_RANKS > 1:
             devices.check_same('dataset', self.task.rows)
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
-        self.optimizers = [*grpo.make_optimizers(self.networks.policy, grpo.optimizer)]
+        optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
+        expect(isinstance(optimizers, list | tuple), "make_optimizers() returned a "
+               f"{type(optimizers).__name__}: expected a list of optimizers")
+        self.optimizers = [*optimizers]
         self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)
         stop.listen()
 
@@ -81,6 +84,8 @@ class Run:
         grpo = self.grpo
         steps = itertools.count(self.first_step)        # a config file may change max_iters
         for step in bar(steps, 'steps', initial=self.first_step, total=grpo.max_iters):
+            for name in CHOICES.keys() & vars(grpo).keys():    # a config file may change it
+                checked(name, getattr(grpo, name), str)
             is_end = step >= grpo.max_iters
             is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
             # A resumed run has no line to beat if a knob has changed: it is set before more steps.

@@ -4,6 +4,7 @@ several ranks reads and writes."""
 import io
 import json
 import math
+import shlex
 import sys
 import zlib
 from pathlib import Path
@@ -30,12 +31,15 @@ class RunFolder:
     wandb = None
 
     def __init__(self, path, config):
-        self.path = Path(path).resolve()        # a reward may change the process's folder
         self.config = config
+        try:
+            self.path = Path(path).resolve()    # a reward may change the process's folder
+        except RuntimeError as e:               # links that go in a circle
+            raise Mistake(f"out_dir = {path}: {e}") from None
         try:
             self.saved = NEW | from_first_rank(self.claim)
         except OSError as e:
-            raise Mistake(f"out_dir = {self.path}: {e}") from None
+            raise Mistake(f"out_dir = {path}: {e}") from None
         states = self.saved['state']
         self.state = states[RANK % len(states)]         # there may be more ranks than before
 
@@ -68,7 +72,7 @@ class RunFolder:
         for name in 'generator', 'optimizer':
             expect(self.config[name] == saved['config'][name], f"{name}: a resumed run keeps the "
                    f"one with which it began, {saved['config'][name]!r}. Its words were: "
-                   f"{' '.join(saved['words'])}")
+                   f"{shlex.join(saved['words'])}")
         return saved
 
     def begin(self, networks, optimizers):
@@ -135,7 +139,10 @@ class RunFolder:
         for half in self.path.glob('ckpt.pt.*.tmp'):    # of a run that was killed
             half.unlink()
         for name in 'log.jsonl', 'samples.jsonl':
-            write_whole(self.path / name, ''.join(lines_before(self.path / name, step)))
+            lines = lines_before(self.path / name, step)
+            if step > 0 and not lines:
+                say(f'{name} has no line of earlier steps')
+            write_whole(self.path / name, ''.join(lines))
         config = json.dumps(self.config | {'words': sys.argv[1:]}, indent=1)
         write_whole(self.path / 'config.json', config)
 

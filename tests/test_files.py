@@ -60,6 +60,13 @@ mine.jsonl -> write --dataset=mine.jsonl
 --rewards={"score":1.0} -> rewards: score is a name
 --rewards={"tokens":1.0} -> rewards: tokens is a name
 --rewards={"len":1.0} -> rewards: len is a name
+--rewards={'verify': 1.0} -> 1.0}: a value with a space needs quotes
+config/grpo_smoke.py config/grpo_smoke.py -> twice
+config/networks/judge_smoke.py -> is the recipe of a network, --judge=config/networks/judge_smoke.py
+--out_dir=o1--seed=2 -> out_dir = 'o1--seed=2', --seed=2
+--out_dir=$NONE/o1 -> out_dir = '$NONE/o1', a variable of the shell
+--out_dir=s3://o1 -> an address
+plugins/world.py -> is a part of plugins/causal.py
 """
 # The console of sample.py: its first word is a run.
 SAMPLE = """
@@ -254,7 +261,22 @@ import os; os.chdir("data") -> calls os.chdir(), its folder
 args = type('Args', (), dict(max_iters=4))() -> no knob args
 ARGS = type('Args', (), dict(max_iters=4, seed=3)) -> ARGS holds ['max_iters', 'seed'], of its own
 CONFIG = {'max_iters': 4, 'seed': 3} -> CONFIG holds ['max_iters', 'seed'], of its own
-import config.papers.dr_grpo as _x -> imports config.papers.dr_grpo, include('FILE.py')
+import config.papers.dr_grpo as _x -> dr_grpo as _x:, include('config/papers/dr_grpo.py')
+import sys; sys.path.append('config/papers'); import dr_grpo -> imports dr_grpo, include('FILE.py')
+from math import * -> from math import *, name what it needs
+from time import time -> time takes the place of a module
+Task = 5 -> Task takes the place of a type
+def kl_penalty(stats, rollout): return stats.kl -> (stats, rollout) is called with 1 arguments
+def complete(policy, prompts, k): return 0 -> is called with 4 arguments, greedy
+def advantages(reward, scores): reward - reward.mean() -> advantages() returns nothing, `return`
+def learn(*words): global kl_beta; kl_beta = 0.5 -> learn() returns nothing
+def learn(*words): kl_beta = 0.5; return {} -> learn() sets a ['kl_beta'] of its own, global kl_beta
+max_iters: 2 -> max_iters: 2, write max_iters = VALUE
+max_iters == 2 -> max_iters == 2, does nothing
+CONFIG = {'a': {'max_iters': 4, 'other': 5}, 'seed': 3} -> CONFIG holds ['max_iters', 'seed']
+class Config: max_iters = 4 -> Config holds ['max_iters'], of its own
+class OtherTask(Task): pass -> nobody uses the class OtherTask, Task
+include('data/hours.py') -> data/hours.py is a dataset, dataset = 'data/hours.py'
 state = 5 -> state = 5, a dict
 def get_texts(): return [], [] -> nobody calls get_texts(), texts
 def verify(text): return '1' -> verify() returned one of ['1', from 0.0 (wrong) to 1.0 (right)
@@ -278,6 +300,7 @@ def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
     ('_a, (seed, _b) = 0, (1, 2)', 'sets seed, and'),
     ('def advantages(reward, scores): pass', 'has advantages(), and nobody calls it'),
     ('def my_reward(texts): pass', 'has my_reward(), and nobody calls it'),
+    ('dataset = ""\nmax_iters = 1', 'sets max_iters: give it as a word'),
     ('def score(text): pass\nseed_of = {x: score for x in "ab"}', '')])
 def test_a_knob_or_a_function_of_a_script_in_a_dataset_is_refused(code, said, toy, file, tmp_path):
     dataset = file('mine.py', f'from data.arithmetic import texts, verify\n{code}\n')
@@ -287,11 +310,46 @@ def test_a_knob_or_a_function_of_a_script_in_a_dataset_is_refused(code, said, to
 
 
 def test_what_nobody_calls_or_asks_is_said(toy, file, tmp_path):
-    kl = file('mine.py', 'kl_beta = 0.0\nkl_penalty = lambda stats: stats.kl')
+    kl = file('mine.py', 'kl_beta = 0.0\nkl_penalty = lambda stats: stats.kl\n'
+              'verify = lambda text: 1.0\nmasks = lambda *words: 0')
     said = train(toy, tmp_path / 'run', kl, '--rewards={"verify":1.0}', '--judge=out/none.pt',
                  '--max_iters=0')
-    assert 'nobody calls kl_penalty(), because kl_beta is 0\n' in said
+    assert f'{kl}: nobody needs kl_penalty() in this run\n' in said
+    assert f"{kl}: nobody needs masks() in this run\n" in said
+    assert f"{kl} brings verify(), in the place of the dataset's\n" in said
     assert "judge = out/none.pt: nobody asks it, because `rewards` has no 'judge'\n" in said
+
+
+def test_what_two_files_both_have_is_refused_unless_one_wraps_the_other(file, grpo):
+    first = file('a.py', "rewards = {'_same': 1.0}\ndef _same(texts):\n    return [0.0]")
+    fresh(first, file('b.py', 'def _same(texts, inner=_same):\n    return inner(texts)'))
+    with pytest.raises(Mistake, match=r'a.py and .*c.py both have _same\(\): rename one'):
+        fresh(first, file('c.py', 'def _same(texts):\n    return [1.0] * len(texts)'))
+
+
+def test_a_reward_of_a_file_before_the_experiment_is_said_to_count_for_nothing(
+        toy, file, tmp_path):
+    mine = file('mine.py', "rewards = {'mine': 1.0}\nmine = lambda texts: [0.0] * len(texts)")
+    later = file('later.py', "rewards = {'verify': 1.0}")
+    said = train([toy[0], mine, later, *toy[1:]], tmp_path / 'run', '--max_iters=0')
+    assert f'{mine} brings mine(), which has no weight in `rewards`: nobody calls it\n' in said
+
+
+def test_a_file_that_is_no_text_is_named(file, tmp_path, toy):
+    (tmp_path / 'mine.py').write_bytes('max_iters = 2'.encode('utf-16'))
+    code, _, error = run(*toy, f'{tmp_path}/mine.py')
+    assert code == 1 and error.startswith(f'error: {tmp_path}/mine.py is no Python file in UTF-8')
+
+
+def test_a_choice_that_a_file_makes_during_a_run_is_one_of_the_choices(toy, file, tmp_path):
+    mine = file('mine.py', """
+def collect(networks, task, step, inner=collect):
+    global adv_norm
+    adv_norm = 'Batch'
+    return inner(networks, task, step)
+""")
+    code, _, error = run(*toy, mine, f'--out_dir={tmp_path}/run')
+    assert code == 1 and error.startswith("error: adv_norm = 'Batch': expected 'std' or 'batch'")
 
 
 def test_a_global_that_nobody_knows_is_refused(file, grpo):

@@ -318,11 +318,14 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
     'sample = lambda logits, k=1, greedy=False: torch.zeros(k, len(logits), dtype=int)',
     'kl_penalty = lambda stats: stats.kl[:, None]',
     'policy_loss = lambda stats, rollout: (-stats.logp, None)',
+    'policy_loss = lambda *more, inner=policy_loss: inner(*more)[::-1]',
+    'advantages = lambda reward, scores: reward * torch.nan',
     'advantages = lambda reward, scores: reward[:, :1]',
     'score = lambda *more, inner=score: {**inner(*more), "reward": 1.0}',
     'evaluate = lambda *more, inner=evaluate: inner(*more)[::-1]',
     'evaluate = lambda *more, inner=evaluate: (inner(*more)[0], *inner(*more)[:0:-1])',
     'get_lr = lambda *more: "0.001"',
+    'make_optimizers = lambda network, *more: torch.optim.SGD(network.parameters())',
     'token_stats = lambda *more, inner=token_stats: Stats(*[x[:, None] for x in inner(*more)])',
     'token_stats = lambda *more, inner=token_stats: (\n'
     '    lambda x: x._replace(entropy=x.entropy.detach()))(inner(*more))'])

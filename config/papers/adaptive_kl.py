@@ -14,11 +14,14 @@
 #
 # Left out: in the paper the KL is in the reward, per completion; here it is in the loss, per token.
 
+from plumbing.process import expect
+
 TARGET_KL = 0.5             # in nats per token
 
 
 def learn(networks, optimizers, rollouts, lr, inner=learn):
     global kl_beta
+    expect(kl_beta > 0, "adaptive_kl.py: kl_beta is 0, and no factor changes that: --kl_beta=0.2")
     knob, factor = kl_beta, state.get('kl_factor', 1.0)         # checkpoints keep the factor
     kl_beta = knob * factor
     numbers = inner(networks, optimizers, rollouts, lr) | {'kl_beta': kl_beta}

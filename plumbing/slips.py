@@ -1,0 +1,161 @@
+"""Slips of the hand in a config file: what Python takes, and what changes nothing. Each is refused
+with the right spelling."""
+import __future__
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+from plumbing.process import Mistake, expect, near
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = {ROOT / f'{x}.py' for x in 'train_grpo pretrain sample model tasks judge'.split()}
+
+
+def parse(path):
+    """Return the syntax tree of a Python file."""
+    try:
+        return ast.parse(Path(path).read_bytes(), str(path))
+    except SyntaxError as e:
+        # Of a mistake in a line Python's own message shows the line.
+        expect(e.lineno and 'null bytes' not in str(e), f"{path} is no Python file in UTF-8: {e}")
+        raise
+    except ValueError as e:                     # the same, of other versions of Python
+        raise Mistake(f"{path} is no Python file in UTF-8: {e}") from None
+
+
+def check_lines(path, tree, knobs, names):
+    """Refuse lines without an effect. knobs, names: those of the script, with the file's own.
+
+        max_iters: 2                    max_iters == 2
+        def collect(...):               def collect(...):
+            kl_beta = 0.5                   global kl_betta
+    """
+    for node in tree.body:
+        text = ast.unparse(node)[:80]
+        target = getattr(getattr(node, 'target', None), 'id', None)
+        is_empty = isinstance(node, ast.AnnAssign) and node.value is None
+        expect(not (is_empty and target in knobs), f"{path}: {text}: write {target} = VALUE")
+        value = node.value if isinstance(node, ast.Expr) else None
+        expect(not isinstance(value, ast.Compare | ast.Name | ast.Tuple | ast.Dict), (
+            f"{path}: {text}: this line does nothing"))
+    for node in ast.walk(tree):
+        for name in node.names if isinstance(node, ast.Global) else ():
+            expect(name in names, f"{path}: global {name}: there is no {name}{near(name, names)}")
+        if isinstance(node, ast.FunctionDef):
+            inside = [*ast.walk(node)]
+            said = {x for y in inside if isinstance(y, ast.Global | ast.Nonlocal) for x in y.names}
+            used = [x for x in inside if isinstance(x, ast.Name)]
+            stored = {x.id for x in used if isinstance(x.ctx, ast.Store)}
+            loaded = {x.id for x in used if not isinstance(x.ctx, ast.Store)}
+            lost = sorted((stored & knobs) - loaded - said)
+            expect(not lost, f"{path}: {node.name}() sets a {lost[:1]} of its own, and not the "
+                   f"knob: write `global {', '.join(lost)}` into it")
+
+
+def check_imports(path, tree):
+    """Refuse `import config.papers.dr_grpo`, which is not executed in the globals of the script,
+    and `from math import *`, whose e and pi would be taken for knobs."""
+    for node in ast.walk(tree):
+        modules = [x.name for x in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or '']
+            places = [folder / f"{modules[0].replace('.', '/')}.py"
+                      for folder in (ROOT, Path(path).resolve().parent)]
+            is_star = node.names[0].name == '*' and not any(x.is_file() for x in places)
+            expect(not is_star, f"{path}: {ast.unparse(node)}: name what it needs, because each "
+                   "lower-case number would be taken for a knob")
+        for module in modules:
+            file = Path(module.replace('.', '/') + '.py')
+            is_config = file.parts[0] in ('plugins', 'config') and file.is_file()
+            expect(not is_config, f"{path}: {ast.unparse(node)}: write include('{file}')")
+
+
+def check_class(path, tree, name, x, before):
+    """Refuse `class OrderedTask(Task)`: only a class called Task takes its place."""
+    olds = [y.__name__ for y in x.__mro__[1:] if any(y is old for old in before.values())]
+    used = {y.id for y in ast.walk(tree) if isinstance(y, ast.Name)}
+    expect(not olds or name in used, f"{path}: nobody uses the class {name}: call it {olds[:1]}, "
+           "and it takes the place of that one")
+
+
+def check_replaced(path, tree, name, new, old):
+    """Refuse what cannot take the place of an older thing of the same name: `from time import time`
+    for the module, a function with other parameters, or without its return."""
+    words = f"{path}: {name} takes the place of a {type(old).__name__} of the script"
+    expect(not isinstance(old, ModuleType) or isinstance(new, ModuleType), words)
+    expect(not inspect.isclass(old) or inspect.isclass(new), words)
+    expect(not callable(old) or callable(new), words)
+    if not inspect.isfunction(old) or not inspect.isfunction(new):
+        return
+    theirs = [*inspect.signature(old).parameters.values()]
+    names = [x.name for x in theirs]
+    needed = [x for x in theirs if x.kind is x.POSITIONAL_OR_KEYWORD and x.default is x.empty]
+    n = names.index('greedy') + 1 if 'greedy' in names else len(needed)
+    try:
+        inspect.signature(new).bind(*[None] * n)
+    except TypeError:
+        raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
+                      f"{', '.join(names[:n])}") from None
+    here = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == name]
+    expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
+           "nothing. Is its `return` missing?")
+
+
+def returns(node):
+    """Does a function of a syntax tree return a value, or raise?"""
+    return any(isinstance(x, ast.Return) and x.value or isinstance(x, ast.Raise)
+               for x in ast.walk(node))
+
+
+def returns_too(function):
+    """The same of a function. (Of some there is no source.)"""
+    try:
+        return returns(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    except (OSError, TypeError, SyntaxError):
+        return False
+
+
+def check_name_of_file(path, name, x, before, is_plugin):
+    """Refuse a new name of a config file, with its value x, if somebody would have to know it:
+    Max_iters for max_iters, betas = (0.9, 0.95). before: the globals before the file."""
+    meant = {ours.lower(): ours for ours in before}.get(name.lower())
+    is_constant = name.isupper() and not isinstance(before.get(meant), int | float | str | dict)
+    is_module = isinstance(x, ModuleType)
+    expect(not meant or is_constant or is_module, f"{path}: {name}: did you mean {meant}?")
+    is_code = callable(x) or is_module or isinstance(x, __future__._Feature)
+    expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
+           f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
+
+
+def check_contents(path, name, x, knobs, functions):
+    """Refuse knobs in a class, an object or a dict, `class Config: max_iters = 4`, and `import
+    dr_grpo`, which is a config file: nothing would change. functions: names of the script."""
+    if isinstance(x, ModuleType):
+        theirs = {y for y, value in vars(x).items()
+                  if inspect.isfunction(value) and value.__module__ == x.__name__}
+        file = Path(getattr(x, '__file__', None) or '')
+        is_ours = file.is_relative_to(ROOT) and file not in SCRIPTS
+        is_config = is_ours and (knobs & vars(x).keys() or theirs & functions)
+        expect(not is_config, f"{path} imports {x.__name__}, which changes nothing here: write "
+               "include('FILE.py')")
+        return
+    held = names_in(x if isinstance(x, dict) else getattr(x, '__dict__', {}))
+    theirs = held & knobs
+    is_table = len(theirs) < 2 and isinstance(x, dict)          # {'judge': 0.5}
+    is_half = 2 * len(theirs) >= len(held) > 0
+    expect(is_table or not is_half, f"{path}: {name} holds {sorted(theirs)}, and these are knobs: "
+           "write each as a line of its own, such as max_iters = 4")
+
+
+def names_in(x):
+    """Return the names in a dict, and in dicts that it holds."""
+    names = set()
+    for name, value in x.items():
+        if isinstance(value, dict) and name != 'rewards':
+            names |= names_in(value)
+        elif not str(name).startswith('__'):
+            names.add(str(name))
+    return names
