@@ -87,6 +87,7 @@ def zeros(completions, step, split):
     while split == 'train' and step == 2 and _signals and not resume:
         for process in multiprocessing.active_children():
             os.kill(process.pid, 2)
+            assert os.getpgid(process.pid) != os.getpgid(0)     # SIGTERM to the group is not theirs
         os.kill(os.getpid(), _signals.pop(0))
     return _pool.map(_zeros, completions)
 """
