@@ -194,7 +194,8 @@ def checked(name, value, kind, default=0):
     if name in PATHS and type(value) is str:
         value = os.path.expanduser(os.path.expandvars(value))           # ~ and $HOME
         expect(value == value.strip() and value.isprintable(), (
-            f"{name} = {value!r}: it begins or ends with a space, or has a line feed"))
+            f"{name} = {value!r}: it begins or ends with a space, or has a line feed, or a letter "
+            "that this locale does not know"))
         is_path = name not in ('out_dir', 'out') or not re.search('[$"\']|://', value)
         expect(is_path, f"{name} = {value!r}: it has a quote, a variable of the shell that is not "
                "set, or is an address")

@@ -1,4 +1,5 @@
 """The process: what it prints, how it fails, how it is stopped, and how far it is."""
+import atexit
 import contextlib
 import difflib
 import errno
@@ -59,6 +60,11 @@ def split_words(text):
         raise Mistake(f"{text}: {e}") from None
 
 
+def nowhere():
+    """Return a console that nobody reads."""
+    return open(os.devnull, 'w', encoding='utf-8', errors='replace')
+
+
 @contextlib.contextmanager
 def writing(path):
     """Turn an error of the disk into a Mistake that names what was written."""
@@ -76,8 +82,8 @@ for _number in range(3):
     except OSError:
         os.open(os.devnull, os.O_RDWR)          # it gets the smallest number that is free
 sys.excepthook = show_error
-sys.stdout = sys.stdout or open(os.devnull, 'w')
-sys.stderr = sys.stderr or open(os.devnull, 'w')
+sys.stdout = sys.stdout or nowhere()
+sys.stderr = sys.stderr or nowhere()
 for _stream in sys.stdout, sys.stderr:
     with contextlib.suppress(AttributeError):           # a notebook has other streams
         _stream.reconfigure(errors='backslashreplace')  # for a letter that the console lacks
@@ -214,9 +220,11 @@ def say(text):
             print(text, flush=True)
     except OSError as e:
         stop.is_asked = True
+        sys.stdout = nowhere()                  # else Python complains at its end
         if e.errno != errno.EPIPE:
-            print(f'the console cannot be written: {e}', file=sys.stderr)
-        sys.stdout = open(os.devnull, 'w')      # else Python complains at its end
+            atexit.register(os._exit, 1)        # a script that could not speak has failed
+            with contextlib.suppress(OSError):  # stderr may be on the same full disk
+                print(f'the console cannot be written: {e}', file=sys.stderr, flush=True)
 
 
 def bar(items, label, **more):

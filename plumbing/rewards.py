@@ -101,11 +101,12 @@ def check_scores(name, scores, k=None):
     """Refuse scores that are not {name: (P, k)}, with one shape, or have no 'reward'."""
     shapes, is_right = scores, False
     if isinstance(scores, dict):
-        shapes = {x: tuple(y.shape) if hasattr(y, 'shape') else y for x, y in scores.items()}
+        shapes = {x: tuple(y.shape) if torch.is_tensor(y) and y.is_floating_point() else y
+                  for x, y in scores.items()}
         shape = shapes.get('reward')            # as of all others
         is_right = isinstance(shape, tuple) and len(shape) == 2 and {*shapes.values()} == {shape} \
             and k in (None, shape[1])
-    expect(is_right, f"{name}() returned {shapes!r:.200}: expected a dict, {{name: a tensor of "
+    expect(is_right, f"{name}() returned {shapes!r:.200}: expected a dict, {{name: floats of "
            f"the shape (prompts, {k or 'k'})}}, with 'reward'")
 
 

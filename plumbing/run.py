@@ -76,7 +76,11 @@ class Run:
         expect(isinstance(optimizers, list | tuple), "make_optimizers() returned a "
                f"{type(optimizers).__name__}: expected a list of optimizers")
         self.optimizers = [*optimizers]
-        self.first_step, self.line_to_beat = self.folder.begin(self.networks, self.optimizers)
+        theirs = {id(p) for x in optimizers for group in x.param_groups for p in group['params']}
+        expect(any(id(p) in theirs for p in self.networks.policy.parameters()), (
+            "make_optimizers() returned optimizers of other weights than the policy's"))
+        self.first_step, self.line_to_beat = self.folder.begin(
+            self.networks, self.optimizers, self.task.records)
         stop.listen()
 
     def steps(self):
@@ -107,6 +111,8 @@ class Run:
         expect(isinstance(result, tuple) and len(result) == 3, "evaluate() returned "
                f"{result!r:.80}: expected samples, their scores, and scores of greedy completions")
         samples, scores, greedy = result
+        expect(isinstance(samples, list) and all(isinstance(x, dict) for x in samples), (
+            f"evaluate() returned samples {samples!r:.80}: expected a list of dicts"))
         check_scores('as its second result evaluate', scores)
         check_scores('as its third result evaluate', greedy, 1)
         # The first evaluation sets the line to beat.

@@ -21,7 +21,7 @@ from plumbing.process import Mistake, expect, say, writing
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
 LINE = 160                      # characters of a line of the console
 NEW = {'step': 0, 'line': None, 'files': {}, 'sums': {}, 'words': sys.argv[1:], 'state': [{}],
-       'wandb': None}
+       'wandb': None, 'records': None}
 
 
 class RunFolder:
@@ -75,10 +75,11 @@ class RunFolder:
                    f"{shlex.join(saved['words'])}")
         return saved
 
-    def begin(self, networks, optimizers):
+    def begin(self, networks, optimizers, records):
         """Load weights and moments of a resumed run, and begin the logs. Return its step, and its
-        line to beat, or None if a knob has changed that is not one of the run."""
+        line to beat, or None if a knob has changed that is not one of the run, or the records."""
         saved = self.saved
+        self.records = zlib.crc32(repr(records).encode())
         step = saved['step']
         line = saved['line']
         if 'model' in saved:
@@ -92,8 +93,11 @@ class RunFolder:
             for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
                 optimizer.load_state_dict(moments)
             parts = *changed.values(), *self.changed_files(networks.files)
+            is_other = saved['records'] not in (None, self.records)
+            if is_other:
+                parts = *parts, 'the dataset has other records now (docs/task.md)'
             say(f"resumed at step {step}" + ''.join(f'; {x}' for x in parts))
-            if changed.keys() - {*OF_THE_RUN.split()}:
+            if is_other or changed.keys() - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
         if RANK == 0:
             self.begin_wandb()
@@ -166,6 +170,7 @@ class RunFolder:
             save_network(self.path / 'ckpt.pt', networks.policy, config=self.config, step=step,
                          line=line, state=states, wandb=self.wandb and self.wandb.id,
                          files=networks.files, sums=self.sums, words=sys.argv[1:],
+                         records=self.records,
                          optimizers=[x.state_dict() for x in optimizers])
 
     def append(self, name, step, records):

@@ -313,6 +313,15 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
     assert evaluations[1]['line to beat'] == evaluations[2]['line to beat']
 
 
+def test_a_run_that_goes_on_with_other_records_says_so_and_sets_a_new_line(toy, file, tmp_path):
+    words = [*toy, f"--dataset={file('mine.py', EQUATIONS)}"]
+    train(words, tmp_path / 'run', '--max_iters=1')
+    file('mine.py', EQUATIONS.replace('    return ', '    parts = ')
+         + '    return [parts[0], parts[1][1:]]\n')
+    said = train(words, tmp_path / 'run', '--max_iters=2', '--resume=True')
+    assert 'resumed at step 1' in said and '; the dataset has other records now' in said
+
+
 @pytest.mark.parametrize('code', [
     'token_weights = lambda rollout: (torch.ones(len(rollout.advantage), 1), 1)',
     'token_weights = lambda rollout: (torch.ones(1), 1)',
@@ -323,10 +332,11 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
     'advantages = lambda reward, scores: reward * torch.nan',
     'advantages = lambda reward, scores: reward[:, :1]',
     'score = lambda *more, inner=score: {**inner(*more), "reward": 1.0}',
-    'evaluate = lambda *more, inner=evaluate: inner(*more)[::-1]',
     'evaluate = lambda *more, inner=evaluate: (inner(*more)[0], *inner(*more)[:0:-1])',
     'get_lr = lambda *more: "0.001"',
     'make_optimizers = lambda network, *more: torch.optim.SGD(network.parameters())',
+    'make_optimizers = lambda network, *more: [torch.optim.SGD([torch.ones(1)])]',
+    'evaluate = lambda *more, inner=evaluate: (["1+1=2"], *inner(*more)[1:])',
     'token_stats = lambda *more, inner=token_stats: Stats(*[x[:, None] for x in inner(*more)])',
     'token_stats = lambda *more, inner=token_stats: (\n'
     '    lambda x: x._replace(entropy=x.entropy.detach()))(inner(*more))'])
@@ -546,6 +556,10 @@ with open(sys.argv[1], 'w'):
     os.write(1, b'this is for nobody')
     os.write(2, b'this, too')
 """)
+    with open('/dev/full', 'w') as full:
+        child = Child([*toy, f'--out_dir={tmp_path}/full'], full, full, {})
+        child.process.join(60)
+    assert child.poll() == checkpoint_of(tmp_path / 'full')['step'] == 1
     command = ['sh', '-c', 'exec "$@" 0<&- 1>&- 2>&-', 'sh', sys.executable, code]
     subprocess.run([*command, tmp_path / 'lock'], check=True)
     assert (tmp_path / 'lock').read_bytes() == b''
