@@ -4,37 +4,25 @@ of a script, from left to right.
 A config file is executed in these globals. So it can set a knob, bring a reward, or replace a
 function of the script. include('plugins/...') in a config file executes another one. Only plugins,
 the files of a folder plugins/, bring knobs. Plugins are executed before all other files, in the
-order of PLUGINS and then yours. Knobs are checked once, after the last word.
+order of PLUGINS and then yours (config_files.py). Knobs are checked once, after the last word.
 
 exec() has a price: an editor finds no definition of what a config file replaces. It stays because a
 change is then a file of five lines, and needs no hook in the script."""
 import ast
 import contextlib
 import difflib
-import inspect
 import os
 import re
 import sys
 from pathlib import Path
 
 from plumbing import process
-from plumbing.datasets import assigns, folder_on_path, is_dataset, no_exit
+from plumbing.config_files import TYPES, ConfigFiles, knobs_of, plugins_of
+from plumbing.datasets import is_dataset
 from plumbing.process import Mistake, expect
 from plumbing.rewards import check_rewards
-from plumbing.slips import (
-    ROOT,
-    SCRIPTS,
-    check_class,
-    check_contents,
-    check_imports,
-    check_lines,
-    check_name_of_file,
-    check_replaced,
-    parse,
-)
+from plumbing.slips import ROOT, SCRIPTS
 
-# In this order, and then yours.
-PLUGINS = 'causal world hf passes order masks top skip lora overlong watch best'.split()
 # The choices of knobs that are texts, also of plugins and of other scripts.
 CHOICES = {
     'blank_kind': ('random', 'answer'), 'kind': ('fill', 'causal', 'classifier'),
@@ -54,17 +42,7 @@ MOST = 1e18                     # of other numbers: what a tensor can hold
 ORDERED = ('blank_low', 'blank_high'), ('min_lr', 'learning_rate')
 # Knobs that are paths, and may differ between machines.
 PATHS = {'dataset', 'generator', 'judge', 'reference', 'out_dir', 'out'}
-TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
-         int: 'a whole number', float: 'a number'}
 DASHES = '-\u2010\u2011\u2012\u2013\u2014\u2015\u2212'        # what a text program makes of --
-# Functions that replace nothing, and are no rewards.
-KNOWN = {'verify', 'reply', 'masks', 'labelled'}
-
-
-def knobs_of(script):
-    """Return {name: value} of the knobs of a script: lower-case names of numbers, texts, dicts."""
-    return {name: value for name, value in script.items() if name[0].islower()
-            and type(value) in TYPES and name != 'state'}
 
 
 def configure(script, words, executed=None, say=process.say):
@@ -214,153 +192,3 @@ def checked(name, value, kind, default=0):
         is_right = is_right and low <= value <= high
     expect(is_right, f"{name} = {value!r:.80}: expected {expected}")
     return value
-
-
-# ---- config files --------------------------------------------------------------------------------
-def plugins_of(paths):
-    """Return the plugins among config files and what these include, in the order of PLUGINS. An
-    include() counts if it stands at the top level of a file."""
-    paths = [*paths]
-    for path in paths:                          # the list grows in the loop
-        expect(Path(path).is_file(), f"include({path!r}): there is no such file")
-        for node in parse(path).body:
-            call = getattr(node, 'value', None)
-            if isinstance(call, ast.Call) and getattr(call.func, 'id', '') == 'include':
-                included = getattr((*call.args, None)[0], 'value', None)
-                expect(isinstance(included, str), f"{path}: {ast.unparse(call)}: expected "
-                       "include('FILE.py')")
-                paths += {included} - {*paths}
-    stems = [*PLUGINS, *sorted({Path(x).stem for x in paths} - {*PLUGINS})]
-    plugins = [x for x in paths if Path(x).parent.name == 'plugins']
-    return sorted(plugins, key=lambda x: stems.index(Path(x).stem))
-
-
-class ConfigFiles:
-    """The config files of a command: include() executes one, and report() says what they did."""
-
-    def __init__(self, script, executed):
-        self.script = script
-        self.module = script['__name__']        # where a Pool looks for functions
-        self.executed = executed                # paths
-        self.plugins = set()                    # resolved; include() at a top level names them
-        self.done = set()                       # the same, resolved
-        self.names_at_start = {*script}
-        self.names = {*script}                  # with the names of plugins
-        self.paper_of = {}                      # {function: the file of config/papers/ that has it}
-        self.new = {}                           # {path: names of functions that it has defined}
-        self.weighted = set()                   # rewards, also of files before the last one
-        script['include'] = self.include
-
-    def include(self, path):
-        """Execute a config file in the globals of the script, once."""
-        file = Path(path).resolve()
-        if file in self.done:                   # several files may include a plugin
-            return
-        expect(file.is_file(), f"include({path!r}): there is no such file")
-        expect(file.parent.name != 'plugins' or file in self.plugins, f"include({path!r}): write "
-               "it at the top level of a config file, and not inside of `if` or of a function")
-        self.done.add(file)
-        self.executed.append(str(path))
-        script, before, others = self.script, dict(self.script), [*self.new]
-        folder, tree = Path.cwd(), parse(path)
-        code = compile(tree, str(path), 'exec', dont_inherit=True)
-        expect(not is_dataset(file) or assigns(tree, 'dataset'), f"{path} is a dataset: write "
-               f"dataset = '{path}'")
-        check_imports(path, tree)
-        # The file is not the script, so `if __name__ == '__main__'` in it is false.
-        script.update(__name__=file.stem, __file__=str(path))
-        try:
-            with folder_on_path(file), no_exit(path):
-                exec(code, script)
-        finally:
-            # The script's again. (A file may have a main() to test itself.)
-            script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
-        expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
-               "which has been called already")
-        expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
-        self.check_names(path, tree, before)
-        self.weighted |= {*script.get('rewards', ())}
-        included = self.new.keys() - {*others}
-        self.new[str(path)] = self.functions_of(file, before, included)
-        for name in self.new[str(path)]:
-            self.check_once(path, name, before)
-        if file.parent.name == 'plugins':
-            self.names |= {*script}
-
-    def functions_of(self, file, before, included):
-        """Return the names of the functions and classes that a file has brought. before: the
-        globals before it. included: paths of the files that it includes, whose functions are
-        theirs."""
-        theirs = [self.script[name] for path in included for name in self.new[path]]
-        names = []
-        for name, x in self.script.items():
-            is_theirs = any(x is other for other in theirs)
-            if x is before.get(name) or is_theirs or not callable(x):
-                continue
-            is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
-            if is_own:
-                x.__module__ = self.module
-            if is_own or name in self.names_at_start:
-                names.append(name)
-        return names
-
-    def check_once(self, path, name, before):
-        """Refuse a function of two papers, and a helper of two files: the first one would be gone
-        without a word. (In others the last one counts, and may call the first as `inner`.)"""
-        if Path(path).parent.name == 'papers':
-            other = self.paper_of.setdefault(name, path)
-            expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
-        defaults = getattr(self.script[name], '__defaults__', None) or ()
-        is_wrapped = any(x is before.get(name) for x in defaults)
-        for other, names in self.new.items():
-            is_lost = name in names and other != str(path) and not is_wrapped
-            expect(not is_lost or name in self.names | KNOWN, f"{other} and {path} both have "
-                   f"{name}(): rename one")
-
-    def check_names(self, path, tree, before):
-        """Refuse slips of the hand in a file. before: the globals before it."""
-        knobs = {*knobs_of(before)}
-        check_lines(path, tree, knobs, {*self.script})
-        for name, old in before.items():
-            new = self.script.get(name)
-            if new is not old and name not in ('include', 'state', *knobs):
-                check_replaced(path, tree, name, new, old)
-        is_plugin = Path(path).resolve().parent.name == 'plugins'
-        for name in self.script.keys() - before.keys():
-            x = self.script[name]
-            check_name_of_file(path, name, x, before, is_plugin)
-            check_contents(path, name, x, knobs, self.names_at_start)
-            if inspect.isclass(x) and x.__module__ == Path(path).stem:
-                check_class(path, tree, name, x, before)
-
-    def report(self, say, is_chosen):
-        """Say which functions the files replaced. Refuse a function that nobody calls, if its name
-        is nearly one of ours. is_chosen: the command line has --rewards=, so it is no surprise that
-        others do not count."""
-        script = self.script
-        ours = [x for x in self.names if callable(script.get(x))]
-        rewards = script.get('rewards', {})
-        known = self.weighted if is_chosen else set()
-        for path, names in self.new.items():
-            replaced = [f'{x}()' for x in names if x in self.names_at_start]
-            if replaced:
-                say(f"{path} replaces {', '.join(replaced)}")
-            idle = {'kl_penalty', 'divergence'} if script.get('kl_beta') == 0 else set()
-            if rewards:
-                idle |= {'labelled'} | ({'judge_scores'} - {f'{x}_scores' for x in rewards})
-            if ROOT / 'plugins/masks.py' not in self.done:
-                idle |= {'masks'}
-            for name in idle & {*names}:
-                say(f"{path}: nobody needs {name}() in this run")
-            if 'verify' in names:
-                say(f"{path} brings verify(), in the place of the dataset's")
-            for name in {*names} - self.names - KNOWN - rewards.keys() - known:
-                is_class = inspect.isclass(script[name])
-                if is_class or name[0].islower() and inspect.isfunction(script[name]):
-                    meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)
-                    meant += difflib.get_close_matches(name, ['texts'], 1, 0.7)         # get_texts
-                    expect(not meant, f"{path}: nobody calls {name}(): did you mean {meant}? (The "
-                           "name of a helper of yours begins with _)")
-                    if not is_class:
-                        why = ", which has no weight in `rewards`" if rewards else ''
-                        say(f"{path} brings {name}(){why}: nobody calls it")

@@ -26,6 +26,23 @@ def parse(path):
         raise Mistake(f"{path} is no Python file in UTF-8: {e}") from None
 
 
+def check_file(path, tree, script, before, knobs, functions):
+    """Refuse the slips in a file that was executed. before: the globals before it. knobs: their
+    names. functions: names of the script."""
+    check_lines(path, tree, knobs, {*script})
+    for name, old in before.items():
+        new = script.get(name)
+        if new is not old and name not in ('include', 'state', *knobs):
+            check_replaced(path, tree, name, new, old)
+    is_plugin = Path(path).resolve().parent.name == 'plugins'
+    for name in script.keys() - before.keys():
+        x = script[name]
+        check_name_of_file(path, name, x, before, is_plugin)
+        check_contents(path, name, x, knobs, functions)
+        if inspect.isclass(x) and x.__module__ == Path(path).stem:
+            check_class(path, tree, name, x, before)
+
+
 def check_lines(path, tree, knobs, names):
     """Refuse lines without an effect. knobs, names: those of the script, with the file's own.
 

@@ -1,0 +1,166 @@
+"""The config files of a command: which of them are plugins, how they are executed in the globals of
+a script, and what they have brought."""
+import ast
+import difflib
+import inspect
+from pathlib import Path
+
+from plumbing.datasets import assigns, folder_on_path, is_dataset, no_exit
+from plumbing.process import expect
+from plumbing.slips import ROOT, check_file, check_imports, parse
+
+# In this order, and then yours.
+PLUGINS = 'causal world hf passes order masks top skip lora overlong watch best'.split()
+# What knobs can be.
+TYPES = {bool: 'True or False', str: 'a text', dict: "a dict, such as \"{'verify': 1.0}\"",
+         int: 'a whole number', float: 'a number'}
+# Functions that replace nothing, and are no rewards.
+KNOWN = {'verify', 'reply', 'masks', 'labelled'}
+
+
+def knobs_of(script):
+    """Return {name: value} of the knobs of a script: lower-case names of numbers, texts, dicts."""
+    return {name: value for name, value in script.items() if name[0].islower()
+            and type(value) in TYPES and name != 'state'}
+
+
+def plugins_of(paths):
+    """Return the plugins among config files and what these include, in the order of PLUGINS. An
+    include() counts if it stands at the top level of a file."""
+    paths = [*paths]
+    for path in paths:                          # the list grows in the loop
+        expect(Path(path).is_file(), f"include({path!r}): there is no such file")
+        for node in parse(path).body:
+            call = getattr(node, 'value', None)
+            if isinstance(call, ast.Call) and getattr(call.func, 'id', '') == 'include':
+                included = getattr((*call.args, None)[0], 'value', None)
+                expect(isinstance(included, str), f"{path}: {ast.unparse(call)}: expected "
+                       "include('FILE.py')")
+                paths += {included} - {*paths}
+    stems = [*PLUGINS, *sorted({Path(x).stem for x in paths} - {*PLUGINS})]
+    plugins = [x for x in paths if Path(x).parent.name == 'plugins']
+    return sorted(plugins, key=lambda x: stems.index(Path(x).stem))
+
+
+class ConfigFiles:
+    """The config files of a command: include() executes one, and report() says what they did."""
+
+    def __init__(self, script, executed):
+        self.script = script
+        self.module = script['__name__']        # where a Pool looks for functions
+        self.executed = executed                # paths
+        self.plugins = set()                    # resolved; include() at a top level names them
+        self.done = set()                       # the same, resolved
+        self.names_at_start = {*script}
+        self.names = {*script}                  # with the names of plugins
+        self.paper_of = {}                      # {function: the file of config/papers/ that has it}
+        self.new = {}                           # {path: names of functions that it has defined}
+        self.weighted = set()                   # rewards, also of files before the last one
+        script['include'] = self.include
+
+    def include(self, path):
+        """Execute a config file in the globals of the script, once."""
+        file = Path(path).resolve()
+        if file in self.done:                   # several files may include a plugin
+            return
+        expect(file.is_file(), f"include({path!r}): there is no such file")
+        expect(file.parent.name != 'plugins' or file in self.plugins, f"include({path!r}): write "
+               "it at the top level of a config file, and not inside of `if` or of a function")
+        self.done.add(file)
+        self.executed.append(str(path))
+        script, before, others = self.script, dict(self.script), [*self.new]
+        folder, tree = Path.cwd(), parse(path)
+        code = compile(tree, str(path), 'exec', dont_inherit=True)
+        expect(not is_dataset(file) or assigns(tree, 'dataset'), f"{path} is a dataset: write "
+               f"dataset = '{path}'")
+        check_imports(path, tree)
+        # The file is not the script, so `if __name__ == '__main__'` in it is false.
+        script.update(__name__=file.stem, __file__=str(path))
+        try:
+            with folder_on_path(file), no_exit(path):
+                exec(code, script)
+        finally:
+            # The script's again. (A file may have a main() to test itself.)
+            script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
+        expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
+               "which has been called already")
+        expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
+        check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names_at_start)
+        self.weighted |= {*script.get('rewards', ())}
+        included = self.new.keys() - {*others}
+        self.new[str(path)] = self.functions_of(file, before, included)
+        for name in self.new[str(path)]:
+            self.check_once(path, name, before)
+        if file.parent.name == 'plugins':
+            self.names |= {*script}
+
+    def functions_of(self, file, before, included):
+        """Return the names of the functions and classes that a file has brought. before: the
+        globals before it. included: paths of the files that it includes, whose functions are
+        theirs."""
+        theirs = [self.script[name] for path in included for name in self.new[path]]
+        names = []
+        for name, x in self.script.items():
+            is_theirs = any(x is other for other in theirs)
+            if x is before.get(name) or is_theirs or not callable(x):
+                continue
+            is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
+            if is_own:
+                x.__module__ = self.module
+            if is_own or name in self.names_at_start:
+                names.append(name)
+        return names
+
+    def check_once(self, path, name, before):
+        """Refuse a function of two papers, and a helper of two files: the first one would be gone
+        without a word. (In others the last one counts, and may call the first as `inner`.)"""
+        if Path(path).parent.name == 'papers':
+            other = self.paper_of.setdefault(name, path)
+            expect(other == path, f"{other} and {path} both replace {name}(): leave one out")
+        defaults = getattr(self.script[name], '__defaults__', None) or ()
+        is_wrapped = any(x is before.get(name) for x in defaults)
+        for other, names in self.new.items():
+            is_lost = name in names and other != str(path) and not is_wrapped
+            expect(not is_lost or name in self.names | KNOWN, f"{other} and {path} both have "
+                   f"{name}(): rename one")
+
+    def report(self, say, is_chosen):
+        """Say which functions the files replaced. Refuse a function that nobody calls, if its name
+        is nearly one of ours. is_chosen: the command line has --rewards=, so it is no surprise that
+        others do not count."""
+        script = self.script
+        ours = [x for x in self.names if callable(script.get(x))]
+        rewards = script.get('rewards', {})
+        known = self.weighted if is_chosen else set()
+        for path, names in self.new.items():
+            replaced = [f'{x}()' for x in names if x in self.names_at_start]
+            if replaced:
+                say(f"{path} replaces {', '.join(replaced)}")
+            for name in self.idle() & {*names}:
+                say(f"{path}: nobody needs {name}() in this run")
+            if 'verify' in names:
+                say(f"{path} brings verify(), in the place of the dataset's")
+            for name in {*names} - self.names - KNOWN - rewards.keys() - known:
+                is_class = inspect.isclass(script[name])
+                if is_class or name[0].islower() and inspect.isfunction(script[name]):
+                    meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)
+                    meant += difflib.get_close_matches(name, ['texts'], 1, 0.7)         # get_texts
+                    expect(not meant, f"{path}: nobody calls {name}(): did you mean {meant}? (The "
+                           "name of a helper of yours begins with _)")
+                    if not is_class:
+                        why = ", which has no weight in `rewards`" if rewards else ''
+                        say(f"{path} brings {name}(){why}: nobody calls it")
+
+    def idle(self):
+        """Return the names of functions that this command does not call."""
+        rewards = self.script.get('rewards', {})
+        idle = set()
+        if self.script.get('kl_beta') == 0:
+            idle |= {'kl_penalty', 'divergence'}
+        if rewards:                             # train_grpo.py, and not pretrain.py
+            idle.add('labelled')
+        if rewards and 'judge' not in rewards:
+            idle.add('judge_scores')
+        if ROOT / 'plugins/masks.py' not in self.done:
+            idle.add('masks')
+        return idle
