@@ -11,7 +11,7 @@ from plumbing.process import expect
 
 def of_lines(path):
     """Return {'texts': ...} of FILE.jsonl."""
-    records = []
+    records, known = [], set()          # names of columns
     for number, line in enumerate(Path(path).read_bytes().split(b'\n'), 1):
         if not line.strip():
             continue
@@ -27,7 +27,8 @@ def of_lines(path):
         expect(is_right and type(record.get('held_out', True)) is bool, (
             f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
             f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))
-        for name in record:
+        for name in record.keys() - known:
+            known.add(name)
             near = difflib.get_close_matches(name.lower(), ['held_out'], 1, 0.8)
             expect(not near or name == 'held_out', f'{path}, line {number}: {name!r}: did you mean '
                    '"held_out"?')

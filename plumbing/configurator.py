@@ -50,7 +50,7 @@ def configure(script, words, executed=None, say=process.say):
     value}. executed: a list, to which the paths of the executed files are appended."""
     if {'-h', '--help'} & {*words}:             # the docstring, and the knobs
         head = Path(script['__file__']).read_text('utf-8').split('\n\n\n')[0]
-        process.say(script['__doc__'] + '\n' + ''.join(head.partition('# ---- knobs')[1:]))
+        process.say(str(script['__doc__']) + '\n' + ''.join(head.partition('# ---- knobs')[1:]))
         sys.exit()
     expect(Path.cwd() == ROOT, f"run this from the folder of train_grpo.py: cd {ROOT}")
     for word in words:

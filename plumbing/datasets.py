@@ -87,7 +87,7 @@ def load(dataset):
         try:
             parts = texts()
         except Mistake as e:
-            raise Mistake(f"{path}: {e}") from None
+            raise e if str(path) in str(e) else Mistake(f"{path}: {e}") from None
     is_right = isinstance(parts, list | tuple) and len(parts) == 2 and all(
         isinstance(part, list | tuple) for part in parts)       # a set has another order each time
     expect(is_right, f"{path}: expected two lists from texts(), to learn from and held out")

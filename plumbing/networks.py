@@ -76,11 +76,19 @@ def load_checkpoint(path):
 def load_network(path, device):
     """Return the network of a checkpoint, with its tokenizer, and the dict of the checkpoint."""
     saved = from_first_rank(lambda: load_checkpoint(path))
+    is_ours = isinstance(saved, dict) and {'args', 'model', 'vocabulary'} <= saved.keys()
+    expect(is_ours, f"{path} is no network that pretrain.py has made")
     expect('vocab_size' in saved['args'], f"{path} is a run of a network of transformers: it needs "
            "the word plugins/hf.py")
-    network = GPT(**saved['args']).to(device)
-    # A checkpoint of plugins/order.py has more weights than a GPT.
-    network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
+    try:
+        network = GPT(**saved['args']).to(device)
+        # A checkpoint of plugins/order.py has more weights than a GPT.
+        network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
+    except (TypeError, RuntimeError) as e:      # of torch, about names and shapes
+        raise Mistake(f"{path} has other weights than model.py: {' '.join(str(e).split())[:200]}"
+                      ) from None
+    expect(all(x.isfinite().all() for x in network.parameters()), f"{path} has weights that are "
+           "not finite")
     network.tok = make_tokenizer(**saved['vocabulary'])
     return network, saved
 

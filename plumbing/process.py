@@ -31,12 +31,18 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errn
         getattr(errno, 'ESTALE', errno.EIO)}
 
 
+# Packages that not everybody needs.
+PACKAGES = 'wandb tiktoken transformers accelerate peft gguf matplotlib pytest'.split()
+
+
 def show_error(kind, error, trace):
     """The excepthook of all scripts."""
     if kind is Mistake:
         print('error:', error, file=sys.stderr)
     elif kind in (KeyboardInterrupt, BrokenPipeError):          # `| head` has read enough
         print('stopped', file=sys.stderr)
+    elif kind is ModuleNotFoundError and error.name in PACKAGES:
+        print(f'error: {error}: pip install {error.name}', file=sys.stderr)
     elif isinstance(error, OSError) and error.errno in DISK:
         print('error:', error, file=sys.stderr)
     else:
@@ -106,6 +112,8 @@ def from_torchrun(name, alone):
 
 RANK = from_torchrun('RANK', 0)
 N_RANKS = from_torchrun('WORLD_SIZE', 1)
+expect(RANK < N_RANKS, f"the environment has RANK={RANK} and WORLD_SIZE={N_RANKS}: the first rank "
+       "is 0")
 
 
 # ---- signals -------------------------------------------------------------------------------------
@@ -118,8 +126,8 @@ class Stopped(Exception):
 
 class Stop:
     """is_asked says whether a signal has come (Ctrl-C, SIGTERM, or SIGHUP of a terminal that is
-    closed), or nobody reads the console any more. The
-    first signal lets the step end, and then the run saves itself. The second one ends the run."""
+    closed), or nobody reads the console any more. The first signal lets the step end, and then the
+    run saves itself. The second one ends the run."""
     is_asked = False
     listens = False
 
@@ -224,7 +232,8 @@ def say(text):
         if e.errno != errno.EPIPE:
             atexit.register(os._exit, 1)        # a script that could not speak has failed
             with contextlib.suppress(OSError):  # stderr may be on the same full disk
-                print(f'the console cannot be written: {e}', file=sys.stderr, flush=True)
+                what = ': stopping after this step' if stop.listens else ''
+                print(f'the console cannot be written: {e}{what}', file=sys.stderr, flush=True)
 
 
 def bar(items, label, **more):

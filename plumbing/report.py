@@ -55,7 +55,7 @@ def metrics_of_step(scores, rewards, began, sampled):
     long it took, if it began and had sampled at these times, in seconds."""
     means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
     means['dead_groups'] = (scores['advantage'] == 0).all(1).double()
-    seconds = time.time() - began
+    seconds = max(time.time() - began, 1e-9)            # a clock can be set back
     return means_of(means) | {
         'ms': 1000 * seconds, 'time/sampling': (sampled - began) / seconds,
         'time/tokens per second': float(sum_over_ranks(scores['tokens'].sum())) / seconds}

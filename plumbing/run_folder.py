@@ -157,7 +157,7 @@ class RunFolder:
             try:
                 self.wandb = wandb.init(project=self.config['wandb_project'], name=self.path.name,
                                         config=self.config, id=self.saved['wandb'], resume='allow')
-            except wandb.Error as e:
+            except (wandb.Error, ValueError) as e:
                 raise Mistake(f"wandb: {e} (WANDB_MODE=offline needs no account)") from None
 
     def save(self, networks, optimizers, step, line, state):
@@ -189,8 +189,7 @@ class RunFolder:
         expect(not wrong, f"step {step}: not finite, or no number of Python: {wrong}. (The last "
                "checkpoint stays.)")
         self.append('log.jsonl', step, [metrics])
-        if self.wandb:
-            self.wandb.log(metrics, step)
+        self.tell_wandb(step, lambda: metrics)
         if is_shown:
             line = f'step {step:5}'
             for name, x in metrics.items():
@@ -202,12 +201,25 @@ class RunFolder:
     def log_samples(self, step, samples):
         """Write the completions of an evaluation."""
         self.append('samples.jsonl', step, samples)
+        self.tell_wandb(step, lambda: {'samples': table_of(samples)})
+
+    def tell_wandb(self, step, what):
+        """Send what() to wandb. If it fails, by a full disk for example, the run goes on without
+        it."""
         if self.wandb:
-            import wandb
-            names = [*samples[0]['scores']]
-            rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
-            table = wandb.Table(['prompt', 'completion', *names], rows)
-            self.wandb.log({'samples': table}, step)
+            try:
+                self.wandb.log(what(), step)
+            except Exception as e:              # of many kinds
+                say(f'wandb gets nothing any more: {e!r:.200}')
+                self.wandb = None
+
+
+def table_of(samples):
+    """Return samples as a table of wandb."""
+    import wandb
+    names = [*samples[0]['scores']]
+    rows = [[x['prompt'], x['completion'], *x['scores'].values()] for x in samples]
+    return wandb.Table(['prompt', 'completion', *names], rows)
 
 
 def is_worth_keeping(ckpt):

@@ -634,6 +634,38 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
     assert tables[0]['samples'][0][:2] == ['prompt', 'completion'] and tables[0]['samples'][8:]
 
 
+def test_a_run_goes_on_without_a_wandb_that_fails_and_says_which_package_is_missing(
+        toy, finished, tmp_path, file, monkeypatch):
+    file('wandb.py', WANDB.replace('    with open', "    assert step != 2, 'full'\n    with open"))
+    with monkeypatch.context() as here:
+        here.syspath_prepend(tmp_path)
+        said = train(toy, tmp_path / 'run', '--wandb_project=mine')
+    assert said.count('wandb gets nothing any more') == 1 and 'full' in said
+    assert_same(tmp_path / 'run', finished)
+    absent = file('absent.py', "import sys\nsys.modules['matplotlib'] = None\nimport matplotlib")
+    code, _, error = run(*toy, absent)
+    assert code == 1 and error.endswith(': pip install matplotlib\n')
+
+
+@pytest.mark.parametrize('change, said', [
+    ({'args': {}}, 'needs the word plugins/hf.py'), ({'vocabulary': None}, 'is no network that'),
+    ({'n_layer': 7}, 'has other weights'), ({'head.weight': float('nan')}, 'are not finite')])
+def test_a_file_of_another_program_is_no_network(change, said, toy, folder, tmp_path):
+    saved = load_checkpoint(folder / 'generator.pt')
+    for name, value in change.items():
+        if name in ('args', 'vocabulary'):
+            saved[name] = value
+        elif name in saved['args']:
+            saved['args'][name] = value
+        else:
+            saved['model'][name].fill_(value)
+    if saved['vocabulary'] is None:
+        del saved['vocabulary']
+    torch.save(saved, tmp_path / 'other.pt')
+    code, _, error = run(*toy, f'--generator={tmp_path}/other.pt', f'--out_dir={tmp_path}/run')
+    assert code == 1 and re.fullmatch(f'error: {tmp_path}/other.pt .*{said}.*\n', error)
+
+
 def test_the_last_line_has_a_margin_of_two_standard_errors():
     for above, error, said in ((2.1, 1.0, 'above'), (1.9, 1.0, 'not above'), (5.0, 0.0, 'not')):
         assert verdict_of({'above it': above, 'standard error': error}, 3).startswith(said)
