@@ -70,6 +70,8 @@ def main():
     task, networks, after, saved = open_run(path, others)
     rewards = {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards
     if any(word.startswith('--prompt=') for word in ours):
+        expect(not any(word.startswith('--num_samples=') for word in ours), "--num_samples counts "
+               "held-out prompts. For more completions of a prompt: --group_size=20")
         is_filled = task.kind == 'fill' and task.blank_kind == 'random'
         expect(BLANK in prompt or not is_filled, f"--prompt={prompt}: this policy fills blanks, so "
                "write _ for each")

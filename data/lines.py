@@ -12,7 +12,10 @@ from plumbing.process import expect
 def of_lines(path):
     """Return {'texts': ...} of FILE.jsonl."""
     records, known = [], set()          # names of columns
-    for number, line in enumerate(Path(path).read_bytes().split(b'\n'), 1):
+    text = Path(path).read_bytes()
+    expect(not text.startswith((b'\xff\xfe', b'\xfe\xff')), f'{path}: expected text in UTF-8, and '
+           'it is UTF-16')
+    for number, line in enumerate(text.split(b'\n'), 1):
         if not line.strip():
             continue
         try:

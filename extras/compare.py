@@ -42,6 +42,7 @@ jobs = 1                    # runs at a time
 # two-sided 5 % points of Student's t, for so many seeds
 STUDENT = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4}
 AS_IMPORTED = dict(vars(grpo))
+NOTES = set()               # what was said about commands
 
 
 def words_of(command, seed):
@@ -56,7 +57,11 @@ def open_run(command, seed):
     is another number; the folder of the run; and its last step."""
     script = AS_IMPORTED | {'state': {}}        # no knob of another command
     executed = []
-    configure(script, [*words_of(command, seed), '--device=cpu'], executed, say=lambda text: None)
+    notes = []
+    configure(script, [*words_of(command, seed), '--device=cpu'], executed, say=notes.append)
+    for note in {x for x in notes if 'nobody' in x} - NOTES:
+        NOTES.add(note)
+        say(note)
     networks, task = open_task(script, torch.device('cpu'), {})
     devices.set_seed(0)                         # an evaluation draws the same prompts
     prompts = task.prompts('val', script['eval_prompts'], script['blank_low'], script['blank_high'])
@@ -198,7 +203,8 @@ if __name__ == '__main__':
             f"{command!r}: expected no --seed and no --out_dir: seeds are --seeds=1,2,3"))
     for run in runs:
         expect(open_run(*run)[0] == open_run(*runs[0])[0], (
-            f"{run}: {goal} is about other held-out prompts or rewards than in {runs[0]}"))
+            f"{run}: {goal} is about other held-out prompts or rewards than in {runs[0]}. (Each "
+            "word is a command. Quotes hold the words of one together)"))
     expect(not os.path.isfile(out_dir), f"out_dir = {out_dir}: it is a file")
     os.makedirs(out_dir, exist_ok=True)
     make(runs)

@@ -27,7 +27,11 @@ This file is executed in the globals of train_grpo.py. Its Task and complete() r
 there."""
 import torch
 
+from plumbing.process import expect
 from plumbing.sharing import unique_rows
+
+expect('max_new_tokens' not in globals(), "plugins/passes.py fills blanks, and plugins/causal.py "
+       "writes from left to right: leave one out, or the file that includes it")
 
 n_fill_steps = 5            # passes at most
 fill_order = 'random'       # 'random': drawn before the first pass

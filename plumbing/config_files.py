@@ -85,7 +85,7 @@ class ConfigFiles:
         expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
                "which has been called already")
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
-        check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names_at_start)
+        check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
         self.weighted |= {*script.get('rewards', ())}
         included = self.new.keys() - {*others}
         self.new[str(path)] = self.functions_of(file, before, included)

@@ -119,7 +119,7 @@ def check_word(word, script):
         check_name(name, knobs_of(script), '')
         raise Mistake(f"{word}: write --{name}={text}")
     elif path.suffix in ('.jsonl', '.txt') or path.is_file() and is_dataset(path):
-        more = "" if path.is_file() else ". (There is no such file)"
+        more = "" if path.is_file() else ". (It is not there. A path with a space needs quotes)"
         raise Mistake(f"{word} is a dataset: write --dataset={word}{more}")
     else:
         expect(path.resolve() not in SCRIPTS, f"{word} is a script, and no config file")

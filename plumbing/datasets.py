@@ -102,7 +102,13 @@ def load(dataset):
     n_seen = sum((record['prompt'], record['answer']) in seen for record in held_out)
     if n_seen > len(held_out) / 10 and 'reply' not in functions:        # a world can be asked again
         say(f"{path}: {n_seen} of {len(held_out)} held-out records are also to learn from")
+    if len(held_out) > len(train):
+        say(f"{path}: {len(train)} records to learn from, and more that are held out, "
+            f"{len(held_out)}")
     n_open = sum(not record['answer'] for record in train + held_out)
+    others = [*columns.keys() - {'prompt', 'answer', 'line'}]
+    if n_open == len(train + held_out) and others and 'verify' not in functions:
+        say(f"{path}: no record has an 'answer'. There are also {others}")
     if 0 < n_open < len(train + held_out) and 'verify' not in functions:
         say(f"{path}: {n_open} records have no answer, so there is no verify()")
     verify = None if n_open else is_answer

@@ -26,9 +26,9 @@ def parse(path):
         raise Mistake(f"{path} is no Python file in UTF-8: {e}") from None
 
 
-def check_file(path, tree, script, before, knobs, functions):
+def check_file(path, tree, script, before, knobs, names):
     """Refuse the slips in a file that was executed. before: the globals before it. knobs: their
-    names. functions: names of the script."""
+    names. names: those of the script and of plugins."""
     check_lines(path, tree, knobs, {*script})
     for name, old in before.items():
         new = script.get(name)
@@ -37,8 +37,8 @@ def check_file(path, tree, script, before, knobs, functions):
     is_plugin = Path(path).resolve().parent.name == 'plugins'
     for name in script.keys() - before.keys():
         x = script[name]
-        check_name_of_file(path, name, x, before, is_plugin)
-        check_contents(path, name, x, knobs, functions)
+        check_name_of_file(path, name, x, {y: before[y] for y in names if y in before}, is_plugin)
+        check_contents(path, name, x, knobs, names)
         if inspect.isclass(x) and x.__module__ == Path(path).stem:
             check_class(path, tree, name, x, before)
 

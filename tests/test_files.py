@@ -67,6 +67,8 @@ config/networks/judge_smoke.py -> is the recipe of a network, --judge=config/net
 --out_dir=$NONE/o1 -> out_dir = '$NONE/o1', a variable of the shell
 --out_dir=s3://o1 -> an address
 plugins/world.py -> is a part of plugins/causal.py
+plugins/causal.py plugins/passes.py -> leave one out
+my data.jsonl -> A path with a space needs quotes
 """
 # The console of sample.py: its first word is a run.
 SAMPLE = """
@@ -214,6 +216,22 @@ def test_a_bad_line_of_data_is_named(line, file):
     good = '{"prompt": "1+1=", "answer": "2"}\n'
     with pytest.raises(Mistake, match='bad.jsonl, line 2: '):
         load(file('bad.jsonl', f'{good}{line}\n{good}'))
+
+
+def test_a_dataset_without_answers_or_with_many_held_out_says_so(file, capsys):
+    line = '{"prompt": "%s=", "response": "2"}\n'
+    path = file('a.jsonl', ''.join(line % i for i in range(40)))
+    load(path)
+    said, _ = capsys.readouterr()
+    assert f"{path}: no record has an 'answer'. There are also ['response']\n" in said
+    path = file('b.py', 'texts = lambda: ([("1", "2")], [("1", "2"), ("3", "4")])')
+    load(path)
+    said, _ = capsys.readouterr()
+    assert f'{path}: 1 records to learn from, and more that are held out, 2\n' in said
+    path = file('c.jsonl', '')
+    Path(path).write_bytes((line % 1).encode('utf-16'))
+    with pytest.raises(Mistake, match='it is UTF-16'):
+        load(path)
 
 
 @pytest.mark.parametrize('values', WRONG.strip().splitlines())
