@@ -68,7 +68,7 @@ config/networks/judge_smoke.py -> is the recipe of a network, --judge=config/net
 --out_dir=s3://o1 -> an address
 plugins/world.py -> is a part of plugins/causal.py
 plugins/causal.py plugins/passes.py -> leave one out
-my data.jsonl -> A path with a space needs quotes
+data.jsonl -> A path with a space needs quotes
 """
 # The console of sample.py: its first word is a run.
 SAMPLE = """
