@@ -86,7 +86,9 @@ class ConfigFiles:
                "which has been called already")
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
-        self.weighted |= {*script.get('rewards', ())}
+        rewards = script.get('rewards', {})
+        expect(isinstance(rewards, dict), f"{path}: rewards = {rewards!r:.80}: expected a dict")
+        self.weighted |= {*rewards}
         included = self.new.keys() - {*others}
         self.new[str(path)] = self.functions_of(file, before, included)
         for name in self.new[str(path)]:

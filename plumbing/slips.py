@@ -49,6 +49,8 @@ def check_lines(path, tree, knobs, names):
         max_iters: 2                    max_iters == 2
         def collect(...):               def collect(...):
             kl_beta = 0.5                   global kl_betta
+        if __name__ == '__main__':      # a config file is not the script
+            kl_beta = 0.5
     """
     for node in tree.body:
         text = ast.unparse(node)[:80]
@@ -58,6 +60,11 @@ def check_lines(path, tree, knobs, names):
         value = node.value if isinstance(node, ast.Expr) else None
         expect(not isinstance(value, ast.Compare | ast.Name | ast.Tuple | ast.Dict), (
             f"{path}: {text}: this line does nothing"))
+        if isinstance(node, ast.If) and '__main__' in ast.unparse(node.test):
+            inside = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)
+                      and isinstance(x.ctx, ast.Store)} & knobs
+            expect(not inside, f"{path}: {text.splitlines()[0]} is not executed, and it sets "
+                   f"{sorted(inside)}")
     for node in ast.walk(tree):
         for name in node.names if isinstance(node, ast.Global) else ():
             expect(name in names, f"{path}: global {name}: there is no {name}{near(name, names)}")

@@ -291,6 +291,8 @@ def learn(*words): global kl_beta; kl_beta = 0.5 -> learn() returns nothing
 def learn(*words): kl_beta = 0.5; return {} -> learn() sets a ['kl_beta'] of its own, global kl_beta
 max_iters: 2 -> max_iters: 2, write max_iters = VALUE
 max_iters == 2 -> max_iters == 2, does nothing
+if __name__ == '__main__': max_iters = 2 -> is not executed, ['max_iters']
+rewards = {'verify': 1.0}, -> rewards = ({'verify': 1.0},), a dict
 CONFIG = {'a': {'max_iters': 4, 'other': 5}, 'seed': 3} -> CONFIG holds ['max_iters', 'seed']
 class Config: max_iters = 4 -> Config holds ['max_iters'], of its own
 class OtherTask(Task): pass -> nobody uses the class OtherTask, Task
