@@ -131,7 +131,7 @@ def main():
         network.load_state_dict(weights)
     if os.path.exists(out) and 'PRETRAIN_STEPS' not in os.environ:
         networks.move_aside(out)
-    networks.save_network(out, network)
+    networks.save_network(out, network, learned=[dataset, datasets.sum_of_records(dataset)])
 
 
 if __name__ == '__main__':

@@ -82,8 +82,9 @@ class ConfigFiles:
         finally:
             # The script's again. (A file may have a main() to test itself.)
             script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
-        expect(script.get('configure') is before.get('configure'), f"{path} replaces configure(), "
-               "which has been called already")
+        for name in 'configure', 'include':
+            expect(script.get(name) == before.get(name), f"{path} replaces {name}(), which has "
+                   "been called already")
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
         rewards = script.get('rewards', {})

@@ -152,7 +152,8 @@ def value_of(text, kind):
 
 def check_name(name, known, where):
     """Refuse a knob that nobody knows. where: the config file that sets it, or ''."""
-    plugins = [str(x) for x in Path('plugins').glob('*.py') if f'\n{name} = ' in x.read_text()]
+    plugins = [str(x) for x in [*Path('plugins').glob('*.py'), Path('pretrain.py')]
+               if f'\n{name} = ' in x.read_text('utf-8')]
     candidates = plugins or difflib.get_close_matches(name, known) or [
         x for x in known if x.startswith(name)]
     hint = f". Near: {candidates}" if candidates else ''

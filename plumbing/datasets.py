@@ -11,6 +11,7 @@ import os
 import random
 import runpy
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from data.lines import of_lines
 from data.text import of_file
 from plumbing.process import Mistake, expect, say
-from plumbing.slips import parse
+from plumbing.slips import parse, returns
 
 # What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
 OURS = {'completion', 'completions', 'text', 'texts', 'prompts', 'original', 'sampled', 'ended',
@@ -79,6 +80,8 @@ def load(dataset):
     with opened_files() as opened, folder_on_path(path), no_exit(path):
         functions = READERS[path.suffix](str(path))
         check_names(functions, path)
+        if path.suffix == '.py':
+            check_returns(parse(path), path)
         texts = functions.get('texts')
         expect(callable(texts) and all(
             x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
@@ -116,6 +119,13 @@ def load(dataset):
     sources = (*modules_of(path), *sorted(read))
     return Dataset(train, held_out, functions.get('verify', verify), functions.get('reply'),
                    sources)
+
+
+@functools.cache
+def sum_of_records(dataset):
+    """Return a checksum of the records of a dataset."""
+    data = load(dataset)
+    return zlib.crc32(repr((data.train, data.held_out)).encode())
 
 
 def open_data(script):
@@ -165,8 +175,16 @@ def check_names(functions, path):
     """Refuse a function of a dataset whose name is nearly one of ours."""
     for name in functions:
         near = difflib.get_close_matches(name.lower(), ['texts', 'verify', 'reply'], 1, 0.9)
-        expect(not near or name in near, f"{path} has {name}(): did you mean {near}? (The name of "
-               "a helper of yours begins with _)")
+        expect(not near or name in near or name[0] == '_', f"{path} has {name}(): did you mean "
+               f"{near}? (The name of a helper of yours begins with _)")
+
+
+def check_returns(tree, path):
+    """Refuse a function of a dataset without a return."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in ('texts', 'verify', 'reply'):
+            expect(returns(node), f"{path}: {node.name}() returns nothing. Is its `return` "
+                   "missing?")
 
 
 # ---- what a file is made of ----------------------------------------------------------------------

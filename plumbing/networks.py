@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 
 from model import GPT
-from plumbing.datasets import load, modules_of
+from plumbing.datasets import load, modules_of, sum_of_records
 from plumbing.devices import from_first_rank
 from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, start, writing
 from tasks import make_tokenizer
@@ -108,17 +108,29 @@ def open_networks(paths, dataset, device, files, load_network):
     recipe, perhaps with words of its own, or '' for None. files {path: file}: a resumed run opens
     the files with which it began, whatever a recipe says now. Return the networks, with .files."""
     paths = from_first_rank(lambda: paths)      # other machines may name them by other paths
+    resumed = {*files}
     files = files | from_first_rank(lambda: make_networks({
         path: file_of(path, dataset) for path in paths.values() if path not in {'', *files}
     }, dataset, device))
     networks = SimpleNamespace(**dict.fromkeys(paths), files=files)
     for role in filter(paths.get, paths):
-        network, _ = load_network(files[paths[role]], device)
+        network, saved = load_network(files[paths[role]], device)
+        check_records(role, paths[role] in resumed, saved, dataset)
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         setattr(networks, role, network)
         check_fit(role, network, networks.policy)
     return networks
+
+
+def check_records(role, is_resumed, saved, dataset):
+    """Refuse a dataset whose texts() is another one in each process: what a run holds out would be
+    known to its networks."""
+    learned = saved.get('learned') if isinstance(saved, dict) else None
+    expect(is_resumed or not learned or learned[0] != dataset
+           or learned[1] == sum_of_records(dataset), (
+        f"the {role} has learned other records than {dataset} has now. Does its texts() go through "
+        "a set, or draw random numbers without a seed?"))
 
 
 def check_fit(role, network, policy):

@@ -65,6 +65,7 @@ def check_lines(path, tree, knobs, names):
                       and isinstance(x.ctx, ast.Store)} & knobs
             expect(not inside, f"{path}: {text.splitlines()[0]} is not executed, and it sets "
                    f"{sorted(inside)}")
+    check_twice(path, tree)
     for node in ast.walk(tree):
         for name in node.names if isinstance(node, ast.Global) else ():
             expect(name in names, f"{path}: global {name}: there is no {name}{near(name, names)}")
@@ -77,6 +78,22 @@ def check_lines(path, tree, knobs, names):
             lost = sorted((stored & knobs) - loaded - said)
             expect(not lost, f"{path}: {node.name}() sets a {lost[:1]} of its own, and not the "
                    f"knob: write `global {', '.join(lost)}` into it")
+
+
+def check_twice(path, tree):
+    """Refuse a second function of one name, unless it wraps the first one, and a second key of one
+    name: the first one would be gone."""
+    seen = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            defaults = {x.id for x in node.args.defaults if isinstance(x, ast.Name)}
+            expect(node.name not in seen or node.name in defaults, (
+                f"{path} has {node.name}() twice"))
+            seen.add(node.name)
+    for node in ast.walk(tree):
+        keys = [x.value for x in node.keys if isinstance(x, ast.Constant)
+                ] if isinstance(node, ast.Dict) else []
+        expect(len(keys) == len({*keys}), f"{path}: a dict has a key twice: {keys}")
 
 
 def check_imports(path, tree):
@@ -150,7 +167,8 @@ def check_name_of_file(path, name, x, before, is_plugin):
     is_module = isinstance(x, ModuleType)
     expect(not meant or is_constant or is_module, f"{path}: {name}: did you mean {meant}?")
     is_code = callable(x) or is_module or isinstance(x, __future__._Feature)
-    expect(is_plugin or is_code or not name[0].islower(), f"{path}: there is no knob "
+    is_knob = isinstance(x, int | float | str | dict)           # configure() looks at these
+    expect(is_plugin or is_code or is_knob or not name[0].islower(), f"{path}: there is no knob "
            f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
 
 

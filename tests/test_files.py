@@ -291,6 +291,9 @@ def learn(*words): global kl_beta; kl_beta = 0.5 -> learn() returns nothing
 def learn(*words): kl_beta = 0.5; return {} -> learn() sets a ['kl_beta'] of its own, global kl_beta
 max_iters: 2 -> max_iters: 2, write max_iters = VALUE
 max_iters == 2 -> max_iters == 2, does nothing
+rewards = {'verify': 1.0, 'verify': 2.0} -> a dict has a key twice
+include = [] -> replaces include()
+n_layer = 2 -> there is no knob n_layer, pretrain.py
 if __name__ == '__main__': max_iters = 2 -> is not executed, ['max_iters']
 rewards = {'verify': 1.0}, -> rewards = ({'verify': 1.0},), a dict
 CONFIG = {'a': {'max_iters': 4, 'other': 5}, 'seed': 3} -> CONFIG holds ['max_iters', 'seed']
@@ -321,12 +324,26 @@ def test_a_mistake_in_a_config_file_is_one_line_before_networks_are_made(
     ('def advantages(reward, scores): pass', 'has advantages(), and nobody calls it'),
     ('def my_reward(texts): pass', 'has my_reward(), and nobody calls it'),
     ('dataset = ""\nmax_iters = 1', 'sets max_iters: give it as a word'),
+    ('verify = None\ndef verify(text): text == "1"', ': verify() returns nothing'),
     ('def score(text): pass\nseed_of = {x: score for x in "ab"}', '')])
 def test_a_knob_or_a_function_of_a_script_in_a_dataset_is_refused(code, said, toy, file, tmp_path):
     dataset = file('mine.py', f'from data.arithmetic import texts, verify\n{code}\n')
     code, _, error = run(*toy, f'--dataset={dataset}', f'--out_dir={tmp_path}/run', '--max_iters=0')
     assert (code, error) == (0, '') if not said else (
-        code == 1 and re.fullmatch(f'error: {re.escape(dataset)} {re.escape(said)}.*\n', error))
+        code == 1 and re.fullmatch(f'error: {re.escape(dataset)} ?{re.escape(said)}.*\n', error))
+
+
+def test_a_dataset_that_is_another_one_in_each_process_is_refused(toy, file, tmp_path):
+    dataset = file('mine.py', """
+import os
+from data.arithmetic import texts as _texts, verify
+def texts():
+    return [part[os.getpid() % 7::20] for part in _texts()]
+""")
+    words = [*toy, f'--dataset={dataset}', f'--out_dir={tmp_path}/run', '--max_iters=0',
+             '--generator=config/networks/generator_smoke.py --max_iters=2 --n_layer=1']
+    results = [run(*words) for _ in range(3)]           # the network is made by the first one
+    assert any('learned other records than' in error for _, _, error in results)
 
 
 def test_what_nobody_calls_or_asks_is_said(toy, file, tmp_path):
@@ -421,7 +438,7 @@ from my_neighbour import SIZE
 group_size = SIZE
 _names = __name__, __file__
 if __name__ == '__main__':
-    group_size = 2
+    raise ValueError
 """))
     assert grpo.group_size == 8 and grpo.__name__ == 'train_grpo'
     assert grpo._names[0] == 'mine' and grpo._names[1].endswith('mine.py')
