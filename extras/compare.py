@@ -155,7 +155,7 @@ def show(label, columns, more='', noise=math.inf):
         error = statistics.stdev(column) / len(column) ** 0.5
         star = '*' if abs(mean) > noise * error > 1e-9 else ' '
         cells.append(f'{mean:9.4f} +- {error:.4f}{star}')
-    print(f'{label:18}', *cells, more)
+    say(' '.join([f'{label:18}', *cells, more]))
 
 
 def label_of(command):
@@ -168,19 +168,19 @@ def report(curves):
     last = len(steps) - 1
     steps = sorted({steps[i * last // 4] for i in range(5)})
     noise = STUDENT.get(len(seeds.split(',')), 2.3)
-    print(f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps],
-          f" at {steps[-1]}, seeds {seeds}")
+    head = [f"\n{goal + ', step':18}", *[f'{step:20}' for step in steps]]
+    say(' '.join([*head, f" at {steps[-1]}, seeds {seeds}"]))
     first = None
     for command, runs in curves.items():
         columns = [[curve[step] for curve in runs] for step in steps]
-        print(label_of(command))
+        say(label_of(command))
         show('', columns, ' '.join(f'{x:.4f}' for x in columns[-1]))
         if first:
             gaps = [[x - y for x, y in zip(*pair)] for pair in zip(columns, first)]
             show('  minus the first', gaps, noise=noise)
         first = first or columns
-    print(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
-          "which chance alone makes in 1 of 20 cases. A difference without a star shows nothing.")
+    say(f"+- is a standard error over seeds. A star: a difference of more than {noise} of them, "
+        "which chance alone makes in 1 of 20 cases. A difference without a star shows nothing.")
 
 
 if __name__ == '__main__':

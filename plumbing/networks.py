@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import zipfile
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,7 +69,12 @@ def load_checkpoint(path):
     expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
            "networks with which the run began.)")
     try:
+        with zipfile.ZipFile(path) as file:     # torch does not look at its checksums
+            damaged = file.testzip()
+        expect(not damaged, f"{path} is damaged, in its part {damaged}")
         return torch.load(path, map_location='cpu', weights_only=True)
+    except Mistake:
+        raise
     except Exception as e:                      # of many kinds
         raise Mistake(f"{path} is no checkpoint, or it is damaged: {e!r:.200}") from None
 
@@ -84,12 +90,12 @@ def load_network(path, device):
         network = GPT(**saved['args']).to(device)
         # A checkpoint of plugins/order.py has more weights than a GPT.
         network.load_state_dict(saved['model'], strict='order.weight' not in saved['model'])
+        network.tok = make_tokenizer(**saved['vocabulary'])
     except (TypeError, RuntimeError) as e:      # of torch, about names and shapes
         raise Mistake(f"{path} has other weights than model.py: {' '.join(str(e).split())[:200]}"
                       ) from None
     expect(all(x.isfinite().all() for x in network.parameters()), f"{path} has weights that are "
            "not finite")
-    network.tok = make_tokenizer(**saved['vocabulary'])
     return network, saved
 
 

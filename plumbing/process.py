@@ -41,6 +41,8 @@ def show_error(kind, error, trace):
         print('error:', error, file=sys.stderr)
     elif kind in (KeyboardInterrupt, BrokenPipeError):          # `| head` has read enough
         print('stopped', file=sys.stderr)
+        with contextlib.suppress(ValueError):           # a second Ctrl-C has nothing to stop
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     elif kind is ModuleNotFoundError and error.name in PACKAGES:
         print(f'error: {error}: pip install {error.name}', file=sys.stderr)
     elif isinstance(error, OSError) and error.errno in DISK:

@@ -237,9 +237,12 @@ def config_of(folder):
     """Return what config.json has: the knobs of a run, and the words of its command."""
     path = Path(folder, 'config.json')
     try:
-        return json.loads(path.read_text('utf-8'))
+        config = json.loads(path.read_text('utf-8'))
     except (OSError, ValueError) as e:
         raise Mistake(f"{path} is not there, or it is damaged: {e}") from None
+    expect(isinstance(config, dict) and isinstance(config.get('words'), list), (
+        f"{path} is damaged: it has no `words` of a command"))
+    return config
 
 
 def sum_of(path):

@@ -575,6 +575,18 @@ def test_pretraining_with_a_loss_that_is_not_finite_is_refused_and_writes_nothin
         assert not [*tmp_path.glob('*.pt*')]
 
 
+def test_a_byte_that_has_flipped_and_a_config_without_words_are_named(folder, finished, tmp_path):
+    data = bytearray((folder / 'generator.pt').read_bytes())
+    data[data.index(b'/data/0') + 1000] ^= 1
+    (tmp_path / 'flipped.pt').write_bytes(data)
+    with pytest.raises(Mistake, match='flipped.pt is damaged, in its part .*/data/0'):
+        load_checkpoint(tmp_path / 'flipped.pt')
+    shutil.copytree(finished, tmp_path / 'run')
+    (tmp_path / 'run/config.json').write_text('{}')
+    code, _, error = run('sample.py', f'{tmp_path}/run')
+    assert code == 1 and re.fullmatch('error: .*/config.json is damaged: .*\n', error)
+
+
 # ---- where a run runs, and what it writes --------------------------------------------------------
 
 
