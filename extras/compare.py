@@ -187,6 +187,8 @@ if __name__ == '__main__':
     names = {'--help', '-h', *[f'--{name}' for name in knobs_of(globals())]}
     ours = [word for word in sys.argv[1:] if word.partition('=')[0] in names]
     configure(globals(), ours)
+    expect(not any(word.startswith('--seed=') for word in sys.argv[1:]), "--seed: seeds are "
+           "--seeds=1,2,3")
     commands = [*dict.fromkeys(f'{words} {word}'.strip() for word in sys.argv[1:]
                                if word not in ours)]
     expect(commands, "expected commands: python -m extras.compare --seeds=1,2,3 "

@@ -36,6 +36,8 @@ def plugins_of(paths):
                 included = getattr((*call.args, None)[0], 'value', None)
                 expect(isinstance(included, str), f"{path}: {ast.unparse(call)}: expected "
                        "include('FILE.py')")
+                expect(Path(included).is_file(), f"{path}: include({included!r}): there is no such "
+                       "file. (Paths begin in the folder of train_grpo.py)")
                 paths += {included} - {*paths}
     stems = [*PLUGINS, *sorted({Path(x).stem for x in paths} - {*PLUGINS})]
     plugins = [x for x in paths if Path(x).parent.name == 'plugins']
@@ -51,6 +53,7 @@ class ConfigFiles:
         self.executed = executed                # paths
         self.plugins = set()                    # resolved; include() at a top level names them
         self.done = set()                       # the same, resolved
+        self.open = []                          # (path, globals before it) of files in execution
         self.names_at_start = {*script}
         self.names = {*script}                  # with the names of plugins
         self.paper_of = {}                      # {function: the file of config/papers/ that has it}
@@ -76,10 +79,12 @@ class ConfigFiles:
         check_imports(path, tree)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
+        self.open.append((path, before))
         try:
             with folder_on_path(file), no_exit(path):
                 exec(code, script)
         finally:
+            self.open.pop()
             # The script's again. (A file may have a main() to test itself.)
             script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
         for name in 'configure', 'include':
@@ -87,6 +92,11 @@ class ConfigFiles:
                    "been called already")
         expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
+        for outer, start in self.open:          # it has set a knob, and then includes this file
+            lost = [x for x in knobs_of(before) if before[x] != start.get(x, before[x])
+                    and script.get(x) != before[x]]
+            expect(not lost, f"{outer} sets {lost}, and then include('{path}') sets them again: "
+                   "write the include() first")
         rewards = script.get('rewards', {})
         expect(isinstance(rewards, dict), f"{path}: rewards = {rewards!r:.80}: expected a dict")
         self.weighted |= {*rewards}

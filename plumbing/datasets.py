@@ -113,7 +113,9 @@ def load(dataset):
     if n_open == len(train + held_out) and others and 'verify' not in functions:
         say(f"{path}: no record has an 'answer'. There are also {others}")
     if 0 < n_open < len(train + held_out) and 'verify' not in functions:
-        say(f"{path}: {n_open} records have no answer, so there is no verify()")
+        first = next(x for x in train + held_out if not x['answer'])
+        say(f"{path}: {n_open} records have no answer, so there is no verify(). The first is "
+            f"{first!r:.160}")
     verify = None if n_open else is_answer
     read = {Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)}
     sources = (*modules_of(path), *sorted(read))

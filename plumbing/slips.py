@@ -58,7 +58,7 @@ def check_lines(path, tree, knobs, names):
         is_empty = isinstance(node, ast.AnnAssign) and node.value is None
         expect(not (is_empty and target in knobs), f"{path}: {text}: write {target} = VALUE")
         value = node.value if isinstance(node, ast.Expr) else None
-        expect(not isinstance(value, ast.Compare | ast.Name | ast.Tuple | ast.Dict), (
+        expect(not isinstance(value, ast.Name | ast.Tuple | ast.Dict), (
             f"{path}: {text}: this line does nothing"))
         if isinstance(node, ast.If) and '__main__' in ast.unparse(node.test):
             inside = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)
@@ -69,6 +69,9 @@ def check_lines(path, tree, knobs, names):
     for node in ast.walk(tree):
         for name in node.names if isinstance(node, ast.Global) else ():
             expect(name in names, f"{path}: global {name}: there is no {name}{near(name, names)}")
+        value = node.value if isinstance(node, ast.Expr) else None
+        expect(not isinstance(value, ast.Compare | ast.BinOp), f"{path}: {ast.unparse(node)[:80]}: "
+               "this line does nothing")
         if isinstance(node, ast.FunctionDef):
             inside = [*ast.walk(node)]
             said = {x for y in inside if isinstance(y, ast.Global | ast.Nonlocal) for x in y.names}
@@ -140,6 +143,10 @@ def check_replaced(path, tree, name, new, old):
     except TypeError:
         raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
                       f"{', '.join(names[:n])}") from None
+    inner = inspect.signature(new).parameters.get('inner')
+    is_other = inner and inspect.isfunction(inner.default) and inner.default.__name__ != name
+    expect(not is_other or inner.default is old, f"{path}: {name}() has another function as "
+           f"its inner: write inner={name}")
     here = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == name]
     expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
            "nothing. Is its `return` missing?")

@@ -286,11 +286,15 @@ from time import time -> time takes the place of a module
 Task = 5 -> Task takes the place of a type
 def kl_penalty(stats, rollout): return stats.kl -> (stats, rollout) is called with 1 arguments
 def complete(policy, prompts, k): return 0 -> is called with 4 arguments, greedy
-def advantages(reward, scores): reward - reward.mean() -> advantages() returns nothing, `return`
+def advantages(reward, scores): reward = reward - reward.mean() -> () returns nothing, `return`
 def learn(*words): global kl_beta; kl_beta = 0.5 -> learn() returns nothing
 def learn(*words): kl_beta = 0.5; return {} -> learn() sets a ['kl_beta'] of its own, global kl_beta
 max_iters: 2 -> max_iters: 2, write max_iters = VALUE
 max_iters == 2 -> max_iters == 2, does nothing
+def _f(): kl_beta == 0.5 -> kl_beta == 0.5, does nothing
+def advantages(reward, scores, inner=policy_loss): return reward -> write inner=advantages
+group_size = 5; include('config/grpo_think.py') -> sets ['group_size'], include() first
+include('none.py') -> mine.py: include('none.py'), begin in the folder
 rewards = {'verify': 1.0, 'verify': 2.0} -> a dict has a key twice
 include = [] -> replaces include()
 n_layer = 2 -> there is no knob n_layer, pretrain.py
