@@ -29,7 +29,7 @@ import torch
 from plumbing import devices
 from plumbing.configurator import configure, knobs_of
 from plumbing.datasets import load, modules_of
-from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, start
+from plumbing.process import bar, exit_at_sigterm, expect, say, split_words, start
 from plumbing.run import open_task
 
 # ---- knobs, changed by --name=value --------------------------------------------------------------
@@ -56,8 +56,7 @@ def open_run(command, seed):
     """Find the mistakes of a command, and make its networks. Return what must be equal, or the goal
     is another number; the folder of the run; and its last step."""
     script = AS_IMPORTED | {'state': {}}        # no knob of another command
-    executed = []
-    notes = []
+    executed, notes = [], []
     configure(script, [*words_of(command, seed), '--device=cpu'], executed, say=notes.append)
     for note in {x for x in notes if 'nobody' in x} - NOTES:
         NOTES.add(note)
@@ -111,6 +110,12 @@ def curve_of(run):
     return curve
 
 
+def last_error(folder):
+    """Return the last error that a run has printed, or ''."""
+    errors = re.findall('(?m)^error: .*', Path(f'{folder}.txt').read_text('utf-8'))
+    return errors[-1] if errors else ''
+
+
 @exit_at_sigterm()
 def make(runs):
     """Make the runs, pairs of a command and a seed, that are not there yet. If one fails, or
@@ -118,7 +123,7 @@ def make(runs):
     waiting = [run for run in runs if not curve_of(run)]
     n_kept = len(runs) - len(waiting)
     n_done = bar(None, 'runs', initial=n_kept, total=len(runs))
-    processes, started, codes = [], [], []
+    processes, codes = {}, []                   # {folder: process}
     try:
         while waiting or None in codes:
             if waiting and codes.count(None) < jobs:
@@ -126,20 +131,17 @@ def make(runs):
                 _, folder, _ = open_run(*run)
                 say(f'{len(runs) - len(waiting)} of {len(runs)}: {label_of(run[0])}, seed '
                     f'{run[1]}, in {folder}.txt')
-                started.append(folder)
                 with open(f'{folder}.txt', 'a') as file:
-                    processes.append(start(
+                    processes[folder] = start(
                         [sys.executable, 'train_grpo.py', *words_of(*run), f'--out_dir={folder}'],
-                        stdout=file, stderr=file))
+                        stdout=file, stderr=file)
             time.sleep(0.1)
-            codes = [process.poll() for process in processes]       # None: it is running
+            codes = [process.poll() for process in processes.values()]      # None: it is running
             n_done.update(n_kept + codes.count(0) - n_done.n)
-            if any(codes):
-                failed = started[[bool(code) for code in codes].index(True)]
-                errors = re.findall('(?m)^error: .*', Path(f'{failed}.txt').read_text('utf-8'))
-                raise Mistake(f"a run failed: {failed}.txt says why. {''.join(errors[-1:])}")
+            for folder, code in zip(processes, codes):
+                expect(not code, f"a run failed: {folder}.txt says why. {last_error(folder)}")
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
         n_done.close()
 

@@ -29,8 +29,6 @@ def expect(condition, words):
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
         errno.EIO, errno.EFBIG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR,
         getattr(errno, 'ESTALE', errno.EIO)}
-
-
 # Packages that not everybody needs.
 PACKAGES = 'wandb tiktoken transformers accelerate peft gguf matplotlib pytest'.split()
 
@@ -234,8 +232,8 @@ def say(text):
         if e.errno != errno.EPIPE:
             atexit.register(os._exit, 1)        # a script that could not speak has failed
             with contextlib.suppress(OSError):  # stderr may be on the same full disk
-                what = ': stopping after this step' if stop.listens else ''
-                print(f'the console cannot be written: {e}{what}', file=sys.stderr, flush=True)
+                ending = ': stopping after this step' if stop.listens else ''
+                print(f'the console cannot be written: {e}{ending}', file=sys.stderr, flush=True)
 
 
 def bar(items, label, **more):

@@ -203,12 +203,12 @@ class RunFolder:
         self.append('samples.jsonl', step, samples)
         self.tell_wandb(step, lambda: {'samples': table_of(samples)})
 
-    def tell_wandb(self, step, what):
-        """Send what() to wandb. If it fails, by a full disk for example, the run goes on without
+    def tell_wandb(self, step, entry):
+        """Send entry() to wandb. If it fails, by a full disk for example, the run goes on without
         it."""
         if self.wandb:
             try:
-                self.wandb.log(what(), step)
+                self.wandb.log(entry(), step)
             except Exception as e:              # of many kinds
                 say(f'wandb gets nothing any more: {e!r:.200}')
                 self.wandb = None

@@ -73,14 +73,20 @@ def check_lines(path, tree, knobs, names):
         expect(not isinstance(value, ast.Compare | ast.BinOp), f"{path}: {ast.unparse(node)[:80]}: "
                "this line does nothing")
         if isinstance(node, ast.FunctionDef):
-            inside = [*ast.walk(node)]
-            said = {x for y in inside if isinstance(y, ast.Global | ast.Nonlocal) for x in y.names}
-            used = [x for x in inside if isinstance(x, ast.Name)]
-            stored = {x.id for x in used if isinstance(x.ctx, ast.Store)}
-            loaded = {x.id for x in used if not isinstance(x.ctx, ast.Store)}
-            lost = sorted((stored & knobs) - loaded - said)
-            expect(not lost, f"{path}: {node.name}() sets a {lost[:1]} of its own, and not the "
-                   f"knob: write `global {', '.join(lost)}` into it")
+            check_globals(path, node, knobs)
+
+
+def check_globals(path, function, knobs):
+    """Refuse a function that sets a knob without `global`, and does not read it either."""
+    declared, stored, loaded = set(), set(), set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            declared |= {*node.names}
+        if isinstance(node, ast.Name):
+            (stored if isinstance(node.ctx, ast.Store) else loaded).add(node.id)
+    lost = sorted((stored & knobs) - loaded - declared)
+    expect(not lost, f"{path}: {function.name}() sets a {lost[:1]} of its own, and not the knob: "
+           f"write `global {', '.join(lost)}` into it")
 
 
 def check_twice(path, tree):
@@ -94,9 +100,9 @@ def check_twice(path, tree):
                 f"{path} has {node.name}() twice"))
             seen.add(node.name)
     for node in ast.walk(tree):
-        keys = [x.value for x in node.keys if isinstance(x, ast.Constant)
-                ] if isinstance(node, ast.Dict) else []
-        expect(len(keys) == len({*keys}), f"{path}: a dict has a key twice: {keys}")
+        if isinstance(node, ast.Dict):
+            keys = [x.value for x in node.keys if isinstance(x, ast.Constant)]
+            expect(len(keys) == len({*keys}), f"{path}: a dict has a key twice: {keys}")
 
 
 def check_imports(path, tree):
