@@ -67,6 +67,9 @@ def main():
     expect(not spare, f"{spare}: the run is the first word, {path}")
     expect(not path.startswith('-'), f"{path}: expected the folder of a run first, such as "
            "python sample.py out-grpo")
+    for word in others:
+        is_known = word.startswith('--') or word.endswith('.py') or word.split('=')[0] in vars(grpo)
+        expect(is_known, f"{word}: your own prompt needs the name of its knob, --prompt='{word}'")
     task, networks, after, saved = open_run(path, others)
     rewards = {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards
     if any(word.startswith('--prompt=') for word in ours):

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from plumbing import devices, report
-from plumbing.configurator import CHOICES, PATHS, checked, knobs_of
+from plumbing.configurator import PATHS, checked, knobs_of
 from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
@@ -57,6 +57,7 @@ class Run:
 
     def __init__(self, script):
         self.grpo = grpo = Globals(script)
+        self.knobs = knobs_of(script)
         expect(grpo.gradient_accumulation_steps % devices.N_RANKS == 0, (
             f"gradient_accumulation_steps = {grpo.gradient_accumulation_steps}: expected a "
             f"multiple of the number of ranks, {devices.N_RANKS}"))
@@ -66,8 +67,8 @@ class Run:
             devices.check_same('code or config files', [
                 Path(x).read_bytes() for x in sorted(map(str, files)) if Path(x).is_file()])
             devices.check_same('knobs', [(name, bool(x) if name in PATHS else x)
-                                         for name, x in knobs_of(script).items()])
-        self.folder = grpo.RunFolder(grpo.out_dir, knobs_of(script))
+                                         for name, x in self.knobs.items()])
+        self.folder = grpo.RunFolder(grpo.out_dir, self.knobs)
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
         if devices.N_RANKS > 1:
             devices.check_same('dataset', self.task.rows)
@@ -88,8 +89,7 @@ class Run:
         grpo = self.grpo
         steps = itertools.count(self.first_step)        # a config file may change max_iters
         for step in bar(steps, 'steps', initial=self.first_step, total=grpo.max_iters):
-            for name in CHOICES.keys() & vars(grpo).keys():    # a config file may change it
-                checked(name, getattr(grpo, name), str)
+            self.check_knobs()                  # a config file may change them in each step
             is_end = step >= grpo.max_iters
             is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
             # A resumed run has no line to beat if a knob has changed: it is set before more steps.
@@ -100,6 +100,15 @@ class Run:
             if is_stopped or (is_due and not self.evaluate(step, is_end)) or is_end:
                 return
             yield step
+
+    def check_knobs(self):
+        """Refuse a knob that is out of range by now, such as a temperature of 0."""
+        for name, was in self.knobs.items():
+            now = getattr(self.grpo, name, was)
+            if isinstance(now, int | float | str):          # and no tensor of a config file
+                if isinstance(now, type(was)):
+                    now = type(was)(now)                    # numpy's float64 is a float
+                checked(name, now, type(was), min(was, 0) if type(was) in (int, float) else 0)
 
     def evaluate(self, step, is_end):
         """Evaluate the policy, and log the result. Return False if a signal came meanwhile."""

@@ -76,6 +76,7 @@ SAMPLE = """
 --num_samples -> --num_samples=VALUE
 --num_samples=0 -> num_samples = 0, 1 or more
 none -> none is no run
+out-grpo 1_+3_=__7 -> --prompt='1_+3_=__7'
 """
 LINES = r"""
 What?
@@ -382,15 +383,32 @@ def test_a_file_that_is_no_text_is_named(file, tmp_path, toy):
     assert code == 1 and error.startswith(f'error: {tmp_path}/mine.py is no Python file in UTF-8')
 
 
-def test_a_choice_that_a_file_makes_during_a_run_is_one_of_the_choices(toy, file, tmp_path):
-    mine = file('mine.py', """
-def collect(networks, task, step, inner=collect):
-    global adv_norm
-    adv_norm = 'Batch'
-    return inner(networks, task, step)
+@pytest.mark.parametrize('name, value, expected', [
+    ('adv_norm', "'Batch'", "'std' or 'batch'"), ('temperature', '0.0', 'a number, 0.001 or more'),
+    ('group_size', '2.5', 'a whole number, 2 or more')])
+def test_a_knob_that_a_file_changes_during_a_run_stays_in_its_range(name, value, expected, toy,
+                                                                    file, tmp_path):
+    mine = file('mine.py', f"""
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    global {name}
+    metrics = inner(networks, optimizers, rollouts, lr)
+    {name} = {value}
+    return metrics
 """)
     code, _, error = run(*toy, mine, f'--out_dir={tmp_path}/run')
-    assert code == 1 and error.startswith("error: adv_norm = 'Batch': expected 'std' or 'batch'")
+    assert code == 1 and error.startswith(f"error: {name} = {value}: expected {expected}")
+
+
+def test_a_knob_that_a_file_changes_during_a_run_may_be_a_number_of_numpy(toy, file, tmp_path):
+    mine = file('mine.py', """
+import numpy as np
+
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    global kl_beta
+    kl_beta = np.interp(0.5, [0, 1], [0.1, 0.2])
+    return inner(networks, optimizers, rollouts, lr)
+""")
+    train([*toy, mine], tmp_path / 'run')
 
 
 def test_a_global_that_nobody_knows_is_refused(file, grpo):
