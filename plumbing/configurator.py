@@ -152,6 +152,8 @@ def value_of(text, kind):
 
 def check_name(name, known, where):
     """Refuse a knob that nobody knows. where: the config file that sets it, or ''."""
+    if name in known:
+        return
     plugins = [str(x) for x in [*Path('plugins').glob('*.py'), Path('pretrain.py')]
                if f'\n{name} = ' in x.read_text('utf-8')]
     candidates = plugins or difflib.get_close_matches(name, known) or [
@@ -162,7 +164,7 @@ def check_name(name, known, where):
     else:
         hint += (". (A constant or a helper of yours begins with _ or a capital. A dataset has "
                  "texts(), and the recipe of a network has knobs of pretrain.py)")
-    expect(name in known, f"{where}there is no knob {name}{hint}")
+    raise Mistake(f"{where}there is no knob {name}{hint}")
 
 
 def checked(name, value, kind, default=0):

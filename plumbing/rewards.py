@@ -65,19 +65,20 @@ def values_of(name, function, columns, context, device='cpu'):
     except Exception as e:
         e.add_note(f'in the reward {name}()')
         raise
-    is_missing = values is None or name == 'verify' and None in values
-    expect(not is_missing, f"the reward {name}() returned None: is its `return` missing?")
+    if values is None or name == 'verify' and None in values:
+        raise Mistake(f"the reward {name}() returned None: is its `return` missing?")
     try:
         numbers = torch.as_tensor(values).detach()
         is_right = numbers.shape == (n,) and not numbers.is_complex() and bool(
             numbers.float().isfinite().all())
     except (TypeError, ValueError, RuntimeError):       # texts, None, lists of several lengths
         is_right = False
-    if name == 'verify':
-        expect(is_right and ((numbers >= 0) & (numbers <= 1)).all(), f"verify() returned one of "
-               f"{values!r:.100}: expected a number from 0.0 (wrong) to 1.0 (right)")
-    expect(is_right, f"the reward {name}() returned {values!r:.100}: expected a list of {n} finite "
-           "numbers, one for each completion")
+    if name == 'verify' and not (is_right and ((numbers >= 0) & (numbers <= 1)).all()):
+        raise Mistake(f"verify() returned one of {values!r:.100}: expected a number from 0.0 "
+                      "(wrong) to 1.0 (right)")
+    if not is_right:            # no expect(), which would write out thousands of right values, too
+        raise Mistake(f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
+                      "finite numbers, one for each completion")
     return numbers.float().cpu()
 
 

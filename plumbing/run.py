@@ -9,7 +9,7 @@ from plumbing.configurator import PATHS, checked, knobs_of
 from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
-from plumbing.process import Stopped, bar, expect, say, stop
+from plumbing.process import Mistake, Stopped, bar, expect, say, stop
 from plumbing.rewards import check_scores, try_rewards
 from plumbing.run_folder import RunFolder, check_state  # noqa: F401  for train_grpo.py
 
@@ -117,11 +117,12 @@ class Run:
             result = grpo.evaluate(self.networks, self.task, step)
         except Stopped:
             return False
-        expect(isinstance(result, tuple) and len(result) == 3, "evaluate() returned "
-               f"{result!r:.80}: expected samples, their scores, and scores of greedy completions")
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise Mistake(f"evaluate() returned {result!r:.80}: expected samples, their scores, "
+                          "and scores of greedy completions")
         samples, scores, greedy = result
-        expect(isinstance(samples, list) and all(isinstance(x, dict) for x in samples), (
-            f"evaluate() returned samples {samples!r:.80}: expected a list of dicts"))
+        if not isinstance(samples, list) or not all(isinstance(x, dict) for x in samples):
+            raise Mistake(f"evaluate() returned samples {samples!r:.80}: expected a list of dicts")
         check_scores('as its second result evaluate', scores)
         check_scores('as its third result evaluate', greedy, 1)
         # The first evaluation sets the line to beat.

@@ -12,8 +12,8 @@ import filelock
 import pytest
 import torch
 
-from conftest import Process, finish, run
 from extras.page import page_of, read_lines
+from runs import Process, finish, run
 from test_grpo import fresh, prompts_of, tiny
 
 # ---- tiny ----------------------------------------------------------------------------------------

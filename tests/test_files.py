@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import ROOT, log_of, run, train
 from plumbing.datasets import load
 from plumbing.networks import file_of, load_checkpoint
 from plumbing.process import Mistake
+from runs import ROOT, log_of, run, train
 from test_grpo import fresh
 
 # words of a command line, and what the line says with which the run ends

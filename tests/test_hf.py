@@ -14,12 +14,13 @@ import huggingface_hub as hub
 import tokenizers
 
 import sample
-from conftest import TOY, assert_same, checkpoint_of, run, train
 from plumbing.networks import file_of
 from plumbing.process import Mistake
 from plumbing.run import open_task
+from runs import TOY, assert_same, checkpoint_of, run, train
 from test_grpo import CAUSAL, PASSES, close, fresh
 
+pytestmark = pytest.mark.xdist_group('transformers')    # so only one process imports it
 HF = 'plugins/hf.py'
 LORA = 'plugins/lora.py'
 CHAT = ("{{ bos_token }}{% for m in messages %}<u>{{ strftime_now('%Y') }}{{ m.content }}</s>"

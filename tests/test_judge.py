@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from conftest import CPU, finish
 from judge import judge_scores
 from plumbing.datasets import load
 from plumbing.networks import load_network
+from runs import CPU, finish
 from tasks import Task
 from test_grpo import close, knobs, slow_logits, tiny  # noqa: F401, a fixture
 

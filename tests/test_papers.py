@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import train_grpo as grpo
-from conftest import checkpoint_of, run, train
+from runs import checkpoint_of, run, train
 from test_grpo import TOP, close, knobs, slow_stats, step_of  # noqa: F401 (a fixture)
 from test_grpo import toy as toy_of
 

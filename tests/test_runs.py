@@ -15,7 +15,12 @@ import filelock
 import pytest
 import torch
 
-from conftest import (
+from judge import judge_scores
+from model import GPT
+from plumbing.networks import load_checkpoint, load_network, make_networks, save_network
+from plumbing.process import Mistake
+from plumbing.report import verdict_of
+from runs import (
     CPU,
     EQUATIONS,
     ROOT,
@@ -29,11 +34,6 @@ from conftest import (
     run,
     train,
 )
-from judge import judge_scores
-from model import GPT
-from plumbing.networks import load_checkpoint, load_network, make_networks, save_network
-from plumbing.process import Mistake
-from plumbing.report import verdict_of
 from tasks import make_tokenizer
 
 KINDS = {

@@ -2,7 +2,7 @@
 import re
 from pathlib import Path
 
-from conftest import finish
+from runs import finish
 
 
 def test_the_page_shows_exactly_what_the_script_prints():

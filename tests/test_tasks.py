@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conftest import finish, train
 from plumbing.datasets import load
 from plumbing.rewards import call_each
+from runs import finish, train
 from tasks import Task, columns_of
 from test_grpo import TOK, prompts_of
 
@@ -69,6 +69,7 @@ def test_blanks_are_a_share_of_the_text_at_least_one_and_uniform_over_places():
 # ---- the shipped tasks ---------------------------------------------------------------------------
 
 
+@pytest.mark.xdist_group('datasets')
 @pytest.mark.parametrize('path', WON)
 def test_a_world_answers_as_in_its_games_and_verify_finds_those_that_are_won(path):
     train, held_out, verify, reply, _ = load(path)
