@@ -124,11 +124,15 @@ def main():
                 say(f'{out} step {step} | loss {loss:.3f} | held-out loss {held_out_loss:.3f}')
                 if stop_at > 0 and share_right(network, held_out) >= stop_at:
                     break
-            if held_out_loss < best and stop_at == 0:
+            if held_out_loss < best:
                 best, weights = held_out_loss, copy.deepcopy(network.state_dict())
-    if weights and held_out_loss > best:        # it has begun to learn its texts by heart
-        say(f'{out} keeps the weights of the lowest held-out loss, {best:.3f}')
-        network.load_state_dict(weights)
+    if max_iters > 0 and held_out_loss > best:  # it has begun to learn its texts by heart
+        if stop_at == 0:
+            say(f'{out} keeps the weights of the lowest held-out loss, {best:.3f}')
+            network.load_state_dict(weights)
+        elif held_out_loss > 1.1 * best:        # and no noise
+            say(f'{out} learns its texts by heart: its held-out loss was {best:.3f} before '
+                '(docs/task.md)')
     if os.path.exists(out) and 'PRETRAIN_STEPS' not in os.environ:
         networks.move_aside(out)
     networks.save_network(out, network, learned=[dataset, datasets.sum_of_records(dataset)])

@@ -68,6 +68,7 @@ def main():
     expect(not path.startswith('-'), f"{path}: expected the folder of a run first, such as "
            "python sample.py out-grpo")
     for word in others:
+        expect(not Path(word).is_dir(), f"{word}: one run at a time, and {path} is the first")
         is_known = word.startswith('--') or word.endswith('.py') or word.split('=')[0] in vars(grpo)
         expect(is_known, f"{word}: your own prompt needs the name of its knob, --prompt='{word}'")
     task, networks, after, saved = open_run(path, others)

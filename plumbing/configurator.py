@@ -36,7 +36,7 @@ SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts':
             'n_steps': 3} | dict.fromkeys(
     'batch_size gradient_accumulation_steps epochs mini_batches log_interval eval_interval n_layer '
     'n_head n_embd num_samples n_fill_steps lora_rank jobs length'.split(), 1)
-LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate'.split(), 1)
+LARGEST = dict.fromkeys('blank_low blank_high stop_at top_p learning_rate clip_low'.split(), 1)
 MOST = 1e18                     # of other numbers: what a tensor can hold
 # Knobs of which the first is never above the second.
 ORDERED = ('blank_low', 'blank_high'), ('min_lr', 'learning_rate')
@@ -57,6 +57,9 @@ def configure(script, words, executed=None, say=process.say):
         check_word(word, script)
     paths = [Path(word).resolve() for word in words if not word.startswith('--')]
     expect(len(paths) == len({*paths}), f"{' '.join(words)}: a config file is there twice")
+    recipes = [path.stem for path in paths if path.parent == ROOT / 'config/networks'
+               and path.stem.startswith(('generator_', 'judge_'))]
+    expect(len(recipes) < 2, f"{' '.join(recipes)}: one network at a time")
     # A config file that imports train_grpo gets the one that runs, and no second one.
     if Path(script['__file__']).stem == 'train_grpo':
         sys.modules['train_grpo'] = sys.modules[script['__name__']]

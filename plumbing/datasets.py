@@ -9,6 +9,7 @@ import io
 import modulefinder
 import os
 import random
+import re
 import runpy
 import sys
 import zlib
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from data.lines import of_lines
 from data.text import of_file
-from plumbing.process import Mistake, expect, say
+from plumbing.process import Mistake, expect, near, say
 from plumbing.slips import parse, returns
 
 # What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
@@ -72,7 +73,9 @@ def load(dataset):
     """Return the Dataset of a module of data/, or of a file. FILE.py has texts(), and perhaps
     verify() and reply(). data/lines.py reads FILE.jsonl, and data/text.py FILE.txt."""
     path = path_of(dataset)
-    expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}")
+    ours = [x.stem for x in Path('data').glob('*.py')]
+    expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}"
+           f"{near(re.split('[/.]', dataset.removesuffix('.py'))[-1], ours)}")
     expect(path.suffix in READERS, f"dataset = {dataset!r}: expected a module of data/, FILE.py, "
            "FILE.jsonl, or FILE.txt")
     expect(path.suffix != '.py' or is_dataset(path), (
@@ -176,9 +179,9 @@ def check_dataset(path, script):
 def check_names(functions, path):
     """Refuse a function of a dataset whose name is nearly one of ours."""
     for name in functions:
-        near = difflib.get_close_matches(name.lower(), ['texts', 'verify', 'reply'], 1, 0.9)
-        expect(not near or name in near or name[0] == '_', f"{path} has {name}(): did you mean "
-               f"{near}? (The name of a helper of yours begins with _)")
+        meant = difflib.get_close_matches(name.lower(), ['texts', 'verify', 'reply'], 1, 0.9)
+        expect(not meant or name in meant or name[0] == '_', f"{path} has {name}(): did you mean "
+               f"{meant}? (The name of a helper of yours begins with _)")
 
 
 def check_returns(tree, path):

@@ -76,7 +76,8 @@ def load_checkpoint(path):
     except Mistake:
         raise
     except Exception as e:                      # of many kinds
-        raise Mistake(f"{path} is no checkpoint, or it is damaged: {e!r:.200}") from None
+        again = ". Without this file it is made again" if str(path).startswith('out/') else ''
+        raise Mistake(f"{path} is no checkpoint, or it is damaged: {e!r:.200}{again}") from None
 
 
 def load_network(path, device):

@@ -23,6 +23,9 @@ MISTAKES = """
 --blank_high=60 -> blank_high = 60
 --temperature=0 -> temperature = 0
 --adv_norm=sdt -> adv_norm = 'sdt', 'std'
+--clip_low=1.2 -> clip_low = 1.2, from 0 to 1
+--dataset=data/arithmetic -> there is no file, Near: ['arithmetic']
+--dataset=arithmatic -> there is no file, Near: ['arithmetic']
 config/grpo_smok.py -> config/grpo_smok.py
 --generator=out/none.pt -> out/none.pt
 --rewards={"verfy":1.0} -> rewards, verfy(), verify
@@ -77,6 +80,7 @@ SAMPLE = """
 --num_samples=0 -> num_samples = 0, 1 or more
 none -> none is no run
 out-grpo 1_+3_=__7 -> --prompt='1_+3_=__7'
+out-grpo docs -> docs: one run at a time
 """
 LINES = r"""
 What?

@@ -526,6 +526,11 @@ def test_pretraining_keeps_the_weights_of_the_lowest_held_out_loss(tmp_path, fil
     _, held_out = runpy.run_path(tmp_path / 'texts.py')['texts']()
     rows = torch.tensor([[*judge.tok.encode(text), judge.tok.eos] for text, _ in held_out])
     assert -judge_scores(judge, rows).mean().item() == pytest.approx(min(losses), abs=1e-3)
+    # A recipe with a stop_at keeps its last weights.
+    checked = file('checked.py', TEXTS + 'def verify(text):\n    return 0.0\n')
+    printed = finish('pretrain.py', f'--dataset={checked}', *words[2:], '--stop_at=0.5',
+                     f'--out={tmp_path}/generator.pt')
+    assert 'learns its texts by heart: its held-out loss was' in printed
 
 
 def test_pretraining_moves_an_older_network_aside(tmp_path, file):
