@@ -12,7 +12,6 @@ import plumbing     # before torch, because it sets an environment variable for 
 import torch
 import torch.nn.functional as F
 
-# isort: split
 import train_grpo as grpo       # for samples of a network, in share_right()
 from model import GPT
 from plumbing import datasets, devices, networks

@@ -28,6 +28,7 @@ import train_grpo as grpo
 from model import GPT
 from plumbing.datasets import Dataset
 from plumbing.optim import make_optimizers
+from plumbing.returns import check_returns
 from tasks import Tokenizer
 
 torch.set_num_threads(1)        # at this size two threads would only wait for each other
@@ -109,7 +110,7 @@ def slow_loss(policy, reference, rollouts, old):
             rows = r.text_of == n
             texts.append(losses[rows])
             # plugins/skip.py, which other plugins include, reads no texts that teach nothing.
-            skips = grpo.token_stats.__code__.co_filename == 'plugins/skip.py'
+            skips = grpo.token_stats.__wrapped__.__code__.co_filename == 'plugins/skip.py'
             skips = skips and grpo.kl_beta + grpo.entropy_coef == 0
             if not skips or A[rows].any():
                 numbers.append(torch.stack((kl, entropy, -gap, is_clipped))[:, rows])
@@ -394,6 +395,7 @@ def test_advantages_equal_a_slow_loop_and_those_of_equal_rewards_are_exactly_0(r
     values = iter([[3.3] * 7, torch.randn(7).requires_grad_(), range(7)])
     grpo.mine, inner = lambda texts: next(values), grpo.advantages
     grpo.advantages = lambda reward, scores: inner(reward, scores) + reward.zero_()
+    check_returns(vars(grpo))
     rollouts, scores = grpo.collect(
         SimpleNamespace(policy=tiny()), prompts_of('__', '_b').task, 0)
     for r, A, group in zip(rollouts, scores['advantage'], scores['reward']):
@@ -439,8 +441,8 @@ def test_the_mean_and_the_mean_gradient_of_a_kl_equal_sums_over_all_ids(words, k
     z, q = torch.randn(2, 5)
     z.requires_grad_()
     logp, logp_ref = z.log_softmax(0), q.log_softmax(0)                         # of all ids
-    stats = grpo.Stats(logp, logp_ref, grpo.divergence(logp, logp_ref), None)
-    mean = logp.detach().exp() @ grpo.kl_penalty(stats).expand(5)
+    stats = grpo.Stats(logp, logp_ref, grpo.divergence(logp, logp_ref).expand(5), None)
+    mean = logp.detach().exp() @ grpo.kl_penalty(stats)
     value, sloped = [f(z, q) for f in KLS[words]]
     close(mean, value)
     close(*[torch.autograd.grad(x, z, retain_graph=True)[0] for x in (mean, sloped)])

@@ -10,6 +10,7 @@ interrupted continues, and can get more commands and seeds. A run is made anew i
 its config files, of its dataset or of its networks have changed since. After an edit of
 train_grpo.py, judge.py or plumbing/ take another --out_dir: these do not count."""
 import functools
+import inspect
 import json
 import math
 import os
@@ -91,7 +92,7 @@ def open_run(command, seed):
 def code_of(x):
     """Return what is equal for two copies of a function. (The judge is a path.)"""
     if callable(x):
-        return getattr(x, '__code__', type(x).__name__)
+        return getattr(inspect.unwrap(x), '__code__', type(x).__name__)
     return x
 
 

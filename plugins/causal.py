@@ -84,8 +84,7 @@ def complete(policy, prompts, k, greedy=False):
                 x = policy.trunk(texts[active, n_read:at], cache)[:, -1]        # (active, C)
                 n_read = at
             drawing = active[is_empty]
-            token = sample(policy.logits(x[is_empty]), 1, greedy)               # (drawing, 1)
-            token = check_shape('sample', token, (len(drawing), 1))[:, 0]       # (drawing,)
+            token = sample(policy.logits(x[is_empty]), 1, greedy)[:, 0]         # (drawing,)
             texts[drawing, at] = token
             table.append(torch.stack((drawing, torch.full_like(drawing, at))))
             end[drawing[token == task.tok.eos]] = at + 1

@@ -71,7 +71,7 @@ def complete(policy, prompts, k, greedy=False):
         i, position = due.nonzero(as_tuple=True)        # (n,) each; i is a row of `going`
         text_of = going[i]
         token = sample(policy.logits(x[due]), 1, greedy)                        # (n, 1)
-        texts[text_of, position] = check_shape('sample', token, (len(i), 1))[:, 0]
+        texts[text_of, position] = token[:, 0]
         is_open[text_of, position] = False
         parts.append((text_of, position, torch.full_like(position, number)))
     text_of, position, pass_of = map(torch.cat, zip(*parts))                    # (M,) each

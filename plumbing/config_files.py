@@ -5,6 +5,7 @@ import difflib
 import inspect
 from pathlib import Path
 
+from plumbing import process
 from plumbing.datasets import assigns, folder_on_path, is_dataset, no_exit
 from plumbing.process import expect
 from plumbing.slips import ROOT, check_file, check_imports, parse
@@ -54,7 +55,7 @@ class ConfigFiles:
         self.plugins = set()                    # resolved; include() at a top level names them
         self.done = set()                       # the same, resolved
         self.open = []                          # (path, globals before it) of files in execution
-        self.names_at_start = {*script}
+        self.at_start = dict(script)
         self.names = {*script}                  # with the names of plugins
         self.paper_of = {}                      # {function: the file of config/papers/ that has it}
         self.new = {}                           # {path: names of functions that it has defined}
@@ -120,7 +121,7 @@ class ConfigFiles:
             is_own = getattr(x, '__module__', None) == file.stem        # or it is imported
             if is_own:
                 x.__module__ = self.module
-            if is_own or name in self.names_at_start:
+            if is_own or name in self.at_start:
                 names.append(name)
         return names
 
@@ -146,9 +147,14 @@ class ConfigFiles:
         rewards = script.get('rewards', {})
         known = self.weighted if is_chosen else set()
         for path, names in self.new.items():
-            replaced = [f'{x}()' for x in names if x in self.names_at_start]
+            replaced = [x for x in names if x in self.at_start]
             if replaced:
-                say(f"{path} replaces {', '.join(replaced)}")
+                say(f"{path} replaces {', '.join([f'{x}()' for x in replaced])}")
+            heads = [(inspect.getdoc(self.at_start[x]) or '').split('\n\n')[0] for x in replaced]
+            if replaced and Path(path).parent.name not in ('plugins', 'papers'):
+                process.HINTS[path] = '\n'.join(
+                    f"{path} replaces {name}(). Ours: {' '.join(head.split())}"
+                    for name, head in zip(replaced, heads))
             for name in self.idle() & {*names}:
                 say(f"{path}: nobody needs {name}() in this run")
             if 'verify' in names:

@@ -20,6 +20,7 @@ from plumbing import process
 from plumbing.config_files import TYPES, ConfigFiles, knobs_of, plugins_of
 from plumbing.datasets import is_dataset
 from plumbing.process import Mistake, expect
+from plumbing.returns import check_returns
 from plumbing.rewards import check_rewards
 from plumbing.slips import ROOT, SCRIPTS
 
@@ -90,9 +91,10 @@ def configure(script, words, executed=None, say=process.say):
     expect(isinstance(script.get('state', {}), dict), f"state = {script.get('state')!r:.80}: "
            "expected a dict, as it was")
     if 'rewards' in script:
-        check_rewards(script, files.names_at_start)
+        check_rewards(script, {*files.at_start})
         if 'judge' not in script['rewards'] and any(x.startswith('--judge=') for x in words):
             say(f"judge = {script['judge']}: nobody asks it, because `rewards` has no 'judge'")
+        check_returns(script)
     files.report(say, any(word.startswith('--rewards=') for word in words))
     return knobs_of(script)
 

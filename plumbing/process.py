@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import traceback
 
 import tqdm
 
@@ -33,6 +34,10 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errn
 PACKAGES = 'wandb tiktoken transformers accelerate peft gguf matplotlib pytest'.split()
 
 
+# {config file: which functions it has replaced, and what these should return}
+HINTS = {}
+
+
 def show_error(kind, error, trace):
     """The excepthook of all scripts."""
     if kind is Mistake:
@@ -50,6 +55,11 @@ def show_error(kind, error, trace):
         if kind.__name__ in ('MemoryError', 'OutOfMemoryError') or 'allocate memory' in str(error):
             print('out of memory: a smaller batch_size needs less (docs/gpu.md, "Memory")',
                   file=sys.stderr)
+        # Was it in a function of the user, or in what it has returned?
+        frames = traceback.extract_tb(trace)
+        files = [x.filename for x in frames if 'site-packages' not in x.filename]
+        for line in HINTS.values() if files and files[-1] not in HINTS else ():
+            print(line, file=sys.stderr)
 
 
 def near(name, choices):

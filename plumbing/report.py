@@ -6,8 +6,7 @@ import time
 import torch
 
 from plumbing.devices import N_RANKS, sum_over_ranks
-from plumbing.process import Stopped, bar, expect, say, stop
-from plumbing.rewards import check_scores, check_shape
+from plumbing.process import Stopped, bar, say, stop
 
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
@@ -15,8 +14,6 @@ from plumbing.rewards import check_scores, check_shape
 # ---- metrics -------------------------------------------------------------------------------------
 def concat(parts):
     """Put the scores {name: (B, k)} of micro-steps together, {name: (P, k)}."""
-    for part in parts:
-        check_scores('score', part)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -27,9 +24,6 @@ def means_of(values, prefix=''):
 
 def metrics_of_tokens(loss, stats, rollout, is_clipped):
     """Return the loss of a micro-step, and {name: (M,)} of its tokens."""
-    check_shape('as its second result policy_loss', is_clipped, stats.logp.shape)
-    expect(not is_clipped.requires_grad, "policy_loss() returned a second result with a gradient: "
-           "expected the losses, and where they are clipped")
     return loss.detach(), {
         'entropy': stats.entropy.detach(), 'kl': stats.kl.detach(),
         'kl_old': rollout.logp_old - stats.logp.detach(), 'clip_frac': is_clipped.float()}
@@ -105,7 +99,6 @@ def progress(items, label):
 # ---- completions ---------------------------------------------------------------------------------
 def samples_of(rollout, scores):
     """Return the completions of a Rollout that have rows in its table, a dict each."""
-    check_scores('score', scores)
     columns = rollout.columns
     return [{'prompt': columns['prompt'][n], 'completion': columns['completion'][n],
              'scores': {name: x.flatten()[n].item() for name, x in scores.items()}}

@@ -82,47 +82,6 @@ def values_of(name, function, columns, context, device='cpu'):
     return numbers.float().cpu()
 
 
-def check_shape(name, x, shape):
-    """Return what a function of a user has returned, or refuse another shape. Most of them would
-    be broadcast in silence."""
-    returned = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
-    expect(returned == tuple(shape), f"{name}() returned {returned}: expected a tensor of the "
-           f"shape {tuple(shape)}")
-    return x
-
-
-def check_advantages(A, reward):
-    """Return what advantages() has returned, or refuse another shape, and numbers like nan."""
-    check_shape('advantages', A, reward.shape)
-    expect(A.isfinite().all(), "advantages() returned a number that is not finite")
-    return A
-
-
-def check_scores(name, scores, k=None):
-    """Refuse scores that are not {name: (P, k)}, with one shape, or have no 'reward'."""
-    shapes, is_right = scores, False
-    if isinstance(scores, dict):
-        shapes = {x: tuple(y.shape) if torch.is_tensor(y) and y.is_floating_point() else y
-                  for x, y in scores.items()}
-        shape = shapes.get('reward')            # as of all others
-        is_right = isinstance(shape, tuple) and len(shape) == 2 and {*shapes.values()} == {shape} \
-            and k in (None, shape[1])
-    expect(is_right, f"{name}() returned {shapes!r:.200}: expected a dict, {{name: floats of "
-           f"the shape (prompts, {k or 'k'})}}, with 'reward'")
-
-
-def check_loss(name, losses, stats):
-    """Refuse losses of another shape than (M,), and those from which nothing would be learned,
-    except zeros (config/papers/rloo.py)."""
-    for field, x in zip(stats._fields, stats):
-        expect(x.dim() == 1 and len(x) == len(stats.logp), f"token_stats() returned {field} of the "
-               f"shape {tuple(x.shape)}: expected (M,), a number for each token")
-    check_shape(name, losses, stats.logp.shape)
-    expect(losses.requires_grad or not losses.any(), f"{name}() returned a tensor without a "
-           "gradient, so nothing would be learned from it. Is it detached, or did a file call "
-           "torch.set_grad_enabled(False)?")
-
-
 # ---- before anything is trained ------------------------------------------------------------------
 def check_rewards(script, taken):
     """Refuse rewards without a function, weights that are no numbers, and names that are taken."""

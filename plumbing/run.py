@@ -10,7 +10,8 @@ from plumbing.datasets import open_data
 from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Mistake, Stopped, bar, expect, say, stop
-from plumbing.rewards import check_scores, try_rewards
+from plumbing.returns import check_scores
+from plumbing.rewards import try_rewards
 from plumbing.run_folder import RunFolder, check_state  # noqa: F401  for train_grpo.py
 
 

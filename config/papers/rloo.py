@@ -23,9 +23,9 @@ def advantages(reward, scores, inner=advantages):
 
 
 @torch.no_grad()
-def score(rollout, networks, weights, step, split, inner=score):
+def score(rollout, networks, rewards, step, split, inner=score):
     """In training, subtract kl_beta times an estimate of the KL of each text from its reward."""
-    scores = inner(rollout, networks, weights, step, split)
+    scores = inner(rollout, networks, rewards, step, split)
     if split == 'train':
         stats = token_stats(networks.policy, rollout, networks.reference)
         kl = rollout.per_text((stats.logp - stats.logp_ref).nan_to_num())       # (N,)

@@ -1,0 +1,110 @@
+"""What the functions of a step return. A config file may replace each of them, and most wrong
+shapes would be broadcast in silence. So configure() lets these checks follow every call, and
+train_grpo.py need not speak of them."""
+import functools
+
+import torch
+
+from plumbing.process import expect
+
+# Shapes in comments: P prompts, k completions of each, M sampled tokens.
+
+
+def check_returns(script):
+    """Let the check of its name follow each call of a function. script: the globals of
+    train_grpo.py."""
+    for name in 'sample', 'score', 'advantages', 'token_weights', 'policy_loss', 'kl_penalty':
+        script[name] = checked(name, script[name], globals()[f'check_{name}'])
+    check = functools.partial(check_token_stats, script)
+    script['token_stats'] = checked('token_stats', script['token_stats'], check)
+
+
+def checked(name, function, check):
+    """Return a function that calls a function, and then check(what it has returned, *its words)."""
+    if getattr(function, 'is_checked', False):          # a second configure() in one process
+        return function
+
+    @functools.wraps(function)
+    def call(*words, **named):
+        if name == 'advantages':                # a file may change the rewards in place
+            words = words[0].clone(), *words[1:]
+        result = function(*words, **named)
+        check(result, *words, **named)
+        return result
+    call.is_checked = True
+    return call
+
+
+def check_shape(name, x, shape):
+    """Refuse another shape than this."""
+    returned = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+    expect(returned == tuple(shape), f"{name}() returned {returned}: expected a tensor of the "
+           f"shape {tuple(shape)}")
+
+
+def check_scores(name, scores, k=None):
+    """Refuse scores that are not {name: (P, k)}, with one shape, or have no 'reward'."""
+    shapes, is_right = scores, False
+    if isinstance(scores, dict):
+        shapes = {x: tuple(y.shape) if torch.is_tensor(y) and y.is_floating_point() else y
+                  for x, y in scores.items()}
+        shape = shapes.get('reward')            # as of all others
+        is_right = isinstance(shape, tuple) and len(shape) == 2 and {*shapes.values()} == {shape} \
+            and k in (None, shape[1])
+    expect(is_right, f"{name}() returned {shapes!r:.200}: expected a dict, {{name: floats of "
+           f"the shape (prompts, {k or 'k'})}}, with 'reward'")
+
+
+def check_gradient(name, losses):
+    """Refuse losses from which nothing would be learned, except zeros (config/papers/rloo.py)."""
+    expect(losses.requires_grad or not losses.any(), f"{name}() returned a tensor without a "
+           "gradient, so nothing would be learned from it. Is it detached, or did a file call "
+           "torch.set_grad_enabled(False)?")
+
+
+# ---- the checks ----------------------------------------------------------------------------------
+def check_sample(token, logits, k=1, greedy=False):
+    check_shape('sample', token, (len(logits), k))
+    expect(not token.is_floating_point(), f"sample() returned {token.dtype}: expected ids")
+
+
+def check_score(scores, rollout, *words):
+    check_scores('score', scores, rollout.k)
+    expect('tokens' in scores, f"score() returned {[*scores]}: expected 'tokens', too, the number "
+           "of tokens of each completion")
+
+
+def check_advantages(A, reward, scores):
+    check_shape('advantages', A, reward.shape)
+    expect(A.isfinite().all(), "advantages() returned a number that is not finite")
+
+
+def check_token_weights(result, rollout):
+    expect(isinstance(result, tuple) and len(result) == 2, "token_weights() returned a "
+           f"{type(result).__name__}: expected a weight for each token (M,), and a divisor")
+    check_shape('token_weights', result[0], rollout.text_of.shape)
+    expect(torch.as_tensor(result[1]).numel() == 1, "token_weights() returned a divisor of the "
+           f"shape {tuple(torch.as_tensor(result[1]).shape)}: expected a number")
+
+
+def check_policy_loss(result, stats, rollout):
+    expect(isinstance(result, tuple) and len(result) == 2, "policy_loss() returned a "
+           f"{type(result).__name__}: expected the losses (M,), and where they are clipped (M,)")
+    losses, is_clipped = result
+    check_shape('policy_loss', losses, stats.logp.shape)
+    check_gradient('policy_loss', losses)
+    check_shape('as its second result policy_loss', is_clipped, stats.logp.shape)
+    expect(not is_clipped.requires_grad, "policy_loss() returned a second result with a gradient: "
+           "expected the losses, and where they are clipped")
+
+
+def check_kl_penalty(kl, stats):
+    check_shape('kl_penalty', kl, stats.logp.shape)
+    check_gradient('kl_penalty', kl)
+
+
+def check_token_stats(script, stats, policy, rollout, reference=None):
+    for field, x in zip(stats._fields, stats):
+        check_shape(f'in its {field} token_stats', x, rollout.text_of.shape)
+    if script['entropy_coef'] > 0 and stats.logp.requires_grad:         # learn() asked
+        check_gradient('in its entropy token_stats', stats.entropy)
