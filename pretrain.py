@@ -101,6 +101,8 @@ def main():
            "include config/networks/classifier.py")
     torch_device = devices.init_device(device, dtype)
     network, task = new_network()
+    expect(stop_at == 0 or task.verify, f"stop_at = {stop_at}, and {dataset} has no verify(), or "
+           "records without an answer: '--stop_at=0' leaves it out")
     network.to(torch_device)
     task.device = torch_device
     devices.set_precision(network, dtype)

@@ -32,6 +32,10 @@ def open_run(path, more):
     expect(Path(path, 'ckpt.pt').is_file(), f"{path} is no run that has saved itself. There are: "
            f"{', '.join(runs) or 'none'}")
     words = config_of(path)['words']
+    for word in words:
+        expect(word.startswith('--') or Path(word).is_file(), f"{path} began with {word}, which is "
+               "not there any more")
+    more = [x for x in more if x.startswith('--') or x not in words]    # the run has it already
     configure(vars(grpo), [*words, '--device=auto', *more])     # the run may have had another one
     saved = load_checkpoint(f'{path}/ckpt.pt')
     is_recipe = '.py' in grpo.generator         # a checkpoint is opened instead of the generator
@@ -62,6 +66,7 @@ def task_of(text, task, policy):
 def main():
     ours = [word for word in sys.argv[1:] if word.startswith(('--prompt', '--num', '--help', '-h'))]
     configure(globals(), ours)
+    expect(sum(word.startswith('--prompt=') for word in ours) < 2, "one --prompt at a time")
     path, *others = [word for word in sys.argv[1:] if word not in ours] or ['out-grpo']
     spare = [x for x in others if x.startswith(('--out_dir=', '--resume='))]
     expect(not spare, f"{spare}: the run is the first word, {path}")
@@ -69,7 +74,7 @@ def main():
            "python sample.py out-grpo")
     for word in others:
         expect(not Path(word).is_dir(), f"{word}: one run at a time, and {path} is the first")
-        is_known = word.startswith('--') or word.endswith('.py') or word.split('=')[0] in vars(grpo)
+        is_known = word.startswith('-') or word.endswith('.py') or word.split('=')[0] in vars(grpo)
         expect(is_known, f"{word}: your own prompt needs the name of its knob, --prompt='{word}'")
     task, networks, after, saved = open_run(path, others)
     rewards = {'verify': 0.0} | grpo.rewards if task.verify else grpo.rewards

@@ -51,7 +51,9 @@ class Tokenizer:
         try:
             return [self.ids[char] for char in text]
         except KeyError as e:
-            raise Mistake(f"{text!r:.80}: the vocabulary of the network has no {e}") from None
+            meaning = {'\n': ' (it ends a text)', BLANK: ' (it is a blank)'}.get(e.args[0], '')
+            raise Mistake(f"{text!r:.80}: the vocabulary of the network has no {e}{meaning}"
+                          ) from None
 
     def prompt_ids(self, text):
         """Return the ids of a prompt, in which each _ is a blank."""
@@ -165,7 +167,7 @@ class Task:
         whole = answer or shown                 # perhaps nobody knows the answer
         fits = [b in (a, self.tok.blank) for a, b in zip(whole, shown)]
         expect(len(whole) == len(shown) and all(fits), f"{record!r:.200}: the answer of a prompt "
-               "with _ is the prompt with its blanks filled")
+               "with _, a blank, is the prompt with its blanks filled")
         return Row(whole + [self.tok.eos], shown + [self.tok.eos], len(shown))
 
     def pad(self, rows):

@@ -29,8 +29,8 @@ def running_text(paragraphs, make, length):
     training and held out; make(windows) returns records; a window has `length` characters."""
     def texts():
         parts = [windows(part, length, n) for part, n in zip(paragraphs(), (50_000, 2_000))]
-        expect(min(map(len, parts)) > 1, f"expected more text: {length} characters or more, and as "
-               "many in its last tenth, which is held out")
+        expect(min(map(len, parts)) > 1, f"expected ten lines or more, with {length} characters or "
+               "more, and as many in their last tenth, which is held out")
         return [*map(make, parts)]
 
     @functools.cache

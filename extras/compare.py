@@ -140,7 +140,8 @@ def make(runs):
             codes = [process.poll() for process in processes.values()]      # None: it is running
             n_done.update(n_kept + codes.count(0) - n_done.n)
             for folder, code in zip(processes, codes):
-                expect(not code, f"a run failed: {folder}.txt says why. {last_error(folder)}")
+                expect(code in (0, None), f"a run failed: {folder}.txt says why. "
+                       f"{last_error(folder) or f'Its exit code is {code} (-9: it was killed)'}")
     finally:
         for process in processes.values():
             process.kill()
@@ -210,6 +211,10 @@ if __name__ == '__main__':
         expect(open_run(*run)[0] == open_run(*runs[0])[0], (
             f"{run}: {goal} is about other held-out prompts or rewards than in {runs[0]}. (Each "
             "word is a command. Quotes hold the words of one together)"))
+    ends = {open_run(*run)[2] for run in runs}
+    if len(ends) > 1:
+        say(f"max_iters is one of {sorted(ends)}: the table has the steps that all runs have. "
+            "(Each word is a command. Quotes hold the words of one together)")
     expect(not os.path.isfile(out_dir), f"out_dir = {out_dir}: it is a file")
     os.makedirs(out_dir, exist_ok=True)
     make(runs)

@@ -1,7 +1,12 @@
 """What a first reader may skip. It is imported before torch."""
 import os
+import sys
 
-from plumbing import process  # noqa: F401  how a script fails, also while torch is imported
+for _name in sorted(os.listdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))):
+    if _name.endswith('.py') and _name[:-3] in sys.stdlib_module_names:
+        sys.exit(f'error: rename {_name}: Python has a module of this name, and would import yours')
+
+from plumbing import process  # noqa: E402, F401  how a script fails, also while torch is imported
 
 # Threads of torch spin while they wait. Let them sleep soon; otherwise a second busy process on the
 # machine makes a run twelve times as slow.

@@ -3,10 +3,11 @@ a script, and what they have brought."""
 import ast
 import difflib
 import inspect
+import sys
 from pathlib import Path
 
 from plumbing import process
-from plumbing.datasets import assigns, folder_on_path, is_dataset, no_exit
+from plumbing.datasets import add_folder, assigns, guarded, is_dataset
 from plumbing.process import expect
 from plumbing.slips import ROOT, check_file, check_imports, parse
 
@@ -59,6 +60,8 @@ class ConfigFiles:
         self.names = {*script}                  # with the names of plugins
         self.paper_of = {}                      # {function: the file of config/papers/ that has it}
         self.new = {}                           # {path: names of functions that it has defined}
+        self.used = {}                          # {path: names that it reads}
+        self.idle_files = []                    # those that set no knob and define nothing
         self.weighted = set()                   # rewards, also of files before the last one
         script['include'] = self.include
 
@@ -73,7 +76,7 @@ class ConfigFiles:
         self.done.add(file)
         self.executed.append(str(path))
         script, before, others = self.script, dict(self.script), [*self.new]
-        folder, tree = Path.cwd(), parse(path)
+        tree = parse(path)
         code = compile(tree, str(path), 'exec', dont_inherit=True)
         expect(not is_dataset(file) or assigns(tree, 'dataset'), f"{path} is a dataset: write "
                f"dataset = '{path}'")
@@ -81,17 +84,23 @@ class ConfigFiles:
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
         self.open.append((path, before))
+        add_folder(file)
+        # A dataclass looks for the module in which it is defined.
+        is_new = file.stem not in sys.modules
+        if is_new:
+            sys.modules[file.stem] = sys.modules[self.module]
         try:
-            with folder_on_path(file), no_exit(path):
+            with guarded(path):
                 exec(code, script)
         finally:
             self.open.pop()
+            if is_new:
+                del sys.modules[file.stem]
             # The script's again. (A file may have a main() to test itself.)
             script.update({x: before[x] for x in ('__name__', '__file__', 'main') if x in before})
         for name in 'configure', 'include':
             expect(script.get(name) == before.get(name), f"{path} replaces {name}(), which has "
                    "been called already")
-        expect(Path.cwd() == folder, f"{path} calls os.chdir(): a run stays in its folder")
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
         for outer, start in self.open:          # it has set a knob, and then includes this file
             lost = [x for x in knobs_of(before) if before[x] != start.get(x, before[x])
@@ -103,6 +112,12 @@ class ConfigFiles:
         self.weighted |= {*rewards}
         included = self.new.keys() - {*others}
         self.new[str(path)] = self.functions_of(file, before, included)
+        self.used[str(path)] = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)
+                                and isinstance(x.ctx, ast.Load)}
+        if all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body) and not any(
+                isinstance(x, ast.Call) for x in ast.walk(tree)) and not assigns(tree, *knobs_of(
+                script), 'state'):
+            self.idle_files.append(path)
         for name in self.new[str(path)]:
             self.check_once(path, name, before)
         if file.parent.name == 'plugins':
@@ -146,6 +161,8 @@ class ConfigFiles:
         ours = [x for x in self.names if callable(script.get(x))]
         rewards = script.get('rewards', {})
         known = self.weighted if is_chosen else set()
+        for path in self.idle_files:
+            say(f"{path} changes nothing: it sets no knob, and defines no function")
         for path, names in self.new.items():
             replaced = [x for x in names if x in self.at_start]
             if replaced:
@@ -159,7 +176,7 @@ class ConfigFiles:
                 say(f"{path}: nobody needs {name}() in this run")
             if 'verify' in names:
                 say(f"{path} brings verify(), in the place of the dataset's")
-            for name in {*names} - self.names - KNOWN - rewards.keys() - known:
+            for name in {*names} - self.names - KNOWN - rewards.keys() - known - self.used[path]:
                 is_class = inspect.isclass(script[name])
                 if is_class or name[0].islower() and inspect.isfunction(script[name]):
                     meant = difflib.get_close_matches(name, [*ours, *rewards], 1, 0.8)

@@ -61,6 +61,10 @@ def configure(script, words, executed=None, say=process.say):
     recipes = [path.stem for path in paths if path.parent == ROOT / 'config/networks'
                and path.stem.startswith(('generator_', 'judge_'))]
     expect(len(recipes) < 2, f"{' '.join(recipes)}: one network at a time")
+    experiments = [word for word in words if Path(word).resolve().parent == ROOT / 'config'
+                   and Path(word).stem.startswith('grpo_')]
+    expect(len(experiments) < 2, f"{' '.join(experiments)}: two experiments would be "
+           "mixed: take one")
     # A config file that imports train_grpo gets the one that runs, and no second one.
     if Path(script['__file__']).stem == 'train_grpo':
         sys.modules['train_grpo'] = sys.modules[script['__name__']]
@@ -92,11 +96,27 @@ def configure(script, words, executed=None, say=process.say):
            "expected a dict, as it was")
     if 'rewards' in script:
         check_rewards(script, {*files.at_start})
-        if 'judge' not in script['rewards'] and any(x.startswith('--judge=') for x in words):
-            say(f"judge = {script['judge']}: nobody asks it, because `rewards` has no 'judge'")
         check_returns(script)
+    if words:
+        say_idle(script, words, say)
     files.report(say, any(word.startswith('--rewards=') for word in words))
     return knobs_of(script)
+
+
+def say_idle(script, words, say):
+    """Say which knobs of the command line change nothing in this run."""
+    chosen = {word.removeprefix('--').partition('=')[0] for word in words if word.startswith('--')}
+    idle = {}
+    if 'judge' not in script.get('rewards', 'judge'):
+        idle['judge'] = "`rewards` has no 'judge'"
+    if script.get('kl_beta') == 0:
+        idle['kl_estimate'] = 'kl_beta is 0'
+    if script.get('blank_kind') == 'answer':
+        idle |= dict.fromkeys(('blank_low', 'blank_high'), "blank_kind is 'answer'")
+    if script.get('epochs') == script.get('mini_batches') == 1:
+        idle |= dict.fromkeys(('clip_low', 'clip_high'), 'a step has one update')
+    for name in sorted(chosen & idle.keys()):
+        say(f"{name} = {script[name]}: nobody asks it, because {idle[name]}")
 
 
 # ---- words ---------------------------------------------------------------------------------------
@@ -138,7 +158,8 @@ def check_word(word, script):
 
 def near_paths(path):
     """Return config files whose names are like a path."""
-    files = [str(x) for folder in ('.', 'config', 'config/papers', 'plugins', 'data')
+    folders = '.', 'config', 'config/papers', 'config/networks', 'plugins', 'data'
+    files = [str(x) for folder in folders
              for x in sorted(Path(folder).glob('*.py'))]
     files += [str(x) for x in sorted(path.parent.glob('*.py')) if str(x) not in files]
     stem = path.stem.removeprefix('grpo_')

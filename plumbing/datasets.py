@@ -72,19 +72,24 @@ READERS = {'.txt': of_file, '.py': runpy.run_path, '.jsonl': of_lines}          
 def load(dataset):
     """Return the Dataset of a module of data/, or of a file. FILE.py has texts(), and perhaps
     verify() and reply(). data/lines.py reads FILE.jsonl, and data/text.py FILE.txt."""
-    path = path_of(dataset)
+    path, mine = path_of(dataset), Path(f'{dataset}.py')
     ours = [x.stem for x in Path('data').glob('*.py')]
-    expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}"
-           f"{near(re.split('[/.]', dataset.removesuffix('.py'))[-1], ours)}")
+    there = f". There is {mine}" if mine.is_file() else near(
+        re.split('[/.]', dataset.removesuffix('.py'))[-1], ours)
+    expect(path.is_file(), f"dataset = {dataset!r}: there is no file {path}{there}. (Paths begin "
+           "in the folder of train_grpo.py)")
+    expect(path == mine or not mine.is_file() or not is_dataset(mine), f"dataset = {dataset!r} is "
+           f"{path}. There is also {mine}: write --dataset={path} or --dataset={mine}")
     expect(path.suffix in READERS, f"dataset = {dataset!r}: expected a module of data/, FILE.py, "
            "FILE.jsonl, or FILE.txt")
     expect(path.suffix != '.py' or is_dataset(path), (
         f"{path} is no dataset: it has no function texts()"))
-    with opened_files() as opened, folder_on_path(path), no_exit(path):
+    add_folder(path)
+    with opened_files() as opened, guarded(path):
         functions = READERS[path.suffix](str(path))
         check_names(functions, path)
         if path.suffix == '.py':
-            check_returns(parse(path), path)
+            check_functions(parse(path), path)
         texts = functions.get('texts')
         expect(callable(texts) and all(
             x.default is not x.empty for x in inspect.signature(texts).parameters.values()), (
@@ -119,6 +124,11 @@ def load(dataset):
         first = next(x for x in train + held_out if not x['answer'])
         say(f"{path}: {n_open} records have no answer, so there is no verify(). The first is "
             f"{first!r:.160}")
+    lengths = sorted(len(record['prompt'] + record['answer']) for record in train + held_out)
+    median = lengths[len(lengths) // 2]
+    if lengths[-1] > max(500, 20 * median):
+        say(f"{path}: the longest record has {lengths[-1]} characters, where others have {median}, "
+            "and all batches are as wide as it is")
     verify = None if n_open else is_answer
     read = {Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)}
     sources = (*modules_of(path), *sorted(read))
@@ -184,7 +194,7 @@ def check_names(functions, path):
                f"{meant}? (The name of a helper of yours begins with _)")
 
 
-def check_returns(tree, path):
+def check_functions(tree, path):
     """Refuse a function of a dataset without a return."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in ('texts', 'verify', 'reply'):
@@ -231,21 +241,20 @@ def is_near(file, dataset):
         file.resolve().is_relative_to(folder) for folder in folders)
 
 
-@contextlib.contextmanager
-def folder_on_path(path):
-    """Let a file import modules that stand beside it."""
+def add_folder(path):
+    """Let a file import modules that stand beside it, also later, in a function."""
     folder = str(Path(path).resolve().parent)
-    sys.path.append(folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 @contextlib.contextmanager
-def no_exit(name):
-    """Turn exit() of somebody's file or function into an error: it would look like success."""
+def guarded(name):
+    """Refuse exit() in somebody's file or function, which would look like success, and os.chdir(),
+    after which no path is right."""
+    folder = os.getcwd()
     try:
         yield
     except SystemExit as e:
         raise Mistake(f"{name} called exit({e.code!r})") from e
+    expect(os.getcwd() == folder, f"{name} calls os.chdir(): a run stays in its folder")

@@ -2,6 +2,7 @@
 import atexit
 import ctypes
 import datetime
+import functools
 import os
 import sys
 import zlib
@@ -59,12 +60,26 @@ def set_seed(*numbers):
 # ---- over ranks ----------------------------------------------------------------------------------
 def from_first_rank(function):
     """Return what function() returns on the first rank, which alone calls it: machines may share no
-    disk, so what the first rank reads, all get. It may make networks, so the others are patient."""
-    box = [function() if RANK == 0 else None]
-    if N_RANKS > 1:
-        dist.broadcast_object_list(box, group=dist.new_group(
-            backend='gloo', timeout=datetime.timedelta(days=7)))
+    disk, so what the first rank reads, all get. If it fails, all end."""
+    if N_RANKS == 1:
+        return function()
+    box, error = [None, None], None
+    try:
+        box[0] = function() if RANK == 0 else None
+    except Exception as e:
+        error, box[1] = e, repr(e)
+    dist.broadcast_object_list(box, group=patient_group())
+    if error:
+        raise error
+    expect(not box[1], f"the first rank has failed: {box[1]!s:.200}")
     return box[0]
+
+
+@functools.cache
+def patient_group():
+    """Return the group of all ranks that may wait for days, because the first rank makes networks.
+    (It is made once, at the beginning: later it would wait for a rank that has failed.)"""
+    return dist.new_group(backend='gloo', timeout=datetime.timedelta(days=7))
 
 
 def check_same(name, value):

@@ -14,7 +14,17 @@ import torch
 from model import GPT
 from plumbing.datasets import load, modules_of, sum_of_records
 from plumbing.devices import from_first_rank
-from plumbing.process import Mistake, bar, exit_at_sigterm, expect, say, split_words, start, writing
+from plumbing.process import (
+    Mistake,
+    bar,
+    exit_at_sigterm,
+    expect,
+    near,
+    say,
+    split_words,
+    start,
+    writing,
+)
 from tasks import make_tokenizer
 
 # How pretrain.py runs. With one thread it makes the same network on two cores and on eight.
@@ -156,7 +166,7 @@ def file_of(path, dataset):
     if not recipe.endswith('.py'):
         expect(Path(path).exists(), f"there is no network {path}: expected a checkpoint, the "
                "folder of a run, a recipe of config/networks/, or, with the word plugins/hf.py, a "
-               "language model")
+               f"language model{near(Path(path).stem, recipes())}")
         file = f'{path}/ckpt.pt' if os.path.isdir(path) else path
         expect(Path(file).is_file(), f"{path} has no ckpt.pt: a folder of transformers needs the "
                "word plugins/hf.py, and a run must have saved itself")
@@ -164,6 +174,11 @@ def file_of(path, dataset):
     contents = [(str(file), file.read_bytes()) for file in sources_of(recipe, dataset, words)]
     name = zlib.crc32(repr((dataset, words, contents)).encode())
     return f'out/{Path(recipe).stem}-{name:08x}.pt'
+
+
+def recipes():
+    """Return the names of our recipes."""
+    return [x.stem for x in sorted(Path('config/networks').glob('*_*.py'))]
 
 
 def words_of(path):
@@ -225,8 +240,8 @@ def make_networks(files, dataset, device):
         while codes := {process.poll() for process in processes} - {0}:
             if codes != {None}:
                 code = max(codes - {None}, key=abs)
-                raise Mistake(f"pretraining failed, see above (its exit code is {code}; -9: it was "
-                              "killed, perhaps because memory was short)")
+                why = "its exit code is -9: it was killed, perhaps because memory was short"
+                raise Mistake(f"pretraining failed, {why if code == -9 else 'see above'}")
             for steps in bars:                  # so that their clocks go on
                 steps.refresh()
             threads[-1].join(0.5)

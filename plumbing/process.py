@@ -145,6 +145,7 @@ class Stop:
         """From here on signals are for the loop of steps. Before it nothing needs saving, so a
         signal ends the process at once, as usual."""
         self.listens = True
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)   # nothing is left to stop
         with contextlib.suppress(ValueError):           # only a main thread can set signals
             signal.signal(signal.SIGINT, self)
             signal.signal(signal.SIGTERM, self)

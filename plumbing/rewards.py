@@ -1,5 +1,6 @@
 """Call the functions of a user: rewards, and verify(). A function gets by name what it asks for."""
 import builtins
+import copy
 import difflib
 import inspect
 import math
@@ -8,11 +9,13 @@ from unittest.mock import patch
 
 import torch
 
-from plumbing.datasets import no_exit
-from plumbing.process import Mistake, expect, near
+from plumbing.datasets import guarded
+from plumbing.process import Mistake, expect, near, say
 from tasks import BLANK
 
 PLURAL = {'prompt': 'prompts', 'completion': 'completions', 'text': 'texts'}
+# What a completion can be seen in.
+ANSWERS = {'completion', 'completions', 'text', 'texts', 'sampled', 'ended', 'rollout', 'networks'}
 TAKEN = {'reward', 'tokens', 'advantage', 'include', 'state'}   # no names for a reward
 
 
@@ -23,7 +26,7 @@ def asked_of(name, function, available):
         return [*available]
     named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
     for p in named:
-        is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.9))        # answers
+        is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.8))        # anwser
         is_optional = p.default is not p.empty and not is_misspelt
         expect(p.name in available or is_optional, (
             f"{name}() asks for {p.name!r}, which does not exist{near(p.name, available)}. All: "
@@ -32,10 +35,15 @@ def asked_of(name, function, available):
 
 
 def call_each(name, function, cases):
-    """Return what a function returns in each case, columns {name: value}."""
+    """Return what a function returns in each case, columns {name: value}. It gets copies of lists
+    and dicts, because it may sort them, or take something out."""
     names = asked_of(name, function, cases[0]) if cases else ()
-    with no_exit(f'{name}()'):
-        return [function(**{x: case[x] for x in names}) for case in cases]
+    with guarded(f'{name}()'):
+        return [function(**{x: own(case[x]) for x in names}) for case in cases]
+
+
+def own(x):
+    return copy.deepcopy(x) if isinstance(x, list | dict | set) else x
 
 
 def call_reward(name, function, rollout, networks, step, split):
@@ -43,8 +51,8 @@ def call_reward(name, function, rollout, networks, step, split):
     Other rewards get lists, named 'prompts', 'completions' and 'texts', and may ask for the other
     arguments, too."""
     # A copy, so that a reward may change its texts: the policy learns from the others.
-    copy = replace(rollout, texts=rollout.texts.clone(), views=rollout.views.clone())
-    context = {'rollout': copy, 'networks': networks, 'step': step, 'split': split}
+    private = replace(rollout, texts=rollout.texts.clone(), views=rollout.views.clone())
+    context = {'rollout': private, 'networks': networks, 'step': step, 'split': split}
     return values_of(name, function, rollout.columns, context, rollout.texts.device.type)
 
 
@@ -57,8 +65,8 @@ def values_of(name, function, columns, context, device='cpu'):
             if name == 'verify':
                 cases = [dict(zip(columns, case)) for case in zip(*columns.values())]
                 values = call_each(name, function, cases)
-            else:                               # copies: a reward may sort its lists
-                lists = {PLURAL.get(x, x): [*values] for x, values in columns.items()} | context
+            else:
+                lists = {PLURAL.get(x, x): values for x, values in columns.items()} | context
                 [values] = call_each(name, function, [lists])
     except Mistake:
         raise
@@ -77,7 +85,11 @@ def values_of(name, function, columns, context, device='cpu'):
         raise Mistake(f"verify() returned one of {values!r:.100}: expected a number from 0.0 "
                       "(wrong) to 1.0 (right)")
     if not is_right:            # no expect(), which would write out thousands of right values, too
+        wrong = [x for x in values if x != x or x in (math.inf, -math.inf)] if type(
+            values) is list else []
         raise Mistake(f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
+                      f"finite numbers, one for each completion, and not {wrong[:1]}" if wrong else
+                      f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
                       "finite numbers, one for each completion")
     return numbers.float().cpu()
 
@@ -114,6 +126,12 @@ def try_rewards(script, data):
         expect(callable(function), f"rewards: there is no {name}() of a config file"
                f"{near(name, functions)}")
         parameters = inspect.signature(function).parameters
+        is_blind = not parameters.keys() & ANSWERS and not any(
+            x.kind is x.VAR_KEYWORD for x in parameters.values())
+        expect(not is_blind or name != 'verify', "verify() asks for no `completion` and no `text`, "
+               "so it cannot say whether they are right")
+        if is_blind:
+            say(f"{name}() asks for no completions, so it is the same for all of a group")
         if not parameters.keys() & {'rollout', 'networks'}:
             with patch.dict(script['state']):   # a reward may remember something
                 values_of(name, function, columns, {'step': 0, 'split': 'train'})

@@ -1,6 +1,7 @@
 """What happens around the steps of train_grpo.py: a Run opens networks and dataset, or resumes;
 saves; evaluates; logs; and stops."""
 import itertools
+import shlex
 import sys
 from pathlib import Path
 
@@ -32,9 +33,15 @@ def open_task(script, device, files):
     data = open_data(script)
     expect(not data.reply or grpo.Task.kind == 'causal', "the dataset is a world, with a reply(): "
            "it needs the word plugins/causal.py")
+    if devices.N_RANKS > 1:             # before a network is opened, which looks at them, too
+        devices.check_same('dataset', (data.train, data.held_out))
     try_rewards(script, data)
     networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
     task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
+    room = script.get('max_new_tokens') or task.length          # of plugins/causal.py
+    n_cut = sum(len(row.whole) - row.n_prompt > room for row in task.rows)
+    if n_cut:
+        say(f"max_new_tokens = {room}: {n_cut} of {len(task.rows)} answers are longer")
     for role in 'policy', 'judge', 'reference':
         network = getattr(networks, role)
         if network:
@@ -71,8 +78,6 @@ class Run:
                                          for name, x in self.knobs.items()])
         self.folder = grpo.RunFolder(grpo.out_dir, self.knobs)
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
-        if devices.N_RANKS > 1:
-            devices.check_same('dataset', self.task.rows)
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
         optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)
         expect(isinstance(optimizers, list | tuple), "make_optimizers() returned a "
@@ -93,6 +98,8 @@ class Run:
             self.check_knobs()                  # a config file may change them in each step
             is_end = step >= grpo.max_iters
             is_stopped = devices.sum_over_ranks(int(stop.is_asked)) > 0         # on any rank
+            if is_stopped and not stop.is_asked:
+                say('another rank was asked to stop')
             # A resumed run has no line to beat if a knob has changed: it is set before more steps.
             is_due = is_end or step % grpo.eval_interval == 0 or self.line_to_beat is None
             if is_due or is_stopped:            # save first: a resumed run evaluates once more
@@ -133,7 +140,7 @@ class Run:
         self.folder.log_samples(step, samples)
         if is_end:
             say(report.verdict_of(result, step))
-            say(f"python sample.py {grpo.out_dir} shows what it writes")
+            say(f"python sample.py {shlex.quote(grpo.out_dir)} shows what it writes")
         return True
 
     def log(self, step, metrics, scores, began, sampled):

@@ -2,6 +2,7 @@
 metrics of each step and evaluation), samples.jsonl (completions), and ckpt.pt. Only the first of
 several ranks reads and writes."""
 import io
+import itertools
 import json
 import math
 import shlex
@@ -13,6 +14,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
+from plumbing.datasets import load
 from plumbing.devices import N_RANKS, RANK, from_first_rank
 from plumbing.networks import load_checkpoint, move_aside, save_network
 from plumbing.process import Mistake, expect, say, writing
@@ -58,7 +60,8 @@ class RunFolder:
         except filelock.Timeout:
             is_there = Path(self.lock.lock_file).exists()
             why = "another run is writing to it" if is_there else "it cannot be written"
-            raise Mistake(f"out_dir = {self.path}: {why}. Take another one") from None
+            raise Mistake(f"out_dir = {self.path}: {why}. Take another one, or end that run"
+                          ) from None
         ckpt = self.path / 'ckpt.pt'
         if not self.config['resume']:
             return {}
@@ -90,21 +93,25 @@ class RunFolder:
                 raise Mistake(f"{self.path} is a run of {saved['config']['generator']}, whose "
                               f"weights had other names or shapes: {' '.join(str(e).split())[:200]}"
                               ) from None
-            for optimizer, moments in zip(optimizers, saved['optimizers'], strict=True):
+            shapes = [[(group.keys(), len(group['params'])) for group in x['param_groups']]
+                      for x in (*saved['optimizers'], *[y.state_dict() for y in optimizers])]
+            n = len(saved['optimizers'])
+            expect(shapes[:n] == shapes[n:], f"{self.path} has moments of other optimizers: a run "
+                   "cannot change its make_optimizers()")
+            for optimizer, moments in zip(optimizers, saved['optimizers']):
                 optimizer.load_state_dict(moments)
-            parts = *changed.values(), *self.changed_files(networks.files)
-            is_other = saved['records'] not in (None, self.records)
-            if is_other:
-                parts = *parts, 'the dataset has other records now (docs/task.md)'
-            say(f"resumed at step {step}" + ''.join(f'; {x}' for x in parts))
-            if is_other or changed.keys() - {*OF_THE_RUN.split()}:
+            others = from_first_rank(lambda: self.changed_files(networks.files))
+            if saved['records'] not in (None, self.records):
+                others.append('the dataset has other records now (docs/task.md)')
+            say(f"resumed at step {step}" + ''.join(f'; {x}' for x in (*changed.values(), *others)))
+            if others or changed.keys() - {*OF_THE_RUN.split()}:
                 line = None                     # a new line to beat begins
         if RANK == 0:
             self.begin_wandb()
             if 'model' not in saved and self.path.exists():
                 self.move_away(networks.files)
             self.begin_logs(step)
-            self.sums = {x: sum_of(x) for x in networks.files.values()}
+            self.sums = self.sums_of(networks.files)
         self.saved = {}                         # its weights and moments would stay in memory
         return step, line
 
@@ -114,11 +121,18 @@ class RunFolder:
         return {x: f'{x}: {config.get(x)} -> {self.config.get(x)}' for x in names
                 if x != 'resume' and config.get(x) != self.config.get(x)}
 
+    def sums_of(self, files):
+        """Return checksums {path: number} of what decides numbers: networks, scripts, config files,
+        and the sources of the dataset."""
+        words = [x for x in sys.argv[1:] if not x.startswith('--')]
+        sources = Path().glob('*.py'), words, load(self.config['dataset']).sources
+        return {str(x): sum_of(x) for x in (*files.values(), *itertools.chain(*sources))}
+
     def changed_files(self, files):
-        """Return a sentence for config files that came or went, and for each network whose file is
-        another one. (Their names are the knobs' affair.)"""
-        sums = {x: sum_of(x) for x in files.values()}
-        said = [f'{x} is another network now' for x, old in self.saved['sums'].items()
+        """Return a sentence for config files that came or went, and for each file that is another
+        one. (The names of networks are the knobs' affair.)"""
+        sums = self.sums_of(files)
+        said = [f'{x} is another file now' for x, old in self.saved['sums'].items()
                 if sums.get(x, old) != old]
         old, new = [[x for x in words if not x.startswith('--')]
                     for words in (self.saved['words'], sys.argv[1:])]
@@ -146,6 +160,8 @@ class RunFolder:
             lines = lines_before(self.path / name, step)
             if step > 0 and not lines:
                 say(f'{name} has no line of earlier steps')
+            elif step > 0 and name == 'log.jsonl' and json.loads(lines[-1])['step'] < step - 1:
+                say(f"{name} has no line between {json.loads(lines[-1])['step']} and {step}")
             write_whole(self.path / name, ''.join(lines))
         config = json.dumps(self.config | {'words': sys.argv[1:]}, indent=1)
         write_whole(self.path / 'config.json', config)

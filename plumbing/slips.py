@@ -33,7 +33,7 @@ def check_file(path, tree, script, before, knobs, names):
     for name, old in before.items():
         new = script.get(name)
         if new is not old and name not in ('include', 'state', *knobs):
-            check_replaced(path, tree, name, new, old)
+            check_replaced(path, tree, name, new, old, knobs)
     is_plugin = Path(path).resolve().parent.name == 'plugins'
     for name in script.keys() - before.keys():
         x = script[name]
@@ -41,6 +41,10 @@ def check_file(path, tree, script, before, knobs, names):
         check_contents(path, name, x, knobs, names)
         if inspect.isclass(x) and x.__module__ == Path(path).stem:
             check_class(path, tree, name, x, before)
+            functions = {y for y in names if inspect.isfunction(script.get(y))}
+            theirs = sorted(vars(x).keys() & functions)
+            expect(not theirs or is_plugin, f"{path}: the class {name} has {theirs[:1]}, and "
+                   "nobody calls it there: write this function without a class")
 
 
 def check_lines(path, tree, knobs, names):
@@ -61,10 +65,16 @@ def check_lines(path, tree, knobs, names):
         expect(not isinstance(value, ast.Name | ast.Tuple | ast.Dict), (
             f"{path}: {text}: this line does nothing"))
         if isinstance(node, ast.If) and '__main__' in ast.unparse(node.test):
-            inside = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)
-                      and isinstance(x.ctx, ast.Store)} & knobs
+            called = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            functions = [x for x in tree.body
+                         if isinstance(x, ast.FunctionDef) and x.name in called]
+            inside = names_set_in(node, *functions) & knobs
             expect(not inside, f"{path}: {text.splitlines()[0]} is not executed, and it sets "
                    f"{sorted(inside)}")
+        if isinstance(node, ast.For):
+            turned = {x.id for x in ast.walk(node.target) if isinstance(x, ast.Name)} & knobs
+            expect(not turned, f"{path}: {text.splitlines()[0]} leaves the last value in "
+                   f"{sorted(turned)}: extras.compare tries several")
     check_twice(path, tree)
     for node in ast.walk(tree):
         for name in node.names if isinstance(node, ast.Global) else ():
@@ -76,6 +86,17 @@ def check_lines(path, tree, knobs, names):
             check_globals(path, node, knobs)
 
 
+def names_set_in(*nodes):
+    """Return the names that syntax trees set, or declare to be global."""
+    names = set()
+    for node in [x for tree in nodes for x in ast.walk(tree)]:
+        if isinstance(node, ast.Global):
+            names |= {*node.names}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
 def check_globals(path, function, knobs):
     """Refuse a function that sets a knob without `global`, and does not read it either."""
     declared, stored, loaded = set(), set(), set()
@@ -84,6 +105,8 @@ def check_globals(path, function, knobs):
             declared |= {*node.names}
         if isinstance(node, ast.Name):
             (stored if isinstance(node.ctx, ast.Store) else loaded).add(node.id)
+    expect('__file__' not in loaded, f"{path}: {function.name}() asks for __file__, which is "
+           "train_grpo.py's when it is called: compute the path at the top of the file")
     lost = sorted((stored & knobs) - loaded - declared)
     expect(not lost, f"{path}: {function.name}() sets a {lost[:1]} of its own, and not the knob: "
            f"write `global {', '.join(lost)}` into it")
@@ -131,14 +154,14 @@ def check_class(path, tree, name, x, before):
            "and it takes the place of that one")
 
 
-def check_replaced(path, tree, name, new, old):
+def check_replaced(path, tree, name, new, old, knobs):
     """Refuse what cannot take the place of an older thing of the same name: `from time import time`
     for the module, a function with other parameters, or without its return."""
     words = f"{path}: {name} takes the place of a {type(old).__name__} of the script"
     expect(not isinstance(old, ModuleType) or isinstance(new, ModuleType), words)
     expect(not inspect.isclass(old) or inspect.isclass(new), words)
     expect(not callable(old) or callable(new), words)
-    if not inspect.isfunction(old) or not inspect.isfunction(new):
+    if not inspect.isfunction(old) or not inspect.isroutine(new):
         return
     theirs = [*inspect.signature(old).parameters.values()]
     names = [x.name for x in theirs]
@@ -149,13 +172,21 @@ def check_replaced(path, tree, name, new, old):
     except TypeError:
         raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
                       f"{', '.join(names[:n])}") from None
-    inner = inspect.signature(new).parameters.get('inner')
+    own = inspect.signature(new).parameters
+    hidden = sorted(x for x in own.keys() - {*names} if x in knobs)
+    expect(not hidden, f"{path}: {hidden[:1]} is a parameter of {name}(), and not the knob: write "
+           f"{hidden[:1]} = VALUE as a line of its own")
+    inner = own.get('inner')
     is_other = inner and inspect.isfunction(inner.default) and inner.default.__name__ != name
     expect(not is_other or inner.default is old, f"{path}: {name}() has another function as "
            f"its inner: write inner={name}")
     here = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == name]
     expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
            "nothing. Is its `return` missing?")
+    read = {x.id for y in here for x in ast.walk(y) if isinstance(x, ast.Name)}
+    is_lost = here and inner and 'greedy' in own and 'greedy' not in read
+    expect(not is_lost, f"{path}: {name}() does not pass `greedy` on to its inner: an evaluation "
+           "asks for the likeliest ids, too")
 
 
 def returns(node):

@@ -250,7 +250,8 @@ def test_the_words_of_a_check_are_those_of_a_run(file):
     assert 'verify is 1.000' in printed and 'share of right answers in what' in printed
     code, _, error = run('extras/check.py', 'config/grpo_pairs.py', '--dataset=none.jsonl')
     assert code == 1 and error == (
-        "error: dataset = 'none.jsonl': there is no file none.jsonl\n")
+        "error: dataset = 'none.jsonl': there is no file none.jsonl. (Paths begin in the folder of "
+        "train_grpo.py)\n")
 
 
 @pytest.mark.parametrize('kind', ['fill', 'causal', 'world'])

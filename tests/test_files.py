@@ -24,7 +24,7 @@ MISTAKES = """
 --temperature=0 -> temperature = 0
 --adv_norm=sdt -> adv_norm = 'sdt', 'std'
 --clip_low=1.2 -> clip_low = 1.2, from 0 to 1
---dataset=data/arithmetic -> there is no file, Near: ['arithmetic']
+--dataset=data/arithmetic -> there is no file, There is data/arithmetic.py
 --dataset=arithmatic -> there is no file, Near: ['arithmetic']
 config/grpo_smok.py -> config/grpo_smok.py
 --generator=out/none.pt -> out/none.pt

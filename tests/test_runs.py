@@ -95,7 +95,7 @@ def zeros(completions, step, split):
 SIGNAL = """
 import os
 def collect(networks, task, step, inner=collect):
-    if step == 2 and devices.RANK == devices.N_RANKS - 1:
+    if step == 2 and devices.RANK == devices.N_RANKS - 1 and not resume:
         os.kill(os.getpid(), 15)
     return inner(networks, task, step)
 """
@@ -378,9 +378,10 @@ def test_two_ranks_take_the_steps_of_one_process_also_on_machines_that_share_no_
     words = [tree, *TOY, f'--dataset={folder}/equations.py', file('zeros.py', ZEROS),
              'config/papers/dapo.py', '--adv_norm=batch', '--gradient_accumulation_steps=2',
              '--mini_batches=2', '--group_size=2', '--kl_beta=0.05', '--dtype=float64']
-    train(words, 'two', file('signal.py', SIGNAL), ranks=2)     # makes the networks
+    stops = file('stops.py', SIGNAL)
+    train(words, 'two', stops, ranks=2)         # makes the networks
     assert checkpoint_of(Path('two'))['step'] == 3
-    train(words, 'two', '--resume=True', ranks=2)
+    train(words, 'two', stops, '--resume=True', ranks=2)
     train(words, 'one')
     for name, ranks in (('two-more', 2), ('one-more', 1)):      # the second tree has no `one`
         train(words, name, '--generator=one', '--max_iters=2', ranks=ranks)
@@ -464,17 +465,18 @@ def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
     os.mkdir('out')
     shutil.copy(folder / 'generator.pt', network)
     train(words, 'whole')
-    train(words, 'run', file('signal.py', SIGNAL))
+    stops = file('stops.py', SIGNAL)
+    train(words, 'run', stops)
     sample = [tree, 'sample.py', '--num_samples=1']
     shown = run(*sample, 'run')
     assert len({*re.findall("x '.*'", shown[1])}) > 4           # four before, four other ones after
     Path(recipe).write_text('n_layer = 1')
     train([tree, *toy], 'run', '--max_iters=0')
     assert run(*sample, 'run-1') == shown
-    train(words, 'run-1', '--resume=True')
+    train(words, 'run-1', stops, '--resume=True')
     assert_same(Path('run-1'), Path('whole'))
     os.remove(network)
-    for more in ([*sample, 'run-1'], [*words, '--out_dir=run-1', '--resume=True']):
+    for more in ([*sample, 'run-1'], [*words, stops, '--out_dir=run-1', '--resume=True']):
         code, _, error = run(*more)
         assert code == 1 and re.fullmatch(f'error: .*{network}.*\n', error)
 
