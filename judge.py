@@ -10,7 +10,7 @@ from plumbing.sharing import compute_once
 def judge_scores(judge, texts):
     """Return the scores (N,) of texts (N, T), padded at the end."""
     score = label_probabilities if judge.kind == 'classifier' else likelihoods
-    return compute_once(lambda some: score(judge, some), texts)     # score(judge, texts), faster
+    return compute_once(score, judge, texts)            # score(judge, texts), equal texts once
 
 
 def likelihoods(judge, texts):

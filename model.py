@@ -30,7 +30,7 @@ class Block(nn.Module):
     def __init__(self, n_layer, n_head, n_embd):
         super().__init__()
         self.n_head = n_head
-        small = 0.02 / math.sqrt(2 * n_layer)   # the residual stream adds up 2 * n_layer outputs
+        small = 0.02 / math.sqrt(2 * n_layer)   # as in GPT-2: x adds up 2 * n_layer outputs
         self.qkv = linear(n_embd, 3 * n_embd, n_embd ** -0.5)
         self.proj = linear(n_embd, n_embd, small)
         self.up = linear(n_embd, 4 * n_embd, n_embd ** -0.5)
@@ -47,13 +47,13 @@ class Block(nn.Module):
             # cos and sin are float32, so under autocast q and k have become float32, too.
             qkv = torch.cat((qk.to(qkv.dtype), qkv[2:]))
         q, k, v = qkv                                                       # (N, H, L, D) each
-        # A cache is a dict {block: its keys and values (2, N, H, tokens before, D)}. It begins
-        # empty. (torch.cat copies all of them for each token. That is slow for long texts.)
+        # A cache is {block: its keys and values (2, N, H, tokens before, D)}, at first {}.
+        # (torch.cat copies all of them for each token. That is slow for long texts.)
         if cache is not None:
             kv = torch.cat((cache[self], qkv[1:]), -2) if self in cache else qkv[1:]
             cache[self] = kv
             k, v = kv
-        y = attention(q, k, v, mask)            # F.scaled_dot_product_attention(q, k, v, mask)
+        y = attention(q, k, v, mask)            # F.scaled_dot_product_attention(), faster on CPUs
         x = x + self.proj(y.transpose(1, 2).flatten(2))                     # heads side by side
         return x + self.down(self.up(norm(x)).relu_())
 
@@ -89,7 +89,7 @@ class Network(nn.Module):
         """Return features (N, T, C) of tokens (N, T), padded at the end. Features at position t
         predict token t. (In nanoGPT they predict token t + 1.)
 
-        A causal network reads bos and the tokens before t, so its inputs are the tokens, moved by
+        A causal network reads bos and the tokens before t: its inputs are the tokens, moved by
         one position. Any other network reads all positions; where a 'fill' network is to predict,
         the caller has put blank_id."""
         if not self.causal:

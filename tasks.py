@@ -1,12 +1,11 @@
 """Turn texts with blanks into ids, and ids back into text.
 
 A dataset is a file with texts(), which returns two lists of records: those to learn from, and those
-that are held out. It may have verify(), which says what is right, and reply(), which makes it a
-world: a game or a tool that adds words while the policy writes. (The field says environment.) The
-knob `dataset` names the file; data/ has some.
+that are held out. It may have verify(), which says what is right, and reply() (plugins/world.py).
+The knob `dataset` names the file; data/ has some.
 
 A record is a dict with 'prompt', 'answer' and perhaps other columns. (A file may write a pair
-(prompt, answer); plumbing/datasets.py makes a dict of it, and gives all records the same columns.)
+(prompt, answer). plumbing/datasets.py makes a dict of it.)
 
 A Task is a dataset in the ids of one Tokenizer. There each record has two rows of ids: `whole`,
 with its answer, and `shown`, with a blank, here _, wherever the policy writes. $ is eos, the id
@@ -83,7 +82,7 @@ class Row(NamedTuple):
     """A record as ids."""
     whole: list         # with its answer, if there is one
     shown: list         # with a blank wherever the policy writes
-    n_prompt: int       # length of the prompt: a completion begins there, if it is continued
+    n_prompt: int       # where a completion begins, if the prompt is continued
 
 
 @dataclass
@@ -123,9 +122,8 @@ class Task:
         self.records = data.train + data.held_out
         self.n_train = len(data.train)          # the first records; the others are held out
         self.rows = [self.encode(record) for record in self.records]
-        # All batches have one width T, though most texts are shorter. Networks waste some work on
-        # padding; in return all shapes stay the same. Each prompt has room for the longest answer,
-        # because from left to right the policy may write more than its record does.
+        # All batches have one width T, so that shapes stay the same, with room for the longest
+        # prompt and the longest answer.
         self.longest_prompt = max(row.n_prompt for row in self.rows)
         longest_answer = max(len(row.whole) - row.n_prompt for row in self.rows)
         self.length = self.longest_prompt + longest_answer                      # T
@@ -165,7 +163,7 @@ class Task:
     def row_to_fill(self, shown, answer, record):
         """1_+3_=__7 and 12+35=047 become 12+35=047$ and 1_+3_=__7$."""
         whole = answer or shown                 # perhaps nobody knows the answer
-        fits = [b in (a, self.tok.blank) for a, b in zip(whole, shown)]
+        fits = [part in (full, self.tok.blank) for full, part in zip(whole, shown)]
         expect(len(whole) == len(shown) and all(fits), f"{record!r:.200}: the answer of a prompt "
                "with _, a blank, is the prompt with its blanks filled")
         return Row(whole + [self.tok.eos], shown + [self.tok.eos], len(shown))
@@ -186,8 +184,7 @@ class Task:
 
     def prompts_of(self, record, low=0.2, high=0.6):
         """Return Prompts of the records with these numbers (B,)."""
-        # Lists become tensors here, in each step, and not once for all. This is slow Python, half a
-        # millisecond, but saves memory: one long text would make a table of thousands of long rows.
+        # Lists become tensors in each step, and not once for all, which saves memory.
         rows = [self.rows[i] for i in record.tolist()]
         whole = self.pad([row.whole for row in rows])                           # (B, T)
         if self.blank_kind == 'random':

@@ -1,6 +1,6 @@
 """GRPO in a hundred lines: a network learns to fill _+4+_+2=17 so that it is true.
 
-    python -m extras.tiny                           # torch, one core, 8 seconds
+    python -m extras.tiny           # 8 seconds on one core; another processor rounds differently
 
     step   0 | greedy at step 0: 0.176 | true 0.185
     step  30 | greedy at step 0: 0.176 | true 0.602
@@ -23,11 +23,9 @@ BLANK = 10
 
 
 def make_prompts(n, held_out=False):
-    """Draw n random texts and blank two digits in each. Keep those that are held out, about n / 10,
-    or the others, about 9 n / 10. Return prompts (P, 6) and texts (P, 6).
-
-    Held out are prompts whose four visible digits, the sum's included, add up to a multiple of ten.
-    (A blank is 10, so it does not change that.)"""
+    """Draw n random texts and blank two digits in each. Return prompts (P, 6) and texts (P, 6) of
+    those that are held out, about n / 10, or of the others. Held out are prompts whose digits add
+    up to a multiple of ten. (A blank is 10, and does not change that.)"""
     digits = torch.randint(10, (n, 4))
     total = digits.sum(1, keepdim=True)
     texts = torch.cat([digits, total // 10, total % 10], dim=1)
@@ -38,8 +36,8 @@ def make_prompts(n, held_out=False):
 
 
 def verify(prompts, actions):
-    """Return 1.0 where a text is true: prompts (P, 6) and actions (..., P, 6) become (..., P). An
-    action has six digits, but only the ones at blanks count."""
+    """Return 1.0 where a text is true: prompts (P, 6) and actions (..., P, 6) become (..., P). Only
+    the digits at blanks count."""
     a, b, c, d, e, f = torch.where(prompts == BLANK, actions, prompts).unbind(-1)
     return (a + b + c + d == 10 * e + f).float()
 

@@ -17,14 +17,14 @@ Each token in brackets has a row in the table. Its view is its whole text, becau
 reads only what stands before a token, and this never changes.
 
 This file is executed in the globals of train_grpo.py: torch, replace, Rollout, sample and others
-come from there. Its Task, complete() and columns_of() replace the ones there; `inner` is the old
-function."""
+come from there. Its functions replace the ones there; `inner` is the old function. The Task of its
+super() is the old class."""
 import torch.nn.functional as F
 
 from plumbing.process import Mistake, expect
 from plumbing.sharing import unique_rows
 
-include('plugins/skip.py')
+include('plugins/skip.py')          # saves time: texts that teach nothing are not read
 
 blank_kind = 'answer'
 max_new_tokens = 0          # limit of a completion, in tokens; 0: as many as fit in T positions
@@ -34,8 +34,8 @@ class Task(Task):
     """A Task with room for completions."""
     kind = 'causal'
 
-    def __init__(self, *words):
-        super().__init__(*words)
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         expect(self.blank_kind == 'answer', "blank_kind = 'random': plugins/causal.py expects "
                "'answer'")
         self.length = max(self.length, self.longest_prompt + max_new_tokens)            # T
@@ -45,9 +45,9 @@ class Task(Task):
         raise Mistake(f"{record!r:.200}: a prompt with _ is for a network that fills blanks: leave "
                       "out plugins/causal.py")
 
-    def prompts_of(self, *words):
+    def prompts_of(self, *arguments):
         """Return Prompts in which all positions are blank that a completion may take."""
-        prompts = super().prompts_of(*words)
+        prompts = super().prompts_of(*arguments)
         first = prompts.start[:, None]                                                  # (B, 1)
         position = torch.arange(self.length, device=first.device)                       # (T,)
         stop = first + (max_new_tokens or self.length)
@@ -60,11 +60,10 @@ def complete(policy, prompts, k, greedy=False):
     task, empty = prompts.task, policy.pad_id           # empty: an unwritten position
     is_prompt = prompts.blank.cumsum(1) == 0                                            # (B, T)
     texts = prompts.whole.where(is_prompt, empty).repeat_interleave(k, 0)               # (N, T)
-    # The first position (N,) that a text may not use: now the limit of its length, later its end.
+    # The first position (N,) that a text may not use: at first its limit, then where it has ended.
     end = (prompts.start + prompts.blank.sum(1)).repeat_interleave(k)
 
-    # 1. Read each prompt once for its k texts, as far as the shortest prompt goes. (3 reads the
-    # rest.)
+    # 1. Read each prompt once for its k texts, as far as the shortest prompt goes.
     first = int(prompts.start.min())
     cache = {}
     inputs = F.pad(texts[::k, :first], (1, 0), value=policy.bos_id)             # (B, 1 + first)
@@ -72,14 +71,14 @@ def complete(policy, prompts, k, greedy=False):
 
     # 2. The k completions of a prompt continue from copies of its keys and values.
     active = torch.arange(len(texts), device=texts.device)      # numbers of the texts that go on
-    x, cache = x[active // k], rows_of_cache(cache, active // k)
+    x, cache = x.repeat_interleave(k, 0), rows_of_cache(cache, active // k)
 
     # 3. Go from position to position: read, draw, ask the world, drop the texts that have ended.
     n_read = first                              # positions that have been read
     table = []
     for at in range(first, task.length):
         is_empty = texts[active, at] == empty                                   # (active,)
-        if is_empty.any():                      # else all have one: of their prompts, or a world's
+        if is_empty.any():                      # some text has no token here yet
             if n_read < at:                     # catch up: one token, or more after a world's words
                 x = policy.trunk(texts[active, n_read:at], cache)[:, -1]        # (active, C)
                 n_read = at
@@ -97,7 +96,7 @@ def complete(policy, prompts, k, greedy=False):
         if not is_active.all():
             active, cache = active[is_active], rows_of_cache(cache, is_active)
     text_of, position = torch.cat(table, 1)                                     # (M,) each
-    rows, inverse = unique_rows(texts)          # equal texts are one view
+    rows, inverse = unique_rows(texts)          # equal texts are one view, to save time
     return Rollout(prompts, k, texts, texts[rows], text_of, position, inverse[text_of])
 
 
@@ -123,4 +122,4 @@ def columns_of(rollout, inner=columns_of):
         'ended': (sampled == tok.eos).any(1).tolist()}
 
 
-include('plugins/world.py')
+include('plugins/world.py')         # ask_world()

@@ -47,8 +47,9 @@ def metrics_of_update(parts):
 def metrics_of_step(scores, rewards, began, sampled):
     """Return the means of the scores of a step; the share of groups that teach nothing; and how
     long it took, if it began and had sampled at these times, in seconds."""
-    means = {f'mean_{name}': scores[name] for name in ('tokens', 'reward', *rewards)}
+    means = {f'mean_{name}': scores[name] for name in ('reward', *rewards)}
     means['dead_groups'] = (scores['advantage'] == 0).all(1).double()
+    means['mean_tokens'] = scores['tokens']
     seconds = max(time.time() - began, 1e-9)            # a clock can be set back
     return means_of(means) | {
         'ms': 1000 * seconds, 'time/sampling': (sampled - began) / seconds,

@@ -48,10 +48,11 @@ def unique_rows(x):
     return rows, inverse
 
 
-def compute_once(function, texts):
-    """Return function(texts), one row for each of texts (N, L). Equal texts are computed once."""
+def compute_once(function, network, texts):
+    """Return function(network, texts), one row for each of texts (N, L). Equal texts are computed
+    once."""
     rows, inverse = unique_rows(texts)
-    return function(texts[rows])[inverse]
+    return function(network, texts[rows])[inverse]
 
 
 def shared_length(inputs):

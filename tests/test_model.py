@@ -113,10 +113,10 @@ def test_unique_rows_finds_the_kinds_that_torch_finds_and_each_is_computed_once(
     kinds, of_torch = x.unique(dim=0, return_inverse=True)
     assert x[rows].unique(dim=0).equal(kinds) and len(rows) == len(kinds)
     assert x[rows][inverse].equal(x) and kinds[of_torch].equal(x)
-    function = Mock(side_effect=lambda texts: texts.sin().sum(1))
-    close(compute_once(function, x), x.sin().sum(1))
+    function = Mock(side_effect=lambda network, texts: texts.sin().sum(1))
+    close(compute_once(function, None, x), x.sin().sum(1))
     [call] = function.call_args_list
-    assert len(call.args[0]) == len(kinds)
+    assert len(call.args[1]) == len(kinds)
 
 
 @pytest.mark.parametrize('dtype, atol', [('float64', 1e-9), ('bfloat16', 0.05)])
