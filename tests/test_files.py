@@ -1,5 +1,6 @@
 """Words of the command line, config files, and functions of a user."""
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from plumbing.datasets import load
+from plumbing.datasets import Dataset, load
 from plumbing.networks import file_of, load_checkpoint
 from plumbing.process import Mistake
+from plumbing.rewards import try_rewards, values_of
 from runs import ROOT, log_of, run, train
+from tasks import Task
 from test_grpo import fresh
 
 # words of a command line, and what the line says with which the run ends
@@ -364,6 +367,96 @@ def test_what_nobody_calls_or_asks_is_said(toy, file, tmp_path):
     assert f"{kl}: nobody needs masks() in this run\n" in said
     assert f"{kl} brings verify(), in the place of the dataset's\n" in said
     assert "judge = out/none.pt: nobody asks it, because `rewards` has no 'judge'\n" in said
+
+
+# what would change nothing, or another thing than was meant, and the line that says so
+SLIPS = r'''
+class _A:\n    def advantages(self, *words): pass -> has ['advantages'], without a class
+def main():\n    global seed\n    seed = 0\nif __name__ == '__main__':\n    main() -> not executed
+def advantages(reward, scores, adv_norm='none'): return reward -> ['adv_norm'] is a parameter
+def complete(policy, *words, greedy=False, inner=complete): return inner(policy, *words) -> `greedy`
+for kl_beta in (0.0, 0.1): pass -> leaves the last value in ['kl_beta']
+def _path(): return __file__ -> asks for __file__
+from random import sample -> is called with 3 arguments: logits, k, greedy
+import os; os.chdir('/') -> calls os.chdir()
+'''
+
+
+@pytest.mark.parametrize('case', SLIPS.strip().splitlines())
+def test_what_changes_nothing_in_a_config_file_is_refused(case, file, grpo):
+    code, said = case.split(' -> ')
+    folder = os.getcwd()
+    try:
+        with pytest.raises(Mistake) as mistake:
+            fresh(file('mine.py', code.replace('\\n', '\n')))
+    finally:
+        os.chdir(folder)
+    assert all(part in str(mistake.value) for part in said.split(', ', 1))
+
+
+def test_a_config_file_may_have_a_dataclass_and_a_helper_and_an_empty_one_is_named(
+        file, grpo, capsys):
+    fresh(file('mine.py', '''
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class _Short:
+    limit: int
+    def __call__(self, texts):
+        return [float(len(clean(text)) < self.limit) for text in texts]
+def clean(text):
+    return text.strip()
+short = _Short(5)
+rewards = {'short': 1.0}
+'''), file('empty.py', 'KL = 0.0'), '--kl_estimate=k3', '--kl_beta=0', '--clip_low=0.1')
+    said = capsys.readouterr().out
+    assert 'empty.py changes nothing: it sets no knob, and defines no function\n' in said
+    assert 'clean' not in said and 'did you mean' not in said
+    assert 'kl_estimate = k3: nobody asks it, because kl_beta is 0\n' in said
+    assert 'clip_low = 0.1: nobody asks it, because a step has one update\n' in said
+    with pytest.raises(Mistake, match='two experiments would be mixed'):
+        fresh('config/grpo_guess.py', 'config/grpo_think.py')
+
+
+def test_a_function_gets_copies_and_has_to_look_at_the_completion():
+    numbers = [[1, 2], [3]]
+    columns = {'text': ['a', 'b'], 'numbers': numbers}
+    for name, function in (('verify', lambda text, numbers: float(numbers.pop() > 1)),
+                           ('mine', lambda texts, numbers: [float(x.pop()) for x in numbers])):
+        values_of(name, function, columns, {})
+        assert numbers == [[1, 2], [3]]
+    with pytest.raises(Mistake, match='expected a list of 2 finite numbers, .* not .inf'):
+        values_of('mine', lambda texts: [0.0, math.inf], columns, {})
+    data = Dataset([{'prompt': '1', 'answer': '2'}] * 2, [], lambda prompt: 1.0, None, ())
+    with pytest.raises(Mistake, match='asks for no `completion`'):
+        try_rewards({'dataset': '', 'rewards': {'verify': 1.0}, 'Task': Task}, data)
+
+
+# functions whose results would be broadcast, or fail later, and what is said
+RETURNS = '''
+def policy_loss(stats, rollout): return stats.logp -> policy_loss() returned a Tensor
+def policy_loss(stats, rollout): return stats.logp.sum(), stats.kl -> policy_loss() returned ()
+def policy_loss(stats, rollout): return stats.logp, stats.logp -> a second result with a gradient
+def kl_penalty(stats): return stats.kl.mean() -> kl_penalty() returned ()
+def kl_penalty(stats): return stats.kl.detach() -> kl_penalty() returned a tensor without a gradient
+def token_weights(rollout): return rollout.advantage -> expected a weight for each token
+def token_weights(rollout): return [rollout.advantage] * 2 -> expected a weight for each token
+def token_weights(rollout): return (rollout.advantage,) * 2 -> a divisor of the shape
+def sample(logits, k=1, greedy=False): return logits[:, :k] -> sample() returned torch.float
+def sample(logits, k=1, greedy=False): return logits.argmax(1) -> sample() returned (
+def advantages(reward, scores): return reward.mean(1) -> advantages() returned (
+def advantages(reward, scores): return reward / 0 -> a number that is not finite
+def score(rollout, *words): return {'reward': torch.zeros(4, 4)} -> score() returned, 'tokens'
+def updates_of(rollouts): return rollouts -> mine.py replaces updates_of(). Ours: Return the updates
+'''
+
+
+@pytest.mark.parametrize('case', RETURNS.strip().splitlines())
+def test_a_wrong_result_of_a_function_names_the_function(case, toy, file, tmp_path):
+    code, said = case.split(' -> ')
+    code_of_exit, _, error = run(*toy, file('mine.py', code), f'--out_dir={tmp_path}/run')
+    assert code_of_exit == 1 and all(part in error for part in said.split(', '))
+    assert error.startswith('error: ') or 'Ours: ' in said
 
 
 def test_what_two_files_both_have_is_refused_unless_one_wraps_the_other(file, grpo):

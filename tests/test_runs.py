@@ -313,6 +313,17 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
     assert evaluations[1]['line to beat'] == evaluations[2]['line to beat']
 
 
+def test_a_run_that_goes_on_with_other_files_says_so_and_sets_a_new_line(toy, file, tmp_path):
+    words = [*toy, file('mine.py', ZEROS)]
+    train(words, tmp_path / 'run', '--max_iters=1')
+    file('mine.py', ZEROS.replace("'0'", "'1'"))
+    said = train(words, tmp_path / 'run', '--max_iters=2', '--resume=True')
+    assert f"resumed at step 1; max_iters: 1 -> 2; {tmp_path}/mine.py is another file now\n" in said
+    first, second, _ = [x for x in log_of(tmp_path / 'run') if 'line to beat' in x]
+    assert second['step'] == 1 and second['line to beat'] == max(second['reward'], second['greedy'])
+    assert second['line to beat'] != first['line to beat']
+
+
 def test_a_run_that_goes_on_with_other_records_says_so_and_sets_a_new_line(toy, file, tmp_path):
     words = [*toy, f"--dataset={file('mine.py', EQUATIONS)}"]
     train(words, tmp_path / 'run', '--max_iters=1')
