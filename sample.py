@@ -74,6 +74,8 @@ def main():
            "python sample.py out-grpo")
     for word in others:
         expect(not Path(word).is_dir(), f"{word}: one run at a time, and {path} is the first")
+        expect(not word.startswith('-') or word.startswith('--'), f"{word}: expected --name=value, "
+               "such as --num_samples=3")
         is_known = word.startswith('-') or word.endswith('.py') or word.split('=')[0] in vars(grpo)
         expect(is_known, f"{word}: your own prompt needs the name of its knob, --prompt='{word}'")
     task, networks, after, saved = open_run(path, others)

@@ -83,6 +83,7 @@ class ConfigFiles:
         check_imports(path, tree)
         # The file is not the script, so `if __name__ == '__main__'` in it is false.
         script.update(__name__=file.stem, __file__=str(path))
+        script.pop('main', None)                # a main() of the file is the file's
         self.open.append((path, before))
         add_folder(file)
         # A dataclass looks for the module in which it is defined.
@@ -114,9 +115,10 @@ class ConfigFiles:
         self.new[str(path)] = self.functions_of(file, before, included)
         self.used[str(path)] = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)
                                 and isinstance(x.ctx, ast.Load)}
-        if all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body) and not any(
-                isinstance(x, ast.Call) for x in ast.walk(tree)) and not assigns(tree, *knobs_of(
-                script), 'state'):
+        # rewards['verify'] = 0.5 changes something, too.
+        acts = any(isinstance(x, ast.Call | ast.Subscript | ast.Attribute) for x in ast.walk(tree))
+        is_plain = all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body)
+        if is_plain and not acts and not assigns(tree, *knobs_of(script), 'state'):
             self.idle_files.append(path)
         for name in self.new[str(path)]:
             self.check_once(path, name, before)

@@ -124,6 +124,11 @@ def load(dataset):
         first = next(x for x in train + held_out if not x['answer'])
         say(f"{path}: {n_open} records have no answer, so there is no verify(). The first is "
             f"{first!r:.160}")
+    first = train[0]['prompt'].strip().lower()
+    if first in ('prompt', 'prompts', 'question', 'input'):
+        say(f"{path}: the first record is {train[0]!r:.160}: is it a header?")
+    if any('\r' in record['prompt'] + record['answer'] for record in train + held_out):
+        say(f"{path}: records have '\\r', of line ends of Windows, which the policy learns, too")
     lengths = sorted(len(record['prompt'] + record['answer']) for record in train + held_out)
     median = lengths[len(lengths) // 2]
     if lengths[-1] > max(500, 20 * median):

@@ -100,6 +100,8 @@ def check_policy_loss(result, stats, rollout):
 
 def check_kl_penalty(kl, stats):
     check_shape('kl_penalty', kl, stats.logp.shape)
+    expect(len(kl) == 0 or not kl.isnan().all(), "kl_beta is above 0, and there is no reference, "
+           "because kl_beta was 0 when the run began: --reference=generator opens one")
     check_gradient('kl_penalty', kl)
 
 

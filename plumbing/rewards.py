@@ -22,15 +22,15 @@ TAKEN = {'reward', 'tokens', 'advantage', 'include', 'state'}   # no names for a
 def asked_of(name, function, available):
     """Return which of the available names a function asks for by its parameters."""
     parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):        # **kwargs gets all
-        return [*available]
-    named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     for p in named:
         is_misspelt = bool(difflib.get_close_matches(p.name, available, 1, 0.8))        # anwser
         is_optional = p.default is not p.empty and not is_misspelt
         expect(p.name in available or is_optional, (
             f"{name}() asks for {p.name!r}, which does not exist{near(p.name, available)}. All: "
             f"{[*available]}"))
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):        # **kwargs gets all
+        return [*available]
     return [p.name for p in named if p.name in available]
 
 
@@ -100,7 +100,7 @@ def check_rewards(script, taken):
     rewards = script['rewards']
     expect(rewards, "rewards = {}: expected a reward, such as {'verify': 1.0}")
     for name, weight in rewards.items():
-        expect(type(name) is str and type(weight) in (int, float) and math.isfinite(weight), (
+        expect(type(name) is str and type(weight) in (int, float) and abs(weight) < 1e18, (
             f"rewards: {{{name!r}: {weight!r}}}: expected a name and a number"))
         expect(name in ('judge', 'verify') or name not in TAKEN | taken | vars(builtins).keys(), (
             f"rewards: {name} is a name of train_grpo.py or of Python: rename your {name}()"))
@@ -125,6 +125,8 @@ def try_rewards(script, data):
                "records without an answer, to which a text could be compared")
         expect(callable(function), f"rewards: there is no {name}() of a config file"
                f"{near(name, functions)}")
+        expect(name == 'verify' or not hasattr(function, 'cache_info'), f"{name}() has a cache, "
+               "and it is called with lists, which no cache can remember: cache a helper of it")
         parameters = inspect.signature(function).parameters
         is_blind = not parameters.keys() & ANSWERS and not any(
             x.kind is x.VAR_KEYWORD for x in parameters.values())

@@ -161,21 +161,17 @@ def check_replaced(path, tree, name, new, old, knobs):
     expect(not isinstance(old, ModuleType) or isinstance(new, ModuleType), words)
     expect(not inspect.isclass(old) or inspect.isclass(new), words)
     expect(not callable(old) or callable(new), words)
+    if inspect.isclass(new):
+        for method in vars(new).keys() & {x for x in dir(old) if x[0] != '_'}:
+            if inspect.isfunction(vars(new)[method]):
+                check_arguments(path, f'{name}.{method}', vars(new)[method], getattr(old, method))
     if not inspect.isfunction(old) or not inspect.isroutine(new):
         return
-    theirs = [*inspect.signature(old).parameters.values()]
-    names = [x.name for x in theirs]
-    needed = [x for x in theirs if x.kind is x.POSITIONAL_OR_KEYWORD and x.default is x.empty]
-    n = names.index('greedy') + 1 if 'greedy' in names else len(needed)
-    try:
-        inspect.signature(new).bind(*[None] * n)
-    except TypeError:
-        raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
-                      f"{', '.join(names[:n])}") from None
+    names = check_arguments(path, name, new, old)
     own = inspect.signature(new).parameters
-    hidden = sorted(x for x in own.keys() - {*names} if x in knobs)
-    expect(not hidden, f"{path}: {hidden[:1]} is a parameter of {name}(), and not the knob: write "
-           f"{hidden[:1]} = VALUE as a line of its own")
+    for x in own.keys() - {*names}:
+        expect(x not in knobs, f"{path}: {x} is a parameter of {name}(), and not the knob: write "
+               f"{x} = VALUE as a line of its own")
     inner = own.get('inner')
     is_other = inner and inspect.isfunction(inner.default) and inner.default.__name__ != name
     expect(not is_other or inner.default is old, f"{path}: {name}() has another function as "
@@ -187,6 +183,23 @@ def check_replaced(path, tree, name, new, old, knobs):
     is_lost = here and inner and 'greedy' in own and 'greedy' not in read
     expect(not is_lost, f"{path}: {name}() does not pass `greedy` on to its inner: an evaluation "
            "asks for the likeliest ids, too")
+
+
+def check_arguments(path, name, new, old):
+    """Refuse a function that cannot be called as the older one is. Return the older one's names."""
+    theirs = [*inspect.signature(old).parameters.values()]
+    names = [x.name for x in theirs]
+    needed = [x for x in theirs if x.kind is x.POSITIONAL_OR_KEYWORD and x.default is x.empty]
+    n = len(needed)
+    for x in 'greedy', 'high':                  # which have defaults, and are given
+        if x in names:
+            n = names.index(x) + 1
+    try:
+        inspect.signature(new).bind(*[None] * n)
+    except TypeError:
+        raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
+                      f"{', '.join(names[:n])}") from None
+    return names
 
 
 def returns(node):

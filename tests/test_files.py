@@ -373,7 +373,7 @@ def test_what_nobody_calls_or_asks_is_said(toy, file, tmp_path):
 SLIPS = r'''
 class _A:\n    def advantages(self, *words): pass -> has ['advantages'], without a class
 def main():\n    global seed\n    seed = 0\nif __name__ == '__main__':\n    main() -> not executed
-def advantages(reward, scores, adv_norm='none'): return reward -> ['adv_norm'] is a parameter
+def advantages(reward, scores, adv_norm='none'): return reward -> adv_norm is a parameter
 def complete(policy, *words, greedy=False, inner=complete): return inner(policy, *words) -> `greedy`
 for kl_beta in (0.0, 0.1): pass -> leaves the last value in ['kl_beta']
 def _path(): return __file__ -> asks for __file__
