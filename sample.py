@@ -15,9 +15,9 @@ from plumbing import devices, report
 from plumbing.configurator import configure
 from plumbing.datasets import Dataset
 from plumbing.networks import load_checkpoint
-from plumbing.process import expect
+from plumbing.process import expect, say
 from plumbing.run import open_task
-from plumbing.run_folder import config_of
+from plumbing.run_folder import config_of, sum_of
 from tasks import BLANK
 
 # ---- knobs, changed by --name=value; other words are for train_grpo.py ---------------------------
@@ -40,6 +40,9 @@ def open_run(path, more):
     saved = load_checkpoint(f'{path}/ckpt.pt')
     is_recipe = '.py' in grpo.generator         # a checkpoint is opened instead of the generator
     expect('files' in saved, f"{path}/ckpt.pt is a network, and no checkpoint of a run")
+    for file, old in saved['sums'].items():
+        if sum_of(file) not in (0, old):
+            say(f"{file} is another file now")
     expect(grpo.generator in saved['files'] or not is_recipe, f"{grpo.generator} is not the "
            f"generator of {path}, which began with {[*saved['files']]}: leave it out")
     device = devices.init_device(grpo.device, grpo.dtype)

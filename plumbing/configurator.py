@@ -76,6 +76,11 @@ def configure(script, words, executed=None, say=process.say):
     for path in plugins:
         files.include(path)
     known = knobs_of(script) | known            # the types of ours, and what plugins bring
+    for word in words:          # now, too: a file may say out_dir = f'out-{seed}'
+        name, _, text = word.removeprefix('--').partition('=')
+        value = value_of(text, type(known.get(name)))
+        if word.startswith('--') and type(value) is type(known.get(name)):
+            script[name] = value
     for word in words:
         if word.startswith('--'):
             name, _, text = word.removeprefix('--').partition('=')

@@ -170,7 +170,7 @@ def check_replaced(path, tree, name, new, old, knobs):
     names = check_arguments(path, name, new, old)
     own = inspect.signature(new).parameters
     for x in own.keys() - {*names}:
-        expect(x not in knobs, f"{path}: {x} is a parameter of {name}(), and not the knob: write "
+        expect(x not in knobs or own[x].default is own[x].empty, f"{path}: {x} is a parameter of {name}(), and not the knob: write "
                f"{x} = VALUE as a line of its own")
     inner = own.get('inner')
     is_other = inner and inspect.isfunction(inner.default) and inner.default.__name__ != name
@@ -180,9 +180,8 @@ def check_replaced(path, tree, name, new, old, knobs):
     expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
            "nothing. Is its `return` missing?")
     read = {x.id for y in here for x in ast.walk(y) if isinstance(x, ast.Name)}
-    is_lost = here and inner and 'greedy' in own and 'greedy' not in read
-    expect(not is_lost, f"{path}: {name}() does not pass `greedy` on to its inner: an evaluation "
-           "asks for the likeliest ids, too")
+    lost = [x for x in ('greedy', 'draw') if here and inner and x in own and x not in read]
+    expect(not lost, f"{path}: {name}() does not pass {lost} on to its inner")
 
 
 def check_arguments(path, name, new, old):
@@ -191,6 +190,8 @@ def check_arguments(path, name, new, old):
     names = [x.name for x in theirs]
     needed = [x for x in theirs if x.kind is x.POSITIONAL_OR_KEYWORD and x.default is x.empty]
     n = len(needed)
+    if any(x.kind is x.VAR_POSITIONAL for x in theirs):         # it hands on what it does not know
+        return names
     for x in 'greedy', 'high':                  # which have defaults, and are given
         if x in names:
             n = names.index(x) + 1

@@ -213,6 +213,12 @@ def helper(stats, rollout):
                     '`rewards`: nobody calls it\n')
 
 
+def test_a_file_sees_the_flags_and_a_later_word_wins(file, grpo):
+    fresh(file('mine.py', "out_dir = f'out-{seed}'\nkl_beta = 0.5 * kl_beta"), '--seed=3',
+          '--kl_beta=1')
+    assert [grpo.out_dir, grpo.seed, grpo.kl_beta] == ['out-3', 3, 1.0]
+
+
 def test_every_experiment_is_understood(grpo):
     for path in Path('config').glob('grpo_*.py'):
         if 'plugins/hf.py' not in path.read_text():         # it needs transformers
@@ -374,7 +380,7 @@ SLIPS = r'''
 class _A:\n    def advantages(self, *words): pass -> has ['advantages'], without a class
 def main():\n    global seed\n    seed = 0\nif __name__ == '__main__':\n    main() -> not executed
 def advantages(reward, scores, adv_norm='none'): return reward -> adv_norm is a parameter
-def complete(policy, *words, greedy=False, inner=complete): return inner(policy, *words) -> `greedy`
+def complete(net, *more, greedy=False, inner=complete): return inner(net, *more) -> ['greedy']
 for kl_beta in (0.0, 0.1): pass -> leaves the last value in ['kl_beta']
 def _path(): return __file__ -> asks for __file__
 from random import sample -> is called with 3 arguments: logits, k, greedy
