@@ -62,6 +62,8 @@ class ConfigFiles:
         self.new = {}                           # {path: names of functions that it has defined}
         self.used = {}                          # {path: names that it reads}
         self.idle_files = []                    # those that set no knob and define nothing
+        self.experiment = ''                    # the file grpo_*.py of config/
+        self.constants = {}                     # {name: the file that has set it}
         self.weighted = set()                   # rewards, also of files before the last one
         script['include'] = self.include
 
@@ -74,6 +76,10 @@ class ConfigFiles:
         expect(file.parent.name != 'plugins' or file in self.plugins, f"include({path!r}): write "
                "it at the top level of a config file, and not inside of `if` or of a function")
         self.done.add(file)
+        if file.parent == ROOT / 'config' and file.stem.startswith('grpo_'):
+            expect(not self.experiment, f"{self.experiment} {path}: two experiments would be "
+                   "mixed: take one")
+            self.experiment = path
         self.executed.append(str(path))
         script, before, others = self.script, dict(self.script), [*self.new]
         tree = parse(path)
@@ -112,6 +118,11 @@ class ConfigFiles:
         expect(isinstance(rewards, dict), f"{path}: rewards = {rewards!r:.80}: expected a dict")
         self.weighted |= {*rewards}
         included = self.new.keys() - {*others}
+        for name in assigns(tree, *script) - knobs_of(script).keys() - {'state'}:
+            other = self.constants.setdefault(name, path)
+            is_same = repr(before.get(name)) == repr(script[name])
+            expect(other == path or is_same or callable(script[name]), f"{other} and {path} both "
+                   f"have {name}: rename one, because config files share their names")
         self.new[str(path)] = self.functions_of(file, before, included)
         self.used[str(path)] = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)
                                 and isinstance(x.ctx, ast.Load)}

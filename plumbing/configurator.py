@@ -61,10 +61,6 @@ def configure(script, words, executed=None, say=process.say):
     recipes = [path.stem for path in paths if path.parent == ROOT / 'config/networks'
                and path.stem.startswith(('generator_', 'judge_'))]
     expect(len(recipes) < 2, f"{' '.join(recipes)}: one network at a time")
-    experiments = [word for word in words if Path(word).resolve().parent == ROOT / 'config'
-                   and Path(word).stem.startswith('grpo_')]
-    expect(len(experiments) < 2, f"{' '.join(experiments)}: two experiments would be "
-           "mixed: take one")
     # A config file that imports train_grpo gets the one that runs, and no second one.
     if Path(script['__file__']).stem == 'train_grpo':
         sys.modules['train_grpo'] = sys.modules[script['__name__']]

@@ -6,7 +6,6 @@ import difflib
 import functools
 import inspect
 import io
-import modulefinder
 import os
 import random
 import re
@@ -210,14 +209,34 @@ def check_functions(tree, path):
 # ---- what a file is made of ----------------------------------------------------------------------
 def modules_of(path):
     """Return the files of a module: itself, and the modules of this project, or beside it, that it
-    imports. plumbing/ is left out: an edit there changes no texts."""
-    path = Path(path)
-    if path.suffix != '.py':
-        return [path]
-    finder = modulefinder.ModuleFinder([str(path.parent), '.'])
-    finder.run_script(str(path))
-    files = [Path(os.path.relpath(x.__file__)) for x in finder.modules.values() if x.__file__]
-    return sorted({file for file in files if file.parent.name != 'plumbing'})
+    imports. plumbing/ is left out: an edit there changes no texts. (modulefinder of Python fails in
+    a folder without an __init__.py.)"""
+    files, waiting = set(), [Path(path)]
+    for file in waiting:                        # the list grows in the loop
+        if file not in files and file.parent.name != 'plumbing':
+            files.add(file)
+            waiting += imports_of(file) if file.suffix == '.py' else []
+    return sorted({Path(os.path.relpath(file)) for file in files})
+
+
+def imports_of(path):
+    """Return the files that a file of Python imports from the root, or from its own folder."""
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names |= {x.name for x in node.names}
+        if isinstance(node, ast.ImportFrom):    # from package import module, also
+            names |= {'.'.join(filter(None, (node.module, x.name))) for x in node.names}
+            names.add(node.module or '')
+    files = []
+    for name in sorted(names - {''}):
+        parts = name.split('.')
+        for i in range(1, len(parts) + 1):
+            places = [folder.joinpath(*parts[:i]) for folder in (Path(), path.parent)]
+            found = [x for place in places
+                     for x in (place.with_suffix('.py'), place / '__init__.py') if x.is_file()]
+            files += found[:1]
+    return files
 
 
 @contextlib.contextmanager

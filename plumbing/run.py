@@ -77,6 +77,7 @@ class Run:
             devices.check_same('knobs', [(name, bool(x) if name in PATHS else x)
                                          for name, x in self.knobs.items()])
         self.folder = grpo.RunFolder(grpo.out_dir, self.knobs)
+        self.folder.executed = grpo.include.__self__.executed
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
         optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)

@@ -14,7 +14,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from plumbing.datasets import load
+from plumbing.datasets import load, modules_of
 from plumbing.devices import N_RANKS, RANK, from_first_rank
 from plumbing.networks import load_checkpoint, move_aside, save_network
 from plumbing.process import Mistake, expect, say, writing
@@ -31,6 +31,7 @@ class RunFolder:
     steps after its checkpoint again, and cuts them from its logs. Before begin() only the lock is
     written."""
     wandb = None
+    executed = ()                               # config files
 
     def __init__(self, path, config):
         self.config = config
@@ -124,9 +125,9 @@ class RunFolder:
     def sums_of(self, files):
         """Return checksums {path: number} of what decides numbers: networks, scripts, config files,
         and the sources of the dataset."""
-        words = [x for x in sys.argv[1:] if not x.startswith('--')]
-        sources = Path().glob('*.py'), words, load(self.config['dataset']).sources
-        return {str(x): sum_of(x) for x in (*files.values(), *itertools.chain(*sources))}
+        sources = itertools.chain(Path().glob('*.py'), *map(modules_of, self.executed),
+                                  load(self.config['dataset']).sources)
+        return {str(x): sum_of(x) for x in (*files.values(), *sources)}
 
     def changed_files(self, files):
         """Return a sentence for config files that came or went, and for each file that is another

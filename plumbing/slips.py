@@ -159,7 +159,8 @@ def check_replaced(path, tree, name, new, old, knobs):
     for the module, a function with other parameters, or without its return."""
     words = f"{path}: {name} takes the place of a {type(old).__name__} of the script"
     expect(not isinstance(old, ModuleType) or isinstance(new, ModuleType), words)
-    expect(not inspect.isclass(old) or inspect.isclass(new), words)
+    expect(not inspect.isclass(old) or inspect.isclass(new) and issubclass(new, old), f"{words}: "
+           f"write class {name}({name}), or choose another name")
     expect(not callable(old) or callable(new), words)
     if inspect.isclass(new):
         for method in vars(new).keys() & {x for x in dir(old) if x[0] != '_'}:
@@ -170,8 +171,8 @@ def check_replaced(path, tree, name, new, old, knobs):
     names = check_arguments(path, name, new, old)
     own = inspect.signature(new).parameters
     for x in own.keys() - {*names}:
-        expect(x not in knobs or own[x].default is own[x].empty, f"{path}: {x} is a parameter of {name}(), and not the knob: write "
-               f"{x} = VALUE as a line of its own")
+        expect(x not in knobs or own[x].default is own[x].empty, f"{path}: {x} is a parameter of "
+               f"{name}(), and not the knob: write {x} = VALUE as a line of its own")
     inner = own.get('inner')
     is_other = inner and inspect.isfunction(inner.default) and inner.default.__name__ != name
     expect(not is_other or inner.default is old, f"{path}: {name}() has another function as "

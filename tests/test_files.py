@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plumbing.datasets import Dataset, load
+from plumbing.datasets import Dataset, load, modules_of
 from plumbing.networks import file_of, load_checkpoint
 from plumbing.process import Mistake
 from plumbing.rewards import try_rewards, values_of
@@ -307,7 +307,7 @@ max_iters: 2 -> max_iters: 2, write max_iters = VALUE
 max_iters == 2 -> max_iters == 2, does nothing
 def _f(): kl_beta == 0.5 -> kl_beta == 0.5, does nothing
 def advantages(reward, scores, inner=policy_loss): return reward -> write inner=advantages
-group_size = 5; include('config/grpo_think.py') -> sets ['group_size'], include() first
+adv_norm = 'batch'; include('config/papers/dr_grpo.py') -> sets ['adv_norm'], include() first
 include('none.py') -> mine.py: include('none.py'), begin in the folder
 rewards = {'verify': 1.0, 'verify': 2.0} -> a dict has a key twice
 include = [] -> replaces include()
@@ -388,6 +388,17 @@ import os; os.chdir('/') -> calls os.chdir()
 '''
 
 
+def test_a_file_is_made_of_what_it_imports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs('mine/part')                    # without an __init__.py
+    Path('mine/a.py').write_text('import os, part.b\ndef f():\n    from c import x')
+    Path('mine/part/b.py').write_text('from mine.part import d')
+    for name in 'mine/part/d.py', 'c.py', 'e.py':
+        Path(name).write_text('x = 1')
+    assert [*map(str, modules_of('mine/a.py'))] == [
+        'c.py', 'mine/a.py', 'mine/part/b.py', 'mine/part/d.py']
+
+
 @pytest.mark.parametrize('case', SLIPS.strip().splitlines())
 def test_what_changes_nothing_in_a_config_file_is_refused(case, file, grpo):
     code, said = case.split(' -> ')
@@ -421,7 +432,9 @@ rewards = {'short': 1.0}
     assert 'kl_estimate = k3: nobody asks it, because kl_beta is 0\n' in said
     assert 'clip_low = 0.1: nobody asks it, because a step has one update\n' in said
     with pytest.raises(Mistake, match='two experiments would be mixed'):
-        fresh('config/grpo_guess.py', 'config/grpo_think.py')
+        fresh('config/grpo_guess.py', file('b.py', "include('config/grpo_think.py')"))
+    with pytest.raises(Mistake, match='a.py and .*b.py both have _LIMIT: rename one'):
+        fresh(file('a.py', '_LIMIT = 3\nkl_beta = 0.1'), file('b.py', '_LIMIT = 4\nkl_beta = 0'))
 
 
 def test_a_function_gets_copies_and_has_to_look_at_the_completion():
