@@ -126,8 +126,12 @@ def load(dataset):
     first = train[0]['prompt'].strip().lower()
     if first in ('prompt', 'prompts', 'question', 'input'):
         say(f"{path}: the first record is {train[0]!r:.160}: is it a header?")
-    if any('\r' in record['prompt'] + record['answer'] for record in train + held_out):
-        say(f"{path}: records have '\\r', of line ends of Windows, which the policy learns, too")
+    for record in train + held_out:
+        text = (record['prompt'] + record['answer']).replace('\n', '').replace('\t', '')
+        if not text.isprintable():              # such as \r, of line ends of Windows
+            say(f"{path}: a record has letters that nobody sees, which are learned, too: "
+                f"{record!r:.160}")
+            break
     lengths = sorted(len(record['prompt'] + record['answer']) for record in train + held_out)
     median = lengths[len(lengths) // 2]
     if lengths[-1] > max(500, 20 * median):

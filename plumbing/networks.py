@@ -166,7 +166,7 @@ def file_of(path, dataset):
     if not recipe.endswith('.py'):
         expect(Path(path).exists(), f"there is no network {path}: expected a checkpoint, the "
                "folder of a run, a recipe of config/networks/, or, with the word plugins/hf.py, a "
-               f"language model{near(Path(path).stem, recipes())}")
+               f"language model{near(f'config/networks/{Path(path).stem}.py', recipes())}")
         file = f'{path}/ckpt.pt' if os.path.isdir(path) else path
         expect(Path(file).is_file(), f"{path} has no ckpt.pt: a folder of transformers needs the "
                "word plugins/hf.py, and a run must have saved itself")
@@ -177,8 +177,7 @@ def file_of(path, dataset):
 
 
 def recipes():
-    """Return the names of our recipes."""
-    return [x.stem for x in sorted(Path('config/networks').glob('*_*.py'))]
+    return [*map(str, sorted(Path('config/networks').glob('*_*.py')))]
 
 
 def words_of(path):

@@ -4,6 +4,9 @@ import itertools
 import shlex
 import sys
 from pathlib import Path
+from unittest.mock import patch
+
+import torch
 
 from plumbing import devices, report
 from plumbing.configurator import PATHS, checked, knobs_of
@@ -38,6 +41,10 @@ def open_task(script, device, files):
     try_rewards(script, data)
     networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
     task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
+    with torch.random.fork_rng(devices=[]), patch.dict(grpo.state):
+        held_out = task.prompts('val', 2, grpo.blank_low, grpo.blank_high)
+    expect((held_out.record >= task.n_train).all(), "Task.prompts('val', ...) returned records to "
+           "learn from: an evaluation would know them")
     room = script.get('max_new_tokens') or task.length          # of plugins/causal.py
     n_cut = sum(len(row.whole) - row.n_prompt > room for row in task.rows)
     if n_cut:

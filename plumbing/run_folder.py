@@ -125,7 +125,8 @@ class RunFolder:
     def sums_of(self, files):
         """Return checksums {path: number} of what decides numbers: networks, scripts, config files,
         and the sources of the dataset."""
-        sources = itertools.chain(Path().glob('*.py'), *map(modules_of, self.executed),
+        ours = [f'{x}.py' for x in 'train_grpo model tasks judge'.split()]
+        sources = itertools.chain(ours, *map(modules_of, self.executed),
                                   load(self.config['dataset']).sources)
         return {str(x): sum_of(x) for x in (*files.values(), *sources)}
 

@@ -179,8 +179,11 @@ def check_replaced(path, tree, name, new, old, knobs):
            f"its inner: write inner={name}")
     here = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == name]
     expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
-           "nothing. Is its `return` missing?")
-    read = {x.id for y in here for x in ast.walk(y) if isinstance(x, ast.Name)}
+           f"nothing. Is its `return` missing? (Or rename it: train_grpo.py has a {name}, too)")
+    read = {x.id for function in here for part in function.body for x in ast.walk(part)
+            if isinstance(x, ast.Name)}
+    expect(name not in read, f"{path}: {name}() calls itself: `inner={name}` as its last parameter "
+           "is the old function")
     lost = [x for x in ('greedy', 'draw') if here and inner and x in own and x not in read]
     expect(not lost, f"{path}: {name}() does not pass {lost} on to its inner")
 
@@ -200,7 +203,8 @@ def check_arguments(path, name, new, old):
         inspect.signature(new).bind(*[None] * n)
     except TypeError:
         raise Mistake(f"{path}: {name}{inspect.signature(new)} is called with {n} arguments: "
-                      f"{', '.join(names[:n])}") from None
+                      f"{', '.join(names[:n])}. (If it is a helper of yours, rename it: "
+                      f"train_grpo.py has a {name})") from None
     return names
 
 
@@ -221,7 +225,7 @@ def returns_too(function):
 def check_name_of_file(path, name, x, before, is_plugin):
     """Refuse a new name of a config file, with its value x, if somebody would have to know it:
     Max_iters for max_iters, betas = (0.9, 0.95). before: the globals before the file."""
-    meant = {ours.lower(): ours for ours in before}.get(name.lower())
+    meant = {ours.lower(): ours for ours in before if len(ours) > 1}.get(name.lower())
     is_constant = name.isupper() and not isinstance(before.get(meant), int | float | str | dict)
     is_module = isinstance(x, ModuleType)
     expect(not meant or is_constant or is_module, f"{path}: {name}: did you mean {meant}?")

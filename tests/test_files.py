@@ -302,6 +302,7 @@ def kl_penalty(stats, rollout): return stats.kl -> (stats, rollout) is called wi
 def complete(policy, prompts, k): return 0 -> is called with 4 arguments, greedy
 def advantages(reward, scores): reward = reward - reward.mean() -> () returns nothing, `return`
 def learn(*words): global kl_beta; kl_beta = 0.5 -> learn() returns nothing
+def advantages(reward, scores): return advantages(reward, scores) / 2 -> calls itself, `inner=adv
 def learn(*words): kl_beta = 0.5; return {} -> learn() sets a ['kl_beta'] of its own, global kl_beta
 max_iters: 2 -> max_iters: 2, write max_iters = VALUE
 max_iters == 2 -> max_iters == 2, does nothing
@@ -525,6 +526,16 @@ def learn(networks, optimizers, rollouts, lr, inner=learn):
     return inner(networks, optimizers, rollouts, lr)
 """)
     train([*toy, mine], tmp_path / 'run')
+
+
+def test_held_out_prompts_are_not_those_to_learn_from(toy, file, tmp_path):
+    mine = file('mine.py', '''
+class Task(Task):
+    def prompts(self, split, n, low=0.2, high=0.6):
+        return self.prompts_of(torch.arange(n), low, high)
+''')
+    code, _, error = run(*toy, mine, f'--out_dir={tmp_path}/run')
+    assert code == 1 and error.startswith("error: Task.prompts('val', ...) returned records to")
 
 
 def test_a_global_that_nobody_knows_is_refused(file, grpo):
