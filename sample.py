@@ -60,6 +60,9 @@ def task_of(text, task, policy):
     verify = task.verify
     if verify and not {*inspect.signature(verify).parameters} <= {*columns}:
         verify = None
+    asked = {*inspect.signature(task.reply).parameters} - {*columns} if task.reply else ()
+    if asked:
+        say(f"reply() asks for {[*asked]}, which a typed prompt does not have: defaults count")
     record = {'prompt': text, 'answer': ''}
     mine = grpo.Task(Dataset([record], [record], verify, task.reply), task.tok, 'answer', policy)
     mine.length = max(task.length, mine.length)         # room for a completion

@@ -136,7 +136,7 @@ class Task:
                    "plugins/causal.py needs one that writes from left to right, kind = 'causal'")
         else:
             expect(network.kind == 'fill', f"the generator is a {network.kind!r} network: expected "
-                   "one that fills blanks, kind = 'fill', or the word plugins/causal.py")
+                   "one that fills blanks, kind = 'fill', or plugins/causal.py in the command")
 
     def check_length(self, length):
         """Refuse texts that are longer than the network can read."""
@@ -208,7 +208,7 @@ def random_blanks(is_text, low, high):
 
 # ---- text again ----------------------------------------------------------------------------------
 def columns_of(rollout):
-    """Return what rewards can ask for, {name: list of N}:
+    """Return columns of all completions, {name: list of N}:
 
         the columns of the record           answer, label, ...
         prompt                              as it was shown, with _ for each blank

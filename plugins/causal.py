@@ -17,8 +17,8 @@ Each token in brackets has a row in the table. Its view is its whole text, becau
 reads only what stands before a token, and this never changes.
 
 This file is executed in the globals of train_grpo.py: torch, replace, Rollout, sample and others
-come from there. Its functions replace the ones there; `inner` is the old function. The Task of its
-super() is the old class."""
+come from there. Its functions replace the ones there; `inner` is the old function,
+and super() the old class."""
 import torch.nn.functional as F
 
 from plumbing.process import Mistake, expect

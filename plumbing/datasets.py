@@ -126,6 +126,13 @@ def load(dataset):
     first = train[0]['prompt'].strip().lower()
     if first in ('prompt', 'prompts', 'question', 'input'):
         say(f"{path}: the first record is {train[0]!r:.160}: is it a header?")
+    answers = {}
+    for record in train + held_out:
+        answers.setdefault(record['prompt'], set()).add(record['answer'])
+    n_twice = sum(len(x) > 1 for x in answers.values())
+    if n_twice and not {'verify', 'reply'} & functions.keys():
+        say(f"{path}: {n_twice} prompts have several answers, and a completion is right if it is "
+            "the one of its own record")
     for record in train + held_out:
         text = (record['prompt'] + record['answer']).replace('\n', '').replace('\t', '')
         if not text.isprintable():              # such as \r, of line ends of Windows

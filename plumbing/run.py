@@ -96,6 +96,7 @@ class Run:
             "make_optimizers() returned optimizers of other weights than the policy's"))
         self.first_step, self.line_to_beat = self.folder.begin(
             self.networks, self.optimizers, self.task.records)
+        self.reference_sum = None
         stop.listen()
 
     def steps(self):
@@ -111,11 +112,26 @@ class Run:
             # A resumed run has no line to beat if a knob has changed: it is set before more steps.
             is_due = is_end or step % grpo.eval_interval == 0 or self.line_to_beat is None
             if is_due or is_stopped:            # save first: a resumed run evaluates once more
+                self.check_reference()
                 self.folder.save(self.networks, self.optimizers, step, self.line_to_beat,
                                  grpo.state)
             if is_stopped or (is_due and not self.evaluate(step, is_end)) or is_end:
                 return
             yield step
+
+    def check_reference(self):
+        """Say that checkpoints do not have a reference that has changed since the start, unless a
+        config file keeps it in `state`."""
+        reference = self.networks.reference
+        if not isinstance(reference, torch.nn.Module):          # LoRA's is the policy without LoRA
+            return
+        now = float(sum(p.abs().sum() for p in reference.parameters()))
+        if self.reference_sum is None:
+            self.reference_sum = now
+        if now != self.reference_sum and not self.grpo.state:
+            say('the reference has changed, and checkpoints do not save it: a resumed run begins '
+                'with the first one. Keep its weights in `state` (docs/run.md, renew.py)')
+            self.reference_sum = now
 
     def check_knobs(self):
         """Refuse a knob that is out of range by now, such as a temperature of 0."""

@@ -325,6 +325,19 @@ def test_a_run_that_goes_on_with_other_files_says_so_and_sets_a_new_line(toy, fi
     assert second['line to beat'] != first['line to beat']
 
 
+def test_a_run_says_that_no_checkpoint_has_a_reference_that_changes(toy, file, tmp_path):
+    follow = file('mine.py', '''
+def learn(networks, optimizers, rollouts, lr, inner=learn):
+    metrics = inner(networks, optimizers, rollouts, lr)
+    networks.reference.load_state_dict(networks.policy.state_dict())
+    return metrics
+''')
+    words = [*toy, '--kl_beta=0.1', '--max_iters=2']
+    said = 'the reference has changed, and checkpoints do not save it'
+    assert said in train([*words, follow], tmp_path / 'run')
+    assert said not in train(words, tmp_path / 'plain')
+
+
 def test_a_run_that_goes_on_with_other_records_says_so_and_sets_a_new_line(toy, file, tmp_path):
     words = [*toy, f"--dataset={file('mine.py', EQUATIONS)}"]
     train(words, tmp_path / 'run', '--max_iters=1')
