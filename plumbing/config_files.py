@@ -3,11 +3,20 @@ a script, and what they have brought."""
 import ast
 import difflib
 import inspect
+import os
 import sys
 from pathlib import Path
 
 from plumbing import process
-from plumbing.datasets import add_folder, assigns, guarded, is_dataset
+from plumbing.datasets import (
+    add_folder,
+    assigns,
+    guarded,
+    is_dataset,
+    is_near,
+    modules_of,
+    opened_files,
+)
 from plumbing.process import expect
 from plumbing.slips import ROOT, check_file, check_imports, parse
 
@@ -53,6 +62,7 @@ class ConfigFiles:
         self.script = script
         self.module = script['__name__']        # where a Pool looks for functions
         self.executed = executed                # paths
+        self.opened = []                        # paths of texts that the files have read
         self.plugins = set()                    # resolved; include() at a top level names them
         self.done = set()                       # the same, resolved
         self.open = []                          # (path, globals before it) of files in execution
@@ -97,8 +107,9 @@ class ConfigFiles:
         if is_new:
             sys.modules[file.stem] = sys.modules[self.module]
         try:
-            with guarded(path):
+            with opened_files() as opened, guarded(path):
                 exec(code, script)
+            self.opened += [os.fsdecode(x) for x in opened if is_near(x, file)]
         finally:
             self.open.pop()
             if is_new:
@@ -135,6 +146,10 @@ class ConfigFiles:
             self.check_once(path, name, before)
         if file.parent.name == 'plugins':
             self.names |= {*script}
+
+    def sources(self):
+        """Return the paths of the config files, of what they import, and of what they have read."""
+        return [*{x for path in self.executed for x in modules_of(path)}, *self.opened]
 
     def functions_of(self, file, before, included):
         """Return the names of the functions and classes that a file has brought. before: the

@@ -2,7 +2,6 @@
 saves; evaluates; logs; and stops."""
 import itertools
 import shlex
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,7 +15,7 @@ from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Mistake, Stopped, bar, expect, say, stop
 from plumbing.returns import check_scores
 from plumbing.rewards import try_rewards
-from plumbing.run_folder import RunFolder, check_state  # noqa: F401  for train_grpo.py
+from plumbing.run_folder import SCRIPTS, RunFolder, check_state  # noqa: F401  for train_grpo.py
 
 
 class Globals:
@@ -78,13 +77,13 @@ class Run:
             f"multiple of the number of ranks, {devices.N_RANKS}"))
         device = devices.init_device(grpo.device, grpo.dtype)
         if devices.N_RANKS > 1:
-            files = [*Path().glob('*.py'), *Path('plumbing').glob('*.py'), *sys.argv[1:]]
+            files = {*SCRIPTS, *map(str, grpo.include.__self__.sources())}
             devices.check_same('code or config files', [
-                Path(x).read_bytes() for x in sorted(map(str, files)) if Path(x).is_file()])
+                (Path(x).name, Path(x).read_bytes()) for x in sorted(files)])
             devices.check_same('knobs', [(name, bool(x) if name in PATHS else x)
                                          for name, x in self.knobs.items()])
         self.folder = grpo.RunFolder(grpo.out_dir, self.knobs)
-        self.folder.executed = grpo.include.__self__.executed
+        self.folder.sources = grpo.include.__self__.sources()
         self.networks, self.task = open_task(script, device, self.folder.saved['files'])
         grpo.state.update(self.folder.state)    # first, because make_optimizers() may read it
         optimizers = grpo.make_optimizers(self.networks.policy, grpo.optimizer)

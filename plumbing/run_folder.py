@@ -2,7 +2,6 @@
 metrics of each step and evaluation), samples.jsonl (completions), and ckpt.pt. Only the first of
 several ranks reads and writes."""
 import io
-import itertools
 import json
 import math
 import shlex
@@ -14,13 +13,15 @@ import filelock
 import torch
 import torch.distributed as dist
 
-from plumbing.datasets import load, modules_of
+from plumbing.datasets import load
 from plumbing.devices import N_RANKS, RANK, from_first_rank
 from plumbing.networks import load_checkpoint, move_aside, save_network
 from plumbing.process import Mistake, expect, say, writing
 
 # Knobs after whose change the line to beat stays.
 OF_THE_RUN = 'max_iters out_dir resume log_interval eval_interval wandb_project device dtype seed'
+SCRIPTS = [f'{x}.py' for x in 'train_grpo model tasks judge'.split()] + [
+    *map(str, sorted(Path('plumbing').glob('*.py')))]
 LINE = 160                      # characters of a line of the console
 NEW = {'step': 0, 'line': None, 'files': {}, 'sums': {}, 'words': sys.argv[1:], 'state': [{}],
        'wandb': None, 'records': None}
@@ -31,7 +32,7 @@ class RunFolder:
     steps after its checkpoint again, and cuts them from its logs. Before begin() only the lock is
     written."""
     wandb = None
-    executed = ()                               # config files
+    sources = ()                                # config files, and what these import and read
 
     def __init__(self, path, config):
         self.config = config
@@ -125,17 +126,17 @@ class RunFolder:
     def sums_of(self, files):
         """Return checksums {path: number} of what decides numbers: networks, scripts, config files,
         and the sources of the dataset."""
-        ours = [f'{x}.py' for x in 'train_grpo model tasks judge'.split()]
-        sources = itertools.chain(ours, *map(modules_of, self.executed),
-                                  load(self.config['dataset']).sources)
+        sources = *SCRIPTS, *self.sources, *load(self.config['dataset']).sources
         return {str(x): sum_of(x) for x in (*files.values(), *sources)}
 
     def changed_files(self, files):
         """Return a sentence for config files that came or went, and for each file that is another
         one. (The names of networks are the knobs' affair.)"""
         sums = self.sums_of(files)
-        said = [f'{x} is another file now' for x, old in self.saved['sums'].items()
-                if sums.get(x, old) != old]
+        before = self.saved['sums']
+        said = [f'{x} is another file now' for x, old in before.items() if sums.get(x, old) != old]
+        came = (sums.keys() ^ before.keys()) - {*files.values(), *self.saved['files'].values()}
+        said += [f"{x} is {'new' if x in sums else 'not there any more'}" for x in sorted(came)]
         old, new = [[x for x in words if not x.startswith('--')]
                     for words in (self.saved['words'], sys.argv[1:])]
         return [*said, f'files: {old} -> {new}'] if old != new else said

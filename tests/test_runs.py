@@ -314,12 +314,16 @@ def test_a_run_that_goes_on_with_another_knob_is_not_compared_with_its_own_end(t
 
 
 def test_a_run_that_goes_on_with_other_files_says_so_and_sets_a_new_line(toy, file, tmp_path):
-    words = [*toy, file('mine.py', ZEROS)]
+    text = file('text.txt', '0')
+    code = ZEROS.replace("'0'", '_letter') + f'_letter = open({text!r}).read()\n'
+    words = [*toy, file('mine.py', code)]
     train(words, tmp_path / 'run', '--max_iters=1')
-    file('mine.py', ZEROS.replace("'0'", "'1'"))
+    file('text.txt', '1')
+    file('mine.py', code + '# a comment\n')
     said = train(words, tmp_path / 'run', '--max_iters=2', '--resume=True')
     mine = os.path.relpath(tmp_path / 'mine.py')
-    assert f"resumed at step 1; max_iters: 1 -> 2; {mine} is another file now\n" in said
+    assert 'resumed at step 1; max_iters: 1 -> 2; ' in said
+    assert f'{mine} is another file now' in said and f'{text} is another file now' in said
     first, second, _ = [x for x in log_of(tmp_path / 'run') if 'line to beat' in x]
     assert second['step'] == 1 and second['line to beat'] == max(second['reward'], second['greedy'])
     assert second['line to beat'] != first['line to beat']
