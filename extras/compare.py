@@ -29,7 +29,7 @@ import torch
 
 from plumbing import devices
 from plumbing.configurator import configure, knobs_of
-from plumbing.datasets import load, modules_of
+from plumbing.datasets import load
 from plumbing.process import bar, exit_at_sigterm, expect, say, split_words, start
 from plumbing.run import open_task
 
@@ -78,8 +78,7 @@ def open_run(command, seed):
     # All words and the contents of the files are in the name of the folder, so that no run of
     # other contents is there.
     files = [*load(script['dataset']).sources]
-    for path in executed:
-        files += modules_of(path)
+    files += map(Path, script['include'].__self__.sources())
     for file in map(Path, networks.files.values()):
         files += [file, *file.glob('*')]        # of transformers: a folder
     contents = [(command, str(x), zlib.crc32(x.read_bytes())) for x in sorted({*files})

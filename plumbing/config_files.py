@@ -77,8 +77,9 @@ class ConfigFiles:
         self.weighted = set()                   # rewards, also of files before the last one
         script['include'] = self.include
 
-    def include(self, path):
+    def include(self, path, *more):
         """Execute a config file in the globals of the script, once."""
+        expect(not more, f"include({path!r}, ...): one file at a time")
         file = Path(path).resolve()
         if file in self.done:                   # several files may include a plugin
             return

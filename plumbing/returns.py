@@ -13,7 +13,8 @@ from plumbing.process import expect
 def check_returns(script):
     """Let the check of its name follow each call of a function. script: the globals of
     train_grpo.py."""
-    for name in 'sample', 'score', 'advantages', 'token_weights', 'policy_loss', 'kl_penalty':
+    names = 'sample score advantages updates_of token_weights policy_loss kl_penalty'
+    for name in names.split():
         script[name] = checked(name, script[name], globals()[f'check_{name}'])
     check = functools.partial(check_token_stats, script)
     script['token_stats'] = checked('token_stats', script['token_stats'], check)
@@ -77,6 +78,11 @@ def check_score(scores, rollout, *words):
 def check_advantages(A, reward, scores):
     check_shape('advantages', A, reward.shape)
     expect(A.isfinite().all(), "advantages() returned a number that is not finite")
+
+
+def check_updates_of(updates, rollouts):
+    expect(all(isinstance(update, list | tuple) for update in updates), "updates_of() returned "
+           "Rollouts: expected a list of them for each update")
 
 
 def check_token_weights(result, rollout):

@@ -132,6 +132,10 @@ def try_rewards(script, data):
             x.kind is x.VAR_KEYWORD for x in parameters.values())
         expect(not is_blind or name != 'verify', "verify() asks for no `completion` and no `text`, "
                "so it cannot say whether they are right")
+        for x in parameters.values():
+            if x.default is None and x.name not in {*columns, *PLURAL.values(), 'step', 'split',
+                                                    'rollout', 'networks'}:
+                say(f"{name}() gets no {x.name}, so its default, None, is taken")
         if is_blind:
             say(f"{name}() asks for no completions, so it is the same for all of a group")
         if not parameters.keys() & {'rollout', 'networks'}:

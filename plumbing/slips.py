@@ -11,6 +11,8 @@ from types import ModuleType
 from plumbing.process import Mistake, expect, near
 
 ROOT = Path(__file__).resolve().parent.parent
+# Functions that files replace most often.
+CORE = {'advantages', 'policy_loss', 'kl_penalty', 'token_weights', 'collect', 'complete', 'learn'}
 SCRIPTS = {ROOT / f'{x}.py' for x in 'train_grpo pretrain sample model tasks judge'.split()}
 
 
@@ -84,6 +86,10 @@ def check_lines(path, tree, knobs, names):
                "this line does nothing")
         if isinstance(node, ast.FunctionDef):
             check_globals(path, node, knobs)
+            for inside in node.body:
+                is_hidden = isinstance(inside, ast.FunctionDef) and inside.name in CORE
+                expect(not is_hidden, f"{path}: {node.name}() has a function "
+                       f"{getattr(inside, 'name', '')}() of its own, which replaces nothing")
 
 
 def names_set_in(*nodes):

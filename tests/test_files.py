@@ -382,6 +382,7 @@ class _A:\n    def advantages(self, *words): pass -> has ['advantages'], without
 def main():\n    global seed\n    seed = 0\nif __name__ == '__main__':\n    main() -> not executed
 def advantages(reward, scores, adv_norm='none'): return reward -> adv_norm is a parameter
 def complete(net, *more, greedy=False, inner=complete): return inner(net, *more) -> ['greedy']
+def _make():\n    def advantages(reward, scores): return reward -> of its own, which replaces
 for kl_beta in (0.0, 0.1): pass -> leaves the last value in ['kl_beta']
 def _path(): return __file__ -> asks for __file__
 from random import sample -> is called with 3 arguments: logits, k, greedy
@@ -467,7 +468,8 @@ def sample(logits, k=1, greedy=False): return logits.argmax(1) -> sample() retur
 def advantages(reward, scores): return reward.mean(1) -> advantages() returned (
 def advantages(reward, scores): return reward / 0 -> a number that is not finite
 def score(rollout, *words): return {'reward': torch.zeros(4, 4)} -> score() returned, 'tokens'
-def updates_of(rollouts): return rollouts -> mine.py replaces updates_of(). Ours: Return the updates
+def updates_of(rollouts): return rollouts -> updates_of() returned Rollouts
+def judge_scores(judge, texts): return [0.5] -> mine.py replaces judge_scores(). Ours: Return the
 '''
 
 
