@@ -3,6 +3,7 @@ a list, such as ["12+35=", "047"]. Lines with "held_out": true are held out; if 
 tenth of the prompts is. Each record knows the number of its line, `line`."""
 import difflib
 import json
+import re
 import zlib
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def of_lines(path):
             is_tenth = zlib.crc32(record['prompt'].encode()) % 10 == 0
         except (ValueError, TypeError, KeyError, AttributeError):       # no JSON, no object, ...
             is_right = False
+        is_half = not is_right and re.search(rb'\\u[dD][89a-fA-F]', line)
+        expect(not is_half, f'{path}, line {number}: half of a letter of two parts, such as \\ud83d')
         expect(is_right and type(record.get('held_out', True)) is bool, (
             f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
             f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))

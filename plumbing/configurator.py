@@ -53,6 +53,7 @@ def configure(script, words, executed=None, say=process.say):
         head = Path(script['__file__']).read_text('utf-8').split('\n\n\n')[0]
         process.say(str(script['__doc__']) + '\n' + ''.join(head.partition('# ---- knobs')[1:]))
         sys.exit()
+    expect(not isinstance(words, str), f"configure(..., {words!r}): expected a list of words")
     expect(Path.cwd() == ROOT, f"run this from the folder of train_grpo.py: cd {ROOT}")
     for word in words:
         check_word(word, script)
@@ -220,5 +221,6 @@ def checked(name, value, kind, default=0):
         high = LARGEST.get(name, MOST)
         expected += f' from {low:g} to {high:g}' if high < MOST else f', {low:g} or more'
         is_right = is_right and low <= value <= high
-    expect(is_right, f"{name} = {value!r:.80}: expected {expected}")
+    hint = '. (float(x) makes one of a number of numpy)' if hasattr(value, 'item') else ''
+    expect(is_right, f"{name} = {value!r:.80}: expected {expected}{hint}")
     return value

@@ -126,6 +126,7 @@ def load(dataset):
     first = train[0]['prompt'].strip().lower()
     if first in ('prompt', 'prompts', 'question', 'input'):
         say(f"{path}: the first record is {train[0]!r:.160}: is it a header?")
+    check_form(path, train + held_out)
     answers = {}
     for record in train + held_out:
         answers.setdefault(record['prompt'], set()).add(record['answer'])
@@ -202,6 +203,19 @@ def check_dataset(path, script):
                    f"{node.name}(): did you mean verify()?")
             if not node.name.startswith('_') and node.name != 'texts':
                 say(f"{path}: nobody calls {node.name}()")
+
+
+def check_form(path, records):
+    """Say what looks like a mistake in a column."""
+    for x in 'prompt', 'answer':
+        n = sum(record[x] != record[x].strip(' ') for record in records)
+        if 0 < n < len(records):
+            say(f"{path}: {n} of {len(records)} records have a space at an end of their {x}, and a "
+                "right text has it, too")
+    pairs = [(record['prompt'], record['answer']) for record in records]
+    if all(prompt and prompt != answer and answer.startswith(prompt) for prompt, answer in pairs):
+        say(f"{path}: each answer repeats its prompt. A completion follows the prompt, so leave it "
+            "out of the answer")
 
 
 def check_names(functions, path):

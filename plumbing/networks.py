@@ -76,6 +76,7 @@ def move_aside(path):
 
 def load_checkpoint(path):
     """Return the dict of a checkpoint. A pickle could run any code, and with weights_only none."""
+    expect(not os.path.isdir(path), f"{path} is a folder: expected a file")
     expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
            "networks with which the run began.)")
     try:

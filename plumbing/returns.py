@@ -28,7 +28,7 @@ def checked(name, function, check):
     @functools.wraps(function)
     def call(*words, **named):
         if name == 'advantages':                # a file may change the rewards in place
-            words = words[0].clone(), *words[1:]
+            words = words[0].clone(), dict(words[1])
         result = function(*words, **named)
         check(result, *words, **named)
         return result

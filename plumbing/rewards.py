@@ -99,6 +99,8 @@ def check_rewards(script, taken):
     """Refuse rewards without a function, weights that are no numbers, and names that are taken."""
     rewards = script['rewards']
     expect(rewards, "rewards = {}: expected a reward, such as {'verify': 1.0}")
+    if not any(rewards.values()):
+        say('all weights of `rewards` are 0, so no completion is better than another one')
     for name, weight in rewards.items():
         expect(type(name) is str and type(weight) in (int, float) and abs(weight) < 1e18, (
             f"rewards: {{{name!r}: {weight!r}}}: expected a name and a number"))

@@ -90,6 +90,7 @@ What?
 {"answer": "2"}
 {"prompt": "1+1=", "answer": 2}
 {"prompt": "1+1=", "held_out": null}
+{"prompt": "1+1=\ud83d", "answer": "2"}
 7
 """
 # what a reward may not return
@@ -230,6 +231,21 @@ def test_a_bad_line_of_data_is_named(line, file):
     good = '{"prompt": "1+1=", "answer": "2"}\n'
     with pytest.raises(Mistake, match='bad.jsonl, line 2: '):
         load(file('bad.jsonl', f'{good}{line}\n{good}'))
+
+
+def test_records_that_look_like_a_mistake_are_said(file, capsys):
+    pairs = [('prompt', 'answer'), *[(f'{i % 9}+1=', f'{i % 9}+1={i} ') for i in range(40)]]
+    for name, more in (('a.py', ''), ('b.py', '[1:]'), ('c.py', '[:-1]')):
+        load(file(name, f'pairs = {pairs}{more}\ntexts = lambda: (pairs, pairs[-2:])\n'))
+    load(file('d.py', "few = [('1', '2')] * 9\ntexts = lambda: ([('1' * 600, '2\\r')] + few, few)"))
+    said = capsys.readouterr().out
+    assert "a.py: the first record is {'answer': 'answer', 'prompt': 'prompt'}: is it a" in said
+    assert "a.py: 9 prompts have several answers" in said
+    assert "a.py: 42 of 43 records have a space at an end of their answer" in said
+    assert "b.py: 42 records, and only 9 prompts: the others are copies" in said
+    assert "b.py: each answer repeats its prompt" in said and 'a.py: each' not in said
+    assert "d.py: the longest record has 602 characters, where others have 2" in said
+    assert "d.py: a record has letters that nobody sees" in said
 
 
 def test_a_dataset_without_answers_or_with_many_held_out_says_so(file, capsys):
