@@ -29,7 +29,7 @@ def of_lines(path):
         except (ValueError, TypeError, KeyError, AttributeError):       # no JSON, no object, ...
             is_right = False
         is_half = not is_right and re.search(rb'\\u[dD][89a-fA-F]', line)
-        expect(not is_half, f'{path}, line {number}: half of a letter of two parts, such as \\ud83d')
+        expect(not is_half, f'{path}, line {number}: half of a letter of two parts, as in \\ud83d')
         expect(is_right and type(record.get('held_out', True)) is bool, (
             f'{path}, line {number}: expected {{"prompt": "12+35=", "answer": "047"}}, both texts, '
             f'perhaps with "held_out": true, not {line.decode(errors="replace")!r:.80}'))
