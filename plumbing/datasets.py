@@ -134,9 +134,9 @@ def load(dataset):
     if n_twice and not {'verify', 'reply'} & functions.keys():
         say(f"{path}: {n_twice} prompts have several answers, and a completion is right if it is "
             "the one of its own record")
-    if len(answers) < len(train + held_out) / 2 and 'reply' not in functions:
-        say(f"{path}: {len(train + held_out)} records, and only {len(answers)} prompts: the others "
-            "are copies")
+    n_kinds = sum(map(len, answers.values()))
+    if n_kinds < len(train + held_out) / 2 and 'reply' not in functions:
+        say(f"{path}: of {len(train + held_out)} records only {n_kinds} differ")
     for record in train + held_out:
         text = (record['prompt'] + record['answer']).replace('\n', '').replace('\t', '')
         if not text.isprintable():              # such as \r, of line ends of Windows
