@@ -55,6 +55,14 @@ def plugins_of(paths):
     return sorted(plugins, key=lambda x: stems.index(Path(x).stem))
 
 
+def is_idle(tree, knobs):
+    """Does a syntax tree set no knob, define no function, and call none? (rewards['verify'] = 0.5
+    sets one.)"""
+    acts = any(isinstance(x, ast.Call | ast.Subscript | ast.Attribute) for x in ast.walk(tree))
+    is_plain = all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body)
+    return is_plain and not acts and not assigns(tree, *knobs, 'state')
+
+
 class ConfigFiles:
     """The config files of a command: include() executes one, and report() says what they did."""
 
@@ -138,10 +146,7 @@ class ConfigFiles:
         self.new[str(path)] = self.functions_of(file, before, included)
         self.used[str(path)] = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)
                                 and isinstance(x.ctx, ast.Load)}
-        # rewards['verify'] = 0.5 changes something, too.
-        acts = any(isinstance(x, ast.Call | ast.Subscript | ast.Attribute) for x in ast.walk(tree))
-        is_plain = all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body)
-        if is_plain and not acts and not assigns(tree, *knobs_of(script), 'state'):
+        if is_idle(tree, knobs_of(script)):
             self.idle_files.append(path)
         for name in self.new[str(path)]:
             self.check_once(path, name, before)

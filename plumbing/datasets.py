@@ -123,31 +123,9 @@ def load(dataset):
         first = next(x for x in train + held_out if not x['answer'])
         say(f"{path}: {n_open} records have no answer, so there is no verify(). The first is "
             f"{first!r:.160}")
-    first = train[0]['prompt'].strip().lower()
-    if first in ('prompt', 'prompts', 'question', 'input'):
-        say(f"{path}: the first record is {train[0]!r:.160}: is it a header?")
     check_form(path, train + held_out)
-    answers = {}
-    for record in train + held_out:
-        answers.setdefault(record['prompt'], set()).add(record['answer'])
-    n_twice = sum(len(x) > 1 for x in answers.values())
-    if n_twice and not {'verify', 'reply'} & functions.keys():
-        say(f"{path}: {n_twice} prompts have several answers, and a completion is right if it is "
-            "the one of its own record")
-    n_kinds = sum(map(len, answers.values()))
-    if n_kinds < len(train + held_out) / 2 and 'reply' not in functions:
-        say(f"{path}: of {len(train + held_out)} records only {n_kinds} differ")
-    for record in train + held_out:
-        text = (record['prompt'] + record['answer']).replace('\n', '').replace('\t', '')
-        if not text.isprintable():              # such as \r, of line ends of Windows
-            say(f"{path}: a record has letters that nobody sees, which are learned, too: "
-                f"{record!r:.160}")
-            break
-    lengths = sorted(len(record['prompt'] + record['answer']) for record in train + held_out)
-    median = lengths[len(lengths) // 2]
-    if lengths[-1] > max(500, 20 * median):
-        say(f"{path}: the longest record has {lengths[-1]} characters, where others have {median}, "
-            "and all batches are as wide as it is")
+    if 'reply' not in functions:                # a world can be asked again
+        check_copies(path, train + held_out, 'verify' in functions)
     verify = None if n_open else is_answer
     read = {Path(os.path.relpath(os.fsdecode(x))) for x in opened if is_near(x, path)}
     sources = (*modules_of(path), *sorted(read))
@@ -206,16 +184,43 @@ def check_dataset(path, script):
 
 
 def check_form(path, records):
-    """Say what looks like a mistake in a column."""
-    for x in 'prompt', 'answer':
-        n = sum(record[x] != record[x].strip(' ') for record in records)
+    """Say what looks like a mistake in the texts of records."""
+    if records[0]['prompt'].strip().lower() in ('prompt', 'prompts', 'question', 'input'):
+        say(f"{path}: the first record is {records[0]!r:.160}: is it a header?")
+    for name in 'prompt', 'answer':
+        n = sum(record[name] != record[name].strip(' ') for record in records)
         if 0 < n < len(records):
-            say(f"{path}: {n} of {len(records)} records have a space at an end of their {x}, and a "
-                "right text has it, too")
+            say(f"{path}: {n} of {len(records)} records have a space at an end of their {name}, "
+                "and a right text has it, too")
     pairs = [(record['prompt'], record['answer']) for record in records]
     if all(prompt and prompt != answer and answer.startswith(prompt) for prompt, answer in pairs):
         say(f"{path}: each answer repeats its prompt. A completion follows the prompt, so leave it "
             "out of the answer")
+    texts = [prompt + answer for prompt, answer in pairs]
+    for record, text in zip(records, texts):    # such as \r, of line ends of Windows
+        if not text.replace('\n', '').replace('\t', '').isprintable():
+            say(f"{path}: a record has letters that nobody sees, which are learned, too: "
+                f"{record!r:.160}")
+            break
+    lengths = sorted(map(len, texts))
+    median = lengths[len(lengths) // 2]
+    if lengths[-1] > max(500, 20 * median):
+        say(f"{path}: the longest record has {lengths[-1]} characters, where others have {median}, "
+            "and all batches are as wide as it is")
+
+
+def check_copies(path, records, has_verify):
+    """Say that records are copies, or differ in nothing but their answers."""
+    answers = {}
+    for record in records:
+        answers.setdefault(record['prompt'], set()).add(record['answer'])
+    n_several = sum(len(x) > 1 for x in answers.values())
+    if n_several and not has_verify:
+        say(f"{path}: {n_several} prompts have several answers, and a completion is right if it is "
+            "the one of its own record")
+    n_kinds = sum(map(len, answers.values()))
+    if n_kinds < len(records) / 2:
+        say(f"{path}: of {len(records)} records only {n_kinds} differ")
 
 
 def check_names(functions, path):

@@ -39,10 +39,11 @@ def call_each(name, function, cases):
     and dicts, because it may sort them, or take something out."""
     names = asked_of(name, function, cases[0]) if cases else ()
     with guarded(f'{name}()'):
-        return [function(**{x: own(case[x]) for x in names}) for case in cases]
+        return [function(**{x: copied(case[x]) for x in names}) for case in cases]
 
 
-def own(x):
+def copied(x):
+    """Return a copy of what a function could change."""
     return copy.deepcopy(x) if isinstance(x, list | dict | set) else x
 
 
@@ -85,12 +86,11 @@ def values_of(name, function, columns, context, device='cpu'):
         raise Mistake(f"verify() returned one of {values!r:.100}: expected a number from 0.0 "
                       "(wrong) to 1.0 (right)")
     if not is_right:            # no expect(), which would write out thousands of right values, too
-        wrong = [x for x in values if x != x or x in (math.inf, -math.inf)] if type(
-            values) is list else []
+        infinite = [x for x in values if isinstance(x, float) and not math.isfinite(x)] if (
+            isinstance(values, list)) else []
+        hint = f", and not {infinite[:1]}" if infinite else ''
         raise Mistake(f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
-                      f"finite numbers, one for each completion, and not {wrong[:1]}" if wrong else
-                      f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
-                      "finite numbers, one for each completion")
+                      f"finite numbers, one for each completion{hint}")
     return numbers.float().cpu()
 
 
