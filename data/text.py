@@ -15,10 +15,14 @@ from pathlib import Path
 
 from plumbing.process import Mistake, expect
 
-# Letters of any alphabet, with the marks that combine with them, such as an accent, or a vowel of
-# Hindi. re has no name for marks, and to look for them takes 10 ms.
-MARKS = ''.join(x for x in map(chr, range(2 ** 17)) if unicodedata.category(x)[0] == 'M')
-WORD = rf'[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*'
+
+@functools.cache
+def a_word():
+    """Return a regular expression of a word: letters of any alphabet, with the marks that combine
+    with them, such as an accent, or a vowel of Hindi. (re has no name for marks, and to look for
+    them takes 10 ms.)"""
+    marks = ''.join(x for x in map(chr, range(2 ** 17)) if unicodedata.category(x)[0] == 'M')
+    return rf'[^\W\d_]+(?:[{marks}]+[^\W\d_]*)*'
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -35,7 +39,7 @@ def running_text(paragraphs, make, length):
 
     @functools.cache
     def words():
-        return set(re.findall(WORD, ' '.join(paragraphs()[0])))
+        return set(re.findall(a_word(), ' '.join(paragraphs()[0])))
 
     def verify(prompt, text):
         return known_words(words(), prompt, text)
@@ -107,7 +111,7 @@ def known_words(words, prompt, text):
         prompt = ''
     prompt = prompt.ljust(len(text), '_')
     hits = []
-    for word in re.finditer(WORD + '|(?<= )(?= )', text):
+    for word in re.finditer(a_word() + '|(?<= )(?= )', text):
         left, right = word.span()
         if left > 0 and right < len(text) and '_' in prompt[left - 1:right + 1]:
             hits.append(word[0] in words)

@@ -7,6 +7,8 @@
     ...
     step 240 | greedy at step 0: 0.176 | true 0.969
 
+It takes no words on the command line: change a number below, such as k, and run it again.
+
 The two blanks are filled at once, so neither knows what the other one becomes. Pretraining teaches
 which digits are possible in each blank. GRPO teaches the blanks to agree."""
 import copy

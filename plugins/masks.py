@@ -66,6 +66,10 @@ def with_masks(rollout, epoch=0):
     sampled = prompts.blank.repeat_interleave(rollout.k, 0)     # (N, T)
     given = (texts != prompts.task.tok.pad) & ~sampled
     drawn = masks(sampled.cpu(), given.cpu())   # on the CPU, so masks() need not name a device
+    is_right = isinstance(drawn, list | tuple) and drawn and all(
+        len(pair) == 2 and pair[0].shape == pair[1].shape == sampled.shape for pair in drawn)
+    expect(is_right, f"masks() returned {drawn!r:.80}: expected a list of pairs, (is_blank, "
+           f"weight), of the shape {tuple(sampled.shape)} each")
     is_blank, weight = [torch.stack(x, 1).to(texts.device) for x in zip(*drawn)]    # (N, L, T) each
     text_of = rollout.text_of
     return replace(rollout, more=rollout.more | {

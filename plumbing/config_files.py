@@ -18,7 +18,7 @@ from plumbing.datasets import (
     opened_files,
 )
 from plumbing.process import expect
-from plumbing.slips import ROOT, check_file, check_imports, parse
+from plumbing.slips import ROOT, check_file, check_imports, code_of, nodes_of, parse
 
 # In this order, and then yours.
 PLUGINS = 'causal world hf passes order masks top skip lora overlong watch best'.split()
@@ -58,7 +58,7 @@ def plugins_of(paths):
 def is_idle(tree, knobs):
     """Does a syntax tree set no knob, define no function, and call none? (rewards['verify'] = 0.5
     sets one.)"""
-    acts = any(isinstance(x, ast.Call | ast.Subscript | ast.Attribute) for x in ast.walk(tree))
+    acts = any(isinstance(x, ast.Call | ast.Subscript | ast.Attribute) for x in nodes_of(tree))
     is_plain = all(isinstance(x, ast.Expr | ast.Assign | ast.Import) for x in tree.body)
     return is_plain and not acts and not assigns(tree, *knobs, 'state')
 
@@ -102,7 +102,6 @@ class ConfigFiles:
         self.executed.append(str(path))
         script, before, others = self.script, dict(self.script), [*self.new]
         tree = parse(path)
-        code = compile(tree, str(path), 'exec', dont_inherit=True)
         expect(not is_dataset(file) or assigns(tree, 'dataset'), f"{path} is a dataset: write "
                f"dataset = '{path}'")
         check_imports(path, tree)
@@ -117,7 +116,7 @@ class ConfigFiles:
             sys.modules[file.stem] = sys.modules[self.module]
         try:
             with opened_files() as opened, guarded(path):
-                exec(code, script)
+                exec(code_of(path, tree), script)
             self.opened += [os.fsdecode(x) for x in opened if is_near(x, file)]
         finally:
             self.open.pop()
@@ -144,7 +143,7 @@ class ConfigFiles:
             expect(other == path or is_same or callable(script[name]), f"{other} and {path} both "
                    f"have {name}: rename one, because config files share their names")
         self.new[str(path)] = self.functions_of(file, before, included)
-        self.used[str(path)] = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)
+        self.used[str(path)] = {x.id for x in nodes_of(tree) if isinstance(x, ast.Name)
                                 and isinstance(x.ctx, ast.Load)}
         if is_idle(tree, knobs_of(script)):
             self.idle_files.append(path)

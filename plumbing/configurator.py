@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plumbing import process
 from plumbing.config_files import TYPES, ConfigFiles, knobs_of, plugins_of
-from plumbing.datasets import is_dataset
+from plumbing.datasets import is_dataset, path_of
 from plumbing.process import Mistake, expect
 from plumbing.returns import check_returns
 from plumbing.rewards import check_rewards
@@ -32,6 +32,7 @@ CHOICES = {
     'kl_estimate': ('exact', 'k1', 'k2', 'k3'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('float32', 'bfloat16', 'float64'),
     'fill_order': ('random', 'left', 'confident', 'learned')}
+TOKENIZERS = 'char', 'gpt2'      # or another dataset
 # The smallest value of knobs that are numbers; of others it is 0.
 SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2,
             'n_steps': 3} | dict.fromkeys(
@@ -96,6 +97,10 @@ def configure(script, words, executed=None, say=process.say):
             f"{low} = {script.get(low)} is above {high} = {script.get(high)}"))
     expect(isinstance(script.get('state', {}), dict), f"state = {script.get('state')!r:.80}: "
            "expected a dict, as it was")
+    if 'tokenizer' in script:
+        name = script['tokenizer']
+        expect(name in TOKENIZERS or path_of(name).is_file(), f"tokenizer = {name!r}: expected "
+               "'char', 'gpt2', or another dataset, whose characters are taken")
     if 'rewards' in script:
         check_rewards(script, {*files.at_start})
         check_returns(script)
@@ -212,7 +217,7 @@ def checked(name, value, kind, default=0):
         word = re.search(r'--\w+=.*', value)
         expect(not word, f"{name} = {value!r}: it holds another word, {word and word[0]}")
     expected = TYPES[kind]
-    is_right = type(value) is kind
+    is_right = type(value) is kind and value not in ('True', 'False')
     if name in CHOICES:
         expected = ' or '.join(map(repr, CHOICES[name]))
         is_right = value in CHOICES[name]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from data.lines import of_lines
 from data.text import of_file
 from plumbing.process import Mistake, expect, near, say
-from plumbing.slips import parse, returns
+from plumbing.slips import code_of, nodes_of, parse, returns
 
 # What a reward can ask for beside the columns of a record (plumbing/rewards.py, tasks.columns_of).
 OURS = {'completion', 'completions', 'text', 'texts', 'prompts', 'original', 'sampled', 'ended',
@@ -42,7 +42,7 @@ def path_of(dataset):
 
 def is_dataset(path):
     """Does a file define texts() outside of its functions?"""
-    return path.suffix == '.py' and 'texts' in compile(parse(path), str(path), 'exec').co_names
+    return path.suffix == '.py' and 'texts' in code_of(path, parse(path)).co_names
 
 
 def as_record(x, path):
@@ -152,7 +152,7 @@ def open_data(script):
 def assigns(tree, *names):
     """Which of these names does a syntax tree set, outside of its functions?"""
     nodes = [x for x in tree.body if isinstance(x, ast.Assign | ast.AnnAssign)]
-    stored = {x.id for node in nodes for x in ast.walk(node)
+    stored = {x.id for node in nodes for x in nodes_of(node)
               if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
     return stored & {*names}
 
@@ -170,7 +170,7 @@ def check_dataset(path, script):
         expect(path.resolve() in done, f"{path} sets {name}: give it as a word, too")
     if is_config:
         return
-    called = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)} | {'verify', 'reply'}
+    called = {x.id for x in nodes_of(tree) if isinstance(x, ast.Name)} | {'verify', 'reply'}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name not in called:
             is_reward = 'reward' in node.name or node.name in script
@@ -255,7 +255,7 @@ def modules_of(path):
 def imports_of(path):
     """Return the files that a file of Python imports from the root, or from its own folder."""
     names = set()
-    for node in ast.walk(parse(path)):
+    for node in nodes_of(parse(path)):
         if isinstance(node, ast.Import):
             names |= {x.name for x in node.names}
         if isinstance(node, ast.ImportFrom):    # from package import module, also

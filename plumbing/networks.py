@@ -186,9 +186,9 @@ def words_of(path):
     return split_words(path) if '.py ' in path else [path]
 
 
-def sources_of(recipe, dataset, words=()):
-    """Return the files (Paths) that decide what pretrain.py makes of a recipe: those that are
-    executed, what they import, what the datasets are made of, and PROGRAMS."""
+def open_recipe(recipe, dataset, words=()):
+    """Execute a recipe. Return the globals of pretrain.py as it sets them, and the paths of the
+    files that were executed."""
     import pretrain  # which imports this file
     from plumbing.configurator import configure, knobs_of
     script, executed = dict(vars(pretrain)), []
@@ -205,6 +205,13 @@ def sources_of(recipe, dataset, words=()):
            "and sets no knob of pretrain.py")
     expect(not {'out', 'device'} & {*changed}, f"{recipe}: the run chooses device, and where the "
            "network is saved")
+    return script, executed
+
+
+def sources_of(recipe, dataset, words=()):
+    """Return the files (Paths) that decide what pretrain.py makes of a recipe: those that are
+    executed, what they import, what the datasets are made of, and PROGRAMS."""
+    script, executed = open_recipe(recipe, dataset, words)
     files = [Path(x) for x in PROGRAMS]
     for file in executed:
         files += modules_of(file)

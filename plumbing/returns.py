@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from plumbing.process import expect
+from plumbing.process import expect, say
 
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
@@ -13,7 +13,7 @@ from plumbing.process import expect
 def check_returns(script):
     """Let the check of its name follow each call of a function. script: the globals of
     train_grpo.py."""
-    names = 'sample score advantages updates_of token_weights policy_loss kl_penalty'
+    names = 'complete sample score advantages updates_of token_weights policy_loss kl_penalty'
     for name in names.split():
         script[name] = checked(name, script[name], globals()[f'check_{name}'])
     check = functools.partial(check_token_stats, script)
@@ -31,9 +31,24 @@ def checked(name, function, check):
             words = words[0].clone(), dict(words[1])
         result = function(*words, **named)
         check(result, *words, **named)
+        if name == 'advantages' and not call.is_tried and result.shape[0] == result.shape[1]:
+            try_other_shape(function, *words)
+            call.is_tried = True
         return result
-    call.is_checked = True
+    call.is_checked, call.is_tried = True, False
     return call
+
+
+def try_other_shape(advantages, reward, scores):
+    """Say if advantages() fails with fewer prompts than completions. With as many, a mean(1)
+    without keepdim is taken for means of other groups, and nothing fails."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            advantages(reward[1:].clone(), {name: x[1:].clone() for name, x in scores.items()})
+        except RuntimeError as e:
+            if 'must match the size' in str(e):
+                say("advantages() works only if there are as many prompts as completions. Does a "
+                    "mean(1) lack keepdim=True?")
 
 
 def check_shape(name, x, shape):
@@ -63,7 +78,22 @@ def check_gradient(name, losses):
            "torch.set_grad_enabled(False)?")
 
 
+def check_table(name, rollout):
+    """Refuse a Rollout whose columns have different lengths."""
+    n = len(rollout.text_of)
+    columns = {x: getattr(rollout, x) for x in ('position', 'view_of', 'advantage', 'logp_old')}
+    for column, x in (columns | rollout.more).items():
+        expect(x is None or len(x) == n, f"{name}() returned a Rollout with {n} tokens, and its "
+               f"{column} has {x is not None and len(x)} rows: expected one for each token")
+
+
 # ---- the checks ----------------------------------------------------------------------------------
+def check_complete(rollout, *words, **named):
+    expect(hasattr(rollout, 'text_of'), f"complete() returned a {type(rollout).__name__}: expected "
+           "a Rollout")
+    check_table('complete', rollout)
+
+
 def check_sample(token, logits, k=1, greedy=False):
     check_shape('sample', token, (len(logits), k))
     expect(not token.is_floating_point(), f"sample() returned {token.dtype}: expected ids")
@@ -83,6 +113,8 @@ def check_advantages(A, reward, scores):
 def check_updates_of(updates, rollouts):
     expect(all(isinstance(update, list | tuple) for update in updates), "updates_of() returned "
            "Rollouts: expected a list of them for each update")
+    for rollout in [x for update in updates for x in update]:
+        check_table('updates_of', rollout)
 
 
 def check_token_weights(result, rollout):

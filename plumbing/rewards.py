@@ -38,8 +38,16 @@ def call_each(name, function, cases):
     """Return what a function returns in each case, columns {name: value}. It gets copies of lists
     and dicts, because it may sort them, or take something out."""
     names = asked_of(name, function, cases[0]) if cases else ()
-    with guarded(f'{name}()'):
-        return [function(**{x: copied(case[x]) for x in names}) for case in cases]
+    results = []
+    for case in cases:
+        mine = {x: copied(case[x]) for x in names}
+        with guarded(f'{name}()'):
+            results.append(function(**mine))
+        for x in {*names} & {*PLURAL.values()}:
+            is_same = mine[x] == case[x] or sorted(mine[x]) != sorted(case[x])
+            expect(is_same, f"{name}() has changed the order of {x}, so its values would be those "
+                   f"of other texts: write sorted({x})")
+    return results
 
 
 def copied(x):

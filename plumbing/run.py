@@ -3,6 +3,7 @@ saves; evaluates; logs; and stops."""
 import itertools
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -10,12 +11,19 @@ import torch
 from plumbing import devices, report
 from plumbing.configurator import PATHS, checked, knobs_of
 from plumbing.datasets import open_data
-from plumbing.networks import load_network, open_networks, paths_of  # noqa: F401  for train_grpo.py
+from plumbing.networks import (
+    load_network,  # noqa: F401  for train_grpo.py
+    open_networks,  # noqa: F401  the same
+    open_recipe,
+    paths_of,
+    words_of,
+)
 from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Mistake, Stopped, bar, expect, say, stop
 from plumbing.returns import check_scores
 from plumbing.rewards import try_rewards
 from plumbing.run_folder import SCRIPTS, RunFolder, check_state  # noqa: F401  for train_grpo.py
+from tasks import make_tokenizer
 
 
 class Globals:
@@ -24,6 +32,20 @@ class Globals:
 
     def __init__(self, script):
         self.__dict__ = script
+
+
+def try_task(grpo, data):
+    """If the generator is a recipe, make a Task of the first records. What does not fit is then
+    refused before a network is made for it."""
+    recipe, *words = words_of(grpo.generator) or ['']
+    if not recipe.endswith('.py'):
+        return
+    few = data._replace(train=data.train[:1000])
+    chars = {char for record in few.train + few.held_out
+             for char in record['prompt'] + record['answer']}
+    task = grpo.Task(few, make_tokenizer('char', ''.join(sorted(chars))), grpo.blank_kind)
+    script, _ = open_recipe(recipe, grpo.dataset, words)
+    task.check_kind(SimpleNamespace(kind=script['kind']))
 
 
 def open_task(script, device, files):
@@ -38,6 +60,7 @@ def open_task(script, device, files):
     if devices.N_RANKS > 1:             # before a network is opened, which looks at them, too
         devices.check_same('dataset', (data.train, data.held_out))
     try_rewards(script, data)
+    try_task(grpo, data)
     networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
     task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
     with torch.random.fork_rng(devices=[]), patch.dict(grpo.state):

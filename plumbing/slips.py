@@ -3,6 +3,8 @@ with the right spelling."""
 import __future__
 
 import ast
+import difflib
+import functools
 import inspect
 import textwrap
 from pathlib import Path
@@ -19,13 +21,29 @@ SCRIPTS = {ROOT / f'{x}.py' for x in 'train_grpo pretrain sample model tasks jud
 def parse(path):
     """Return the syntax tree of a Python file."""
     try:
-        return ast.parse(Path(path).read_bytes(), str(path))
+        return parse_once(Path(path).read_bytes(), str(path))
     except SyntaxError as e:
         # Of a mistake in a line Python's own message shows the line.
         expect(e.lineno and 'null bytes' not in str(e), f"{path} is no Python file in UTF-8: {e}")
         raise
     except ValueError as e:                     # the same, of other versions of Python
         raise Mistake(f"{path} is no Python file in UTF-8: {e}") from None
+
+
+# A command looks at each of its files a dozen times.
+parse_once = functools.cache(ast.parse)
+
+
+@functools.cache
+def nodes_of(tree):
+    """Return the nodes of a syntax tree."""
+    return [*ast.walk(tree)]
+
+
+@functools.cache
+def code_of(path, tree):
+    """Return the code of a file, which exec() takes."""
+    return compile(tree, str(path), 'exec', dont_inherit=True)
 
 
 def check_file(path, tree, script, before, knobs, names):
@@ -59,31 +77,29 @@ def check_lines(path, tree, knobs, names):
             kl_beta = 0.5
     """
     for node in tree.body:
-        text = ast.unparse(node)[:80]
         target = getattr(getattr(node, 'target', None), 'id', None)
         is_empty = isinstance(node, ast.AnnAssign) and node.value is None
-        expect(not (is_empty and target in knobs), f"{path}: {text}: write {target} = VALUE")
+        check_line(path, node, not (is_empty and target in knobs), f": write {target} = VALUE")
         value = node.value if isinstance(node, ast.Expr) else None
-        expect(not isinstance(value, ast.Name | ast.Tuple | ast.Dict), (
-            f"{path}: {text}: this line does nothing"))
+        check_line(path, node, not isinstance(value, ast.Name | ast.Tuple | ast.Dict), (
+            ": this line does nothing"))
         if isinstance(node, ast.If) and '__main__' in ast.unparse(node.test):
-            called = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            called = {x.id for x in nodes_of(node) if isinstance(x, ast.Name)}
             functions = [x for x in tree.body
                          if isinstance(x, ast.FunctionDef) and x.name in called]
             inside = names_set_in(node, *functions) & knobs
-            expect(not inside, f"{path}: {text.splitlines()[0]} is not executed, and it sets "
-                   f"{sorted(inside)}")
+            check_line(path, node, not inside, f" is not executed, and it sets {sorted(inside)}")
         if isinstance(node, ast.For):
-            turned = {x.id for x in ast.walk(node.target) if isinstance(x, ast.Name)} & knobs
-            expect(not turned, f"{path}: {text.splitlines()[0]} leaves the last value in "
-                   f"{sorted(turned)}: extras.compare tries several")
+            turned = {x.id for x in nodes_of(node.target) if isinstance(x, ast.Name)} & knobs
+            check_line(path, node, not turned, f" leaves the last value in {sorted(turned)}: "
+                       "extras.compare tries several")
     check_twice(path, tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         for name in node.names if isinstance(node, ast.Global) else ():
             expect(name in names, f"{path}: global {name}: there is no {name}{near(name, names)}")
         value = node.value if isinstance(node, ast.Expr) else None
-        expect(not isinstance(value, ast.Compare | ast.BinOp), f"{path}: {ast.unparse(node)[:80]}: "
-               "this line does nothing")
+        check_line(path, node, not isinstance(value, ast.Compare | ast.BinOp), (
+            ": this line does nothing"))
         if isinstance(node, ast.FunctionDef):
             check_globals(path, node, knobs)
             for inside in node.body:
@@ -92,10 +108,17 @@ def check_lines(path, tree, knobs, names):
                        f"{getattr(inside, 'name', '')}() of its own, which replaces nothing")
 
 
+def check_line(path, node, is_right, words):
+    """Refuse a line with these words. (To write a line again takes time, so it is not done for
+    those that are right.)"""
+    if not is_right:
+        raise Mistake(f"{path}: {ast.unparse(node)[:80].splitlines()[0]}{words}")
+
+
 def names_set_in(*nodes):
     """Return the names that syntax trees set, or declare to be global."""
     names = set()
-    for node in [x for tree in nodes for x in ast.walk(tree)]:
+    for node in [x for tree in nodes for x in nodes_of(tree)]:
         if isinstance(node, ast.Global):
             names |= {*node.names}
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -106,7 +129,7 @@ def names_set_in(*nodes):
 def check_globals(path, function, knobs):
     """Refuse a function that sets a knob without `global`, and does not read it either."""
     declared, stored, loaded = set(), set(), set()
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         if isinstance(node, ast.Global | ast.Nonlocal):
             declared |= {*node.names}
         if isinstance(node, ast.Name):
@@ -128,7 +151,7 @@ def check_twice(path, tree):
             expect(node.name not in seen or node.name in defaults, (
                 f"{path} has {node.name}() twice"))
             seen.add(node.name)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Dict):
             keys = [x.value for x in node.keys if isinstance(x, ast.Constant)]
             expect(len(keys) == len({*keys}), f"{path}: a dict has a key twice: {keys}")
@@ -137,7 +160,7 @@ def check_twice(path, tree):
 def check_imports(path, tree):
     """Refuse `import config.papers.dr_grpo`, which is not executed in the globals of the script,
     and `from math import *`, whose e and pi would be taken for knobs."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         modules = [x.name for x in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             modules = [node.module or '']
@@ -155,7 +178,7 @@ def check_imports(path, tree):
 def check_class(path, tree, name, x, before):
     """Refuse `class OrderedTask(Task)`: only a class called Task takes its place."""
     olds = [y.__name__ for y in x.__mro__[1:] if any(y is old for old in before.values())]
-    used = {y.id for y in ast.walk(tree) if isinstance(y, ast.Name)}
+    used = {y.id for y in nodes_of(tree) if isinstance(y, ast.Name)}
     expect(not olds or name in used, f"{path}: nobody uses the class {name}: call it {olds[:1]}, "
            "and it takes the place of that one")
 
@@ -172,6 +195,11 @@ def check_replaced(path, tree, name, new, old, knobs):
         for method in vars(new).keys() & {x for x in dir(old) if x[0] != '_'}:
             if inspect.isfunction(vars(new)[method]):
                 check_arguments(path, f'{name}.{method}', vars(new)[method], getattr(old, method))
+        called = {x.attr for x in nodes_of(tree) if isinstance(x, ast.Attribute)}
+        for method in sorted(vars(new).keys() - {*dir(old)} - called):
+            meant = difflib.get_close_matches(method, [x for x in dir(old) if x[0] != '_'], 1, 0.8)
+            expect(not meant or method[0] == '_', f"{path}: nobody calls {name}.{method}(): did "
+                   f"you mean {meant}?")
     if not inspect.isfunction(old) or not inspect.isroutine(new):
         return
     names = check_arguments(path, name, new, old)
@@ -186,11 +214,15 @@ def check_replaced(path, tree, name, new, old, knobs):
     here = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == name]
     expect(not here or returns(here[-1]) or not returns_too(old), f"{path}: {name}() returns "
            f"nothing. Is its `return` missing? (Or rename it: train_grpo.py has a {name}, too)")
-    read = {x.id for function in here for part in function.body for x in ast.walk(part)
+    read = {x.id for function in here for part in function.body for x in nodes_of(part)
             if isinstance(x, ast.Name)}
     expect(name not in read, f"{path}: {name}() calls itself: `inner={name}` as its last parameter "
            "is the old function")
-    lost = [x for x in ('greedy', 'draw') if here and inner and x in own and x not in read]
+    expect(not here or not inner or 'inner' in read, f"{path}: {name}() does not call its inner: "
+           "leave it out")
+    optional = {x.name for x in inspect.signature(old).parameters.values()
+                if x.default is not x.empty}
+    lost = [x for x in own if here and inner and x in optional and x not in read]
     expect(not lost, f"{path}: {name}() does not pass {lost} on to its inner")
 
 
@@ -215,9 +247,9 @@ def check_arguments(path, name, new, old):
 
 
 def returns(node):
-    """Does a function of a syntax tree return a value, or raise?"""
-    return any(isinstance(x, ast.Return) and x.value or isinstance(x, ast.Raise)
-               for x in ast.walk(node))
+    """Does a function of a syntax tree return a value, yield some, or raise?"""
+    return any(isinstance(x, ast.Return) and x.value
+               or isinstance(x, ast.Yield | ast.YieldFrom | ast.Raise) for x in nodes_of(node))
 
 
 def returns_too(function):
@@ -237,8 +269,9 @@ def check_name_of_file(path, name, x, before, is_plugin):
     expect(not meant or is_constant or is_module, f"{path}: {name}: did you mean {meant}?")
     is_code = callable(x) or is_module or isinstance(x, __future__._Feature)
     is_knob = isinstance(x, int | float | str | dict)           # configure() looks at these
-    expect(is_plugin or is_code or is_knob or not name[0].islower(), f"{path}: there is no knob "
-           f"{name}{near(name, before)}. (A constant of yours begins with _ or a capital)")
+    if not (is_plugin or is_code or is_knob) and name[0].islower():
+        raise Mistake(f"{path}: there is no knob {name}{near(name, before)}. (A constant of yours "
+                      "begins with _ or a capital)")
 
 
 def check_contents(path, name, x, knobs, functions):

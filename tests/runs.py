@@ -12,8 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+# Each run imports these two, which takes a second: once here, and not in every run.
+import filelock  # noqa: F401
 import torch
-import torch._dynamo  # optimizers import it, which takes a second: once, not in every run
+import torch._dynamo
 
 from data import arithmetic
 

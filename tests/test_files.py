@@ -206,7 +206,7 @@ def helper(stats, rollout):
           'plugins/passes.py', '--kl_beta=1')
     assert [grpo.group_size, grpo.batch_size, repr(grpo.kl_beta)] == [4, 2, '1.0']
     assert grpo.state == {'times': 1}
-    inner = grpo.complete.__wrapped__.__defaults__[1]
+    inner = grpo.complete.__wrapped__.__wrapped__.__defaults__[1]
     assert inner.__code__.co_filename == 'plugins/top.py'
     plugins, said = capsys.readouterr().out.split(mine, 1)
     assert 'plugins/top.py replaces complete(), sample(), stats_of()\n' in plugins
@@ -338,6 +338,11 @@ include('data/hours.py') -> data/hours.py is a dataset, dataset = 'data/hours.py
 state = 5 -> state = 5, a dict
 def get_texts(): return [], [] -> nobody calls get_texts(), texts
 def verify(text): return '1' -> verify() returned one of ['1', from 0.0 (wrong) to 1.0 (right)
+class Task(Task): prompt_of = lambda self: 0 -> nobody calls Task.prompt_of(), prompts_of
+def evaluate(a, b, c, k=4, inner=evaluate): return inner(a, b, c) -> does not pass ['k'] on
+def collect(a, b, c, draw=0, inner=collect): return a, draw -> does not call its inner
+rewards = {'mine': 1.0}; mine = lambda texts: texts.reverse() or [0.5, 0.5] -> the order of texts
+wandb_project = 'True' -> expected a text
 """
 
 
@@ -485,6 +490,7 @@ def advantages(reward, scores): return reward.mean(1) -> advantages() returned (
 def advantages(reward, scores): return reward / 0 -> a number that is not finite
 def score(rollout, *words): return {'reward': torch.zeros(4, 4)} -> score() returned, 'tokens'
 def updates_of(rollouts): return rollouts -> updates_of() returned Rollouts
+complete = lambda *_, inner=complete: replace(inner(*_), more={'x': [1]}) -> its x has 1 rows
 def judge_scores(judge, texts): return [0.5] -> mine.py replaces judge_scores(). Ours: Return the
 '''
 
@@ -495,6 +501,14 @@ def test_a_wrong_result_of_a_function_names_the_function(case, toy, file, tmp_pa
     code_of_exit, _, error = run(*toy, file('mine.py', code), f'--out_dir={tmp_path}/run')
     assert code_of_exit == 1 and all(part in error for part in said.split(', '))
     assert error.startswith('error: ') or 'Ours: ' in said
+
+
+def test_a_mean_without_keepdim_is_said_also_if_there_are_as_many_prompts_as_completions(
+        toy, file, tmp_path):
+    for code, n in (('mean(1)', 1), ('mean(1, keepdim=True)', 0)):
+        mine = file('mine.py', f'advantages = lambda reward, scores: reward - reward.{code}')
+        said = train([*toy, mine], tmp_path / f'{n}', '--gradient_accumulation_steps=1')
+        assert said.count('Does a mean(1) lack keepdim=True?') == n
 
 
 def test_what_two_files_both_have_is_refused_unless_one_wraps_the_other(file, grpo):

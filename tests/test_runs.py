@@ -17,7 +17,13 @@ import torch
 
 from judge import judge_scores
 from model import GPT
-from plumbing.networks import load_checkpoint, load_network, make_networks, save_network
+from plumbing.networks import (
+    file_of,
+    load_checkpoint,
+    load_network,
+    make_networks,
+    save_network,
+)
 from plumbing.process import Mistake
 from plumbing.report import verdict_of
 from runs import (
@@ -327,6 +333,15 @@ def test_a_run_that_goes_on_with_other_files_says_so_and_sets_a_new_line(toy, fi
     first, second, _ = [x for x in log_of(tmp_path / 'run') if 'line to beat' in x]
     assert second['step'] == 1 and second['line to beat'] == max(second['reward'], second['greedy'])
     assert second['line to beat'] != first['line to beat']
+
+
+def test_a_recipe_does_not_change_the_run_that_names_it(grpo, toy, tmp_path):
+    recipe = 'config/networks/generator_equations.py'
+    file_of(recipe, 'arithmetic')               # executes it
+    assert grpo.Task.kind == 'fill'
+    code, printed, error = run(*toy, f'--generator={recipe}', f'--out_dir={tmp_path}/run')
+    assert code == 1 and error.startswith("error: the generator is a 'causal' network")
+    assert 'making' not in printed
 
 
 def test_a_run_says_that_no_checkpoint_has_a_reference_that_changes(toy, file, tmp_path):

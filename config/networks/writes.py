@@ -1,12 +1,11 @@
 # How many samples of a network that writes from left to right are right? A recipe with a `stop_at`
 # includes this file. Its complete() is the one of plugins/causal.py.
 
-if grpo.Task.kind != 'causal':
-    grpo.configure(vars(grpo), ['plugins/causal.py'], say=lambda text: None)
-
 
 def share_right(network, held_out):
     """Return the share of right samples. held_out: Prompts, whose records are continued."""
+    if grpo.Task.kind != 'causal':      # here, because a run executes this file, too, for its name
+        grpo.configure(vars(grpo), ['plugins/causal.py'], say=lambda text: None)
     task = held_out.task
     data = datasets.load(dataset)._replace(train=task.records[:task.n_train],
                                            held_out=task.records[task.n_train:])
