@@ -57,7 +57,8 @@ def words_for(words):
     elif BLANK in data.train[0]['prompt']:
         name = 'config'
         words.append('--blank_kind=answer')
-    return [f'config/grpo_{name}.py', *words]
+    experiment = f'config/grpo_{name}.py'
+    return words if experiment in words else [experiment, *words]
 
 
 def open_toy(folder):

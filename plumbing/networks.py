@@ -133,7 +133,7 @@ def open_networks(paths, dataset, device, files, load_network):
     networks = SimpleNamespace(**dict.fromkeys(paths), files=files)
     for role in filter(paths.get, paths):
         network, saved = load_network(files[paths[role]], device)
-        check_records(role, paths[role] in resumed, saved, dataset)
+        check_records(role, paths[role], paths[role] in resumed, saved, dataset)
         if role != 'policy':                    # it learns what load_network() has not frozen
             network.requires_grad_(False)
         setattr(networks, role, network)
@@ -141,14 +141,17 @@ def open_networks(paths, dataset, device, files, load_network):
     return networks
 
 
-def check_records(role, is_resumed, saved, dataset):
-    """Refuse a dataset whose texts() is another one in each process: what a run holds out would be
-    known to its networks."""
+def check_records(role, path, is_resumed, saved, dataset):
+    """Refuse a dataset that has changed, or whose texts() is another one in each process: what a
+    run holds out would be known to its networks. Say it if the policy has learned another one."""
     learned = saved.get('learned') if isinstance(saved, dict) else None
-    expect(is_resumed or not learned or learned[0] != dataset
-           or learned[1] == sum_of_records(dataset), (
-        f"the {role} has learned other records than {dataset} has now. Does its texts() go through "
-        "a set, or draw random numbers without a seed?"))
+    if is_resumed or not learned:
+        return
+    expect(learned[0] != dataset or learned[1] == sum_of_records(dataset), (
+        f"the {role} has learned other records than {dataset} has now. Was it edited since? Then "
+        f"make {path} anew. (Or its texts() goes through a set, or has no seed)"))
+    if learned[0] != dataset and role == 'policy' and '--dataset=' not in path:
+        say(f"{path} has learned {learned[0]}, and this run has {dataset}")
 
 
 def check_fit(role, network, policy):

@@ -1,20 +1,22 @@
 """What the functions of a step return. A config file may replace each of them, and most wrong
 shapes would be broadcast in silence. So configure() lets these checks follow every call, and
 train_grpo.py need not speak of them."""
+import dataclasses
 import functools
 
 import torch
 
-from plumbing.process import expect, say
+from plumbing.process import expect, near, say
 
+NAMES = ('collect complete sample score advantages updates_of token_weights policy_loss '
+         'kl_penalty').split()
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
 
 def check_returns(script):
     """Let the check of its name follow each call of a function. script: the globals of
     train_grpo.py."""
-    names = 'complete sample score advantages updates_of token_weights policy_loss kl_penalty'
-    for name in names.split():
+    for name in NAMES:
         script[name] = checked(name, script[name], globals()[f'check_{name}'])
     check = functools.partial(check_token_stats, script)
     script['token_stats'] = checked('token_stats', script['token_stats'], check)
@@ -80,6 +82,10 @@ def check_gradient(name, losses):
 
 def check_table(name, rollout):
     """Refuse a Rollout whose columns have different lengths."""
+    names = [x.name for x in dataclasses.fields(rollout)]
+    unknown = [x for x in vars(rollout) if x not in (*names, 'columns')]
+    expect(not unknown, f"a Rollout has no {unknown[:1]}{near((unknown or [''])[0], names)}. "
+           "(rollout.more is for columns of yours)")
     n = len(rollout.text_of)
     columns = {x: getattr(rollout, x) for x in ('position', 'view_of', 'advantage', 'logp_old')}
     for column, x in (columns | rollout.more).items():
@@ -88,9 +94,17 @@ def check_table(name, rollout):
 
 
 # ---- the checks ----------------------------------------------------------------------------------
-def check_complete(rollout, *words, **named):
+def check_collect(result, *words, **named):
+    expect(isinstance(result, tuple) and len(result) == 2, "collect() returned a "
+           f"{type(result).__name__}: expected a list of Rollouts, and their scores")
+    check_scores('as its second result collect', result[1])
+
+
+def check_complete(rollout, policy, prompts, k, *words, **named):
     expect(hasattr(rollout, 'text_of'), f"complete() returned a {type(rollout).__name__}: expected "
            "a Rollout")
+    expect(rollout.k == k, f"complete() returned {rollout.k} completions of each prompt, and was "
+           f"asked for {k}")
     check_table('complete', rollout)
 
 
@@ -111,6 +125,8 @@ def check_advantages(A, reward, scores):
 
 
 def check_updates_of(updates, rollouts):
+    for rollout in rollouts:
+        check_table('collect', rollout)
     expect(all(isinstance(update, list | tuple) for update in updates), "updates_of() returned "
            "Rollouts: expected a list of them for each update")
     for rollout in [x for update in updates for x in update]:

@@ -91,8 +91,9 @@ def values_of(name, function, columns, context, device='cpu'):
     except (TypeError, ValueError, RuntimeError):       # texts, None, lists of several lengths
         is_right = False
     if name == 'verify' and not (is_right and ((numbers >= 0) & (numbers <= 1)).all()):
-        raise Mistake(f"verify() returned one of {values!r:.100}: expected a number from 0.0 "
-                      "(wrong) to 1.0 (right)")
+        wrong = [x for x in values if not is_share(x)] or values
+        raise Mistake(f"verify() returned {wrong[0]!r:.100}: expected a number from 0.0 (wrong) to "
+                      "1.0 (right)")
     if not is_right:            # no expect(), which would write out thousands of right values, too
         infinite = [x for x in values if isinstance(x, float) and not math.isfinite(x)] if (
             isinstance(values, list)) else []
@@ -100,6 +101,14 @@ def values_of(name, function, columns, context, device='cpu'):
         raise Mistake(f"the reward {name}() returned {values!r:.100}: expected a list of {n} "
                       f"finite numbers, one for each completion{hint}")
     return numbers.float().cpu()
+
+
+def is_share(x):
+    """Is it a number from 0 to 1?"""
+    try:
+        return not isinstance(x, str) and 0 <= float(x) <= 1
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 # ---- before anything is trained ------------------------------------------------------------------
@@ -128,6 +137,8 @@ def try_rewards(script, data):
     columns |= {'completion': texts, 'text': texts, 'original': texts}
     if script['Task'].kind == 'causal':
         columns |= {'completion': answers, 'sampled': answers, 'ended': [True, True]}
+    if functions['reply']:
+        asked_of('reply', functions['reply'], [*records[0], 'completion'])
     watched = {'verify'} if functions['verify'] else set()         # with or without a weight
     for name in script['rewards'].keys() - {'judge'} | watched:
         function = functions.get(name)

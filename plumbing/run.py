@@ -12,6 +12,7 @@ from plumbing import devices, report
 from plumbing.configurator import PATHS, checked, knobs_of
 from plumbing.datasets import open_data
 from plumbing.networks import (
+    file_of,
     load_network,  # noqa: F401  for train_grpo.py
     open_networks,  # noqa: F401  the same
     open_recipe,
@@ -23,7 +24,7 @@ from plumbing.process import Mistake, Stopped, bar, expect, say, stop
 from plumbing.returns import check_scores
 from plumbing.rewards import try_rewards
 from plumbing.run_folder import SCRIPTS, RunFolder, check_state  # noqa: F401  for train_grpo.py
-from tasks import make_tokenizer
+from tasks import BLANK, make_tokenizer
 
 
 class Globals:
@@ -35,16 +36,17 @@ class Globals:
 
 
 def try_task(grpo, data):
-    """If the generator is a recipe, make a Task of the first records. What does not fit is then
-    refused before a network is made for it."""
+    """If the generator is a recipe whose network has to be made, make a Task first, with characters
+    for tokens. What does not fit is then refused in a second, and not after minutes."""
     recipe, *words = words_of(grpo.generator) or ['']
-    if not recipe.endswith('.py'):
+    if not recipe.endswith('.py') or Path(file_of(grpo.generator, grpo.dataset)).exists():
         return
-    few = data._replace(train=data.train[:1000])
-    chars = {char for record in few.train + few.held_out
-             for char in record['prompt'] + record['answer']}
-    task = grpo.Task(few, make_tokenizer('char', ''.join(sorted(chars))), grpo.blank_kind)
     script, _ = open_recipe(recipe, grpo.dataset, words)
+    chars = {char for record in data.train + data.held_out
+             for char in record['prompt'] + record['answer']}
+    # Other tokenizers know these two.
+    chars -= {BLANK, '\n'} if script['tokenizer'] == 'char' else set()
+    task = grpo.Task(data, make_tokenizer('char', ''.join(sorted(chars))), grpo.blank_kind, None)
     task.check_kind(SimpleNamespace(kind=script['kind']))
 
 

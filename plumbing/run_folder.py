@@ -136,7 +136,8 @@ class RunFolder:
         before = self.saved['sums']
         said = [f'{x} is another file now' for x, old in before.items() if sums.get(x, old) != old]
         came = (sums.keys() ^ before.keys()) - {*files.values(), *self.saved['files'].values()}
-        said += [f"{x} is {'new' if x in sums else 'not there any more'}" for x in sorted(came)]
+        said += [f"{x} is {'new' if x in sums else 'no part of the run any more'}"
+                 for x in sorted(came)]
         old, new = [[x for x in words if not x.startswith('--')]
                     for words in (self.saved['words'], sys.argv[1:])]
         return [*said, f'files: {old} -> {new}'] if old != new else said

@@ -100,6 +100,10 @@ def check_lines(path, tree, knobs, names):
         value = node.value if isinstance(node, ast.Expr) else None
         check_line(path, node, not isinstance(value, ast.Compare | ast.BinOp), (
             ": this line does nothing"))
+        called = getattr(value, 'func', None)
+        is_copy = getattr(called, 'attr', '') == 'select' or getattr(called, 'id', '') == 'replace'
+        check_line(path, node, not is_copy, ": this line does nothing, because it returns another "
+                   "Rollout: write rollout = ...")
         if isinstance(node, ast.FunctionDef):
             check_globals(path, node, knobs)
             for inside in node.body:

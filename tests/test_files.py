@@ -337,12 +337,14 @@ class OtherTask(Task): pass -> nobody uses the class OtherTask, Task
 include('data/hours.py') -> data/hours.py is a dataset, dataset = 'data/hours.py'
 state = 5 -> state = 5, a dict
 def get_texts(): return [], [] -> nobody calls get_texts(), texts
-def verify(text): return '1' -> verify() returned one of ['1', from 0.0 (wrong) to 1.0 (right)
+def verify(text): return '1' -> verify() returned '1', from 0.0 (wrong) to 1.0 (right)
 class Task(Task): prompt_of = lambda self: 0 -> nobody calls Task.prompt_of(), prompts_of
 def evaluate(a, b, c, k=4, inner=evaluate): return inner(a, b, c) -> does not pass ['k'] on
 def collect(a, b, c, draw=0, inner=collect): return a, draw -> does not call its inner
 rewards = {'mine': 1.0}; mine = lambda texts: texts.reverse() or [0.5, 0.5] -> the order of texts
 wandb_project = 'True' -> expected a text
+def learn(a, b, c, d): c[0].select([]); return {} -> c[0].select([]), does nothing
+reply = lambda completon: None; include('plugins/causal.py') -> reply() asks for 'completon', Near
 """
 
 
@@ -491,6 +493,9 @@ def advantages(reward, scores): return reward / 0 -> a number that is not finite
 def score(rollout, *words): return {'reward': torch.zeros(4, 4)} -> score() returned, 'tokens'
 def updates_of(rollouts): return rollouts -> updates_of() returned Rollouts
 complete = lambda *_, inner=complete: replace(inner(*_), more={'x': [1]}) -> its x has 1 rows
+complete = lambda a, b, k, greedy=0, inner=complete: inner(a, b, 4, greedy) -> returned 4 compl
+def collect(*a, inner=collect): r = inner(*a); r[0][0].advantages = 1; return r -> ['advantages']
+collect = lambda *more, inner=collect: inner(*more)[0] -> collect() returned a list: expected
 def judge_scores(judge, texts): return [0.5] -> mine.py replaces judge_scores(). Ours: Return the
 '''
 

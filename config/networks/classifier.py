@@ -12,6 +12,8 @@ def labelled(prompts):
     wrong = [record for record in records if record.get('label') not in (0, 1)]
     expect(not wrong, f"{dataset}: expected a label, 0 or 1, in each record, not "
            f"{wrong[:1]!r:.200}")
+    expect(len({record['label'] for record in records}) == 2, f"{dataset}: all labels are "
+           f"{records[0]['label']}: expected both, 0 and 1")
     labels = torch.tensor([float(record['label']) for record in records])
     return prompts.whole, labels.to(prompts.record.device)[prompts.record]
 
