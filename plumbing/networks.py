@@ -79,15 +79,15 @@ def load_checkpoint(path):
     expect(not os.path.isdir(path), f"{path} is a folder: expected a file")
     expect(os.path.isfile(path), f"there is no {path}. (A resumed run, and sample.py, need the "
            "networks with which the run began.)")
+    again = ". Without this file it is made again" if str(path).startswith('out/') else ''
     try:
         with zipfile.ZipFile(path) as file:     # torch does not look at its checksums
             damaged = file.testzip()
-        expect(not damaged, f"{path} is damaged, in its part {damaged}")
+        expect(not damaged, f"{path} is damaged, in its part {damaged}{again}")
         return torch.load(path, map_location='cpu', weights_only=True)
     except Mistake:
         raise
     except Exception as e:                      # of many kinds
-        again = ". Without this file it is made again" if str(path).startswith('out/') else ''
         raise Mistake(f"{path} is no checkpoint, or it is damaged: {e!r:.200}{again}") from None
 
 
