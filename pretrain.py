@@ -134,9 +134,8 @@ def main():
         elif held_out_loss > 1.1 * best:        # and no noise
             say(f'{out} learns its texts by heart: its held-out loss was {best:.3f} before '
                 '(docs/task.md)')
-    if os.path.exists(out) and 'PRETRAIN_STEPS' not in os.environ:
-        networks.move_aside(out)
-    networks.save_network(out, network, learned=[dataset, datasets.sum_of_records(dataset)])
+    networks.save_network(out, network, keep_older='PRETRAIN_STEPS' not in os.environ,
+                          learned=[dataset, datasets.sum_of_records(dataset)])
 
 
 if __name__ == '__main__':

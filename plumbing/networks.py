@@ -34,13 +34,16 @@ PROGRAMS = ('model.py', 'tasks.py', 'pretrain.py', 'plumbing/optim.py')
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
-def save_network(path, network, **more):
-    """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent."""
+def save_network(path, network, keep_older=False, **more):
+    """Write a network, with its tokenizer and more, to a checkpoint, which is whole or absent.
+    keep_older: rename an older file of this path."""
     temporary = f'{path}.{os.getpid()}.tmp'     # two runs can make one network at the same time
     try:
         with writing(path), open(temporary, 'wb') as file:
             torch.save({'args': network.args, 'model': network.state_dict(),
                         'vocabulary': network.tok.vocabulary, **more}, file)
+        if keep_older and os.path.exists(path):
+            move_aside(path)
         with writing(path):
             os.replace(temporary, path)
     except RuntimeError as e:                   # of torch, about the size that it has written

@@ -83,9 +83,8 @@ def check_gradient(name, losses):
 def check_table(name, rollout):
     """Refuse a Rollout whose columns have different lengths."""
     names = [x.name for x in dataclasses.fields(rollout)]
-    unknown = [x for x in vars(rollout) if x not in (*names, 'columns')]
-    expect(not unknown, f"a Rollout has no {unknown[:1]}{near((unknown or [''])[0], names)}. "
-           "(rollout.more is for columns of yours)")
+    for x in vars(rollout).keys() - {*names, 'columns'}:
+        expect(not near(x, names), f"a Rollout has no {x}{near(x, names)}")
     n = len(rollout.text_of)
     columns = {x: getattr(rollout, x) for x in ('position', 'view_of', 'advantage', 'logp_old')}
     for column, x in (columns | rollout.more).items():

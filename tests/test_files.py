@@ -494,7 +494,7 @@ def score(rollout, *words): return {'reward': torch.zeros(4, 4)} -> score() retu
 def updates_of(rollouts): return rollouts -> updates_of() returned Rollouts
 complete = lambda *_, inner=complete: replace(inner(*_), more={'x': [1]}) -> its x has 1 rows
 complete = lambda a, b, k, greedy=0, inner=complete: inner(a, b, 4, greedy) -> returned 4 compl
-def collect(*a, inner=collect): r = inner(*a); r[0][0].advantages = 1; return r -> ['advantages']
+def collect(*a, inner=collect): r = inner(*a); r[0][0].advantages = 1; return r -> no advantages
 collect = lambda *more, inner=collect: inner(*more)[0] -> collect() returned a list: expected
 def judge_scores(judge, texts): return [0.5] -> mine.py replaces judge_scores(). Ours: Return the
 '''
