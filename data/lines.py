@@ -9,6 +9,9 @@ from pathlib import Path
 
 from plumbing.process import expect
 
+# What others call "held_out".
+MARKS = 'test', 'is_test', 'val', 'is_val', 'valid', 'validation', 'eval', 'dev'
+
 
 def of_lines(path):
     """Return {'texts': ...} of FILE.jsonl."""
@@ -36,8 +39,9 @@ def of_lines(path):
         for name in record.keys() - known:
             known.add(name)
             near = difflib.get_close_matches(name.lower(), ['held_out'], 1, 0.8)
-            expect(not near or name == 'held_out', f'{path}, line {number}: {name!r}: did you mean '
-                   '"held_out"?')
+            is_meant = near or name.lower() in MARKS and type(record[name]) is bool
+            expect(not is_meant or name == 'held_out', f'{path}, line {number}: {name!r}: did you '
+                   'mean "held_out"?')
         records.append(({'line': number} | record, is_tenth))
     is_marked = any('held_out' in record for record, _ in records)
     parts = [], []

@@ -106,6 +106,7 @@ def check_lines(path, tree, knobs, names):
                    "Rollout: write rollout = ...")
         if isinstance(node, ast.FunctionDef):
             check_globals(path, node, knobs)
+            check_split(path, node)
             for inside in node.body:
                 is_hidden = isinstance(inside, ast.FunctionDef) and inside.name in CORE
                 expect(not is_hidden, f"{path}: {node.name}() has a function "
@@ -143,6 +144,14 @@ def check_globals(path, function, knobs):
     lost = sorted((stored & knobs) - loaded - declared)
     expect(not lost, f"{path}: {function.name}() sets a {lost[:1]} of its own, and not the knob: "
            f"write `global {', '.join(lost)}` into it")
+
+
+def check_split(path, function):
+    """Refuse `split == 'test'` of a function that gets a split."""
+    for node in nodes_of(function) if 'split' in {x.arg for x in function.args.args} else ():
+        if isinstance(node, ast.Compare) and getattr(node.left, 'id', '') == 'split':
+            others = {x.value for x in node.comparators if isinstance(x, ast.Constant)}
+            check_line(path, node, others <= {'train', 'val'}, ": `split` is 'train' or 'val'")
 
 
 def check_twice(path, tree):

@@ -92,6 +92,7 @@ What?
 {"prompt": "1+1=", "held_out": null}
 {"prompt": "1+1=\ud83d", "answer": "2"}
 7
+{"prompt": "1+1=", "answer": "2", "test": true}
 """
 # what a reward may not return
 WRONG = """
@@ -343,6 +344,7 @@ def evaluate(a, b, c, k=4, inner=evaluate): return inner(a, b, c) -> does not pa
 def collect(a, b, c, draw=0, inner=collect): return a, draw -> does not call its inner
 rewards = {'mine': 1.0}; mine = lambda texts: texts.reverse() or [0.5, 0.5] -> the order of texts
 wandb_project = 'True' -> expected a text
+def _f(split): return split == 'test' -> split == 'test': `split` is 'train' or 'val'
 def learn(a, b, c, d): c[0].select([]); return {} -> c[0].select([]), does nothing
 reply = lambda completon: None; include('plugins/causal.py') -> reply() asks for 'completon', Near
 """
