@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/benchmark.py`
+
 import train_grpo as grpo  # before torch: it says how threads of torch wait
 
 # isort: split

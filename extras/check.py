@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+sys.path.insert(0, '.')         # for `python extras/check.py`
+
 import torch
 from torch.nn.utils import parameters_to_vector
 

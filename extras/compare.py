@@ -22,6 +22,8 @@ import time
 import zlib
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/compare.py`
+
 import train_grpo as grpo  # before torch: it says how threads of torch wait
 
 # isort: split

@@ -7,6 +7,8 @@ weights.
 import sys
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/export.py`
+
 import train_grpo as grpo
 from plumbing.configurator import configure
 from plumbing.networks import load_checkpoint

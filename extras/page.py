@@ -11,6 +11,8 @@ import shlex
 import sys
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/page.py`
+
 import train_grpo as grpo
 from plumbing.configurator import knobs_of
 from plumbing.process import Mistake, expect, say, writing

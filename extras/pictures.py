@@ -15,6 +15,8 @@ import statistics
 import sys
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/pictures.py`
+
 import matplotlib
 from matplotlib.figure import Figure
 

