@@ -82,6 +82,8 @@ class ConfigFiles:
         self.idle_files = []                    # those that set no knob and define nothing
         self.experiment = ''                    # the file grpo_*.py of config/
         self.constants = {}                     # {name: the file that has set it}
+        self.knobs = {}                         # the same of knobs
+        self.lost = []                          # what to say of knobs that an experiment sets again
         self.weighted = set()                   # rewards, also of files before the last one
         script['include'] = self.include
 
@@ -133,6 +135,13 @@ class ConfigFiles:
                     and script.get(x) != before[x]]
             expect(not lost, f"{outer} sets {lost}, and then include('{path}') sets them again: "
                    "write the include() first")
+        changed = [x for x in knobs_of(before) if script.get(x) != before[x]]
+        if not self.open and file.parent.name != 'plugins':
+            lost = [x for x in changed if x in self.knobs]
+            if lost and path == self.experiment:
+                self.lost.append(f"{path} sets {', '.join(lost)} after {self.knobs[lost[0]]}, and "
+                                 "the later word wins: write the experiment first")
+            self.knobs |= dict.fromkeys(changed, path)
         rewards = script.get('rewards', {})
         expect(isinstance(rewards, dict), f"{path}: rewards = {rewards!r:.80}: expected a dict")
         self.weighted |= {*rewards}
@@ -194,6 +203,8 @@ class ConfigFiles:
         ours = [x for x in self.names if callable(script.get(x))]
         rewards = script.get('rewards', {})
         known = self.weighted if is_chosen else set()
+        for text in self.lost:
+            say(text)
         for path in self.idle_files:
             say(f"{path} changes nothing: it sets no knob, and defines no function")
         for path, names in self.new.items():

@@ -122,6 +122,12 @@ def say_idle(script, words, say):
         idle |= dict.fromkeys(('blank_low', 'blank_high'), "blank_kind is 'answer'")
     if script.get('epochs') == script.get('mini_batches') == 1:
         idle |= dict.fromkeys(('clip_low', 'clip_high'), 'a step has one update')
+    if 'warmup_iters' in chosen and script['warmup_iters'] >= script['max_iters']:
+        say(f"warmup_iters = {script['warmup_iters']}: the run ends before its learning_rate is "
+            "reached")
+    if 'clip_high' in chosen and script['clip_high'] >= 1:
+        say(f"clip_high = {script['clip_high']}: ratios up to {1 + script['clip_high']} are not "
+            "clipped, because it is the distance from 1")
     for name in sorted(chosen & idle.keys()):
         say(f"{name} = {script[name]}: nobody asks it, because {idle[name]}")
 
@@ -179,7 +185,12 @@ def value_of(text, kind):
     """Return the value of a flag, for a knob of this type."""
     if kind is not str:
         with contextlib.suppress(ValueError, SyntaxError):              # else it stays a text
-            return ast.literal_eval(text)
+            tree = ast.parse(text.strip(), mode='eval').body
+            if isinstance(tree, ast.Dict):
+                keys = [ast.unparse(x) for x in tree.keys if x]
+                expect(len(keys) == len({*keys}), f"{text}: {max(keys, key=keys.count)} is there "
+                       "twice")
+            return ast.literal_eval(tree)
     return text
 
 

@@ -49,6 +49,7 @@ smoke -> 'config/grpo_smoke.py'
 --resume=true -> resume = 'true', True or False
 --rewards=verify -> {'verify': 1.0}
 --rewards={} -> {'verify': 1.0}
+--rewards={"judge":1,"judge":2} -> 'judge' is there twice
 data/hours.py -> write --dataset=data/hours.py
 hours -> 'data/hours.py'
 mine.jsonl -> write --dataset=mine.jsonl
@@ -452,12 +453,18 @@ def clean(text):
     return text.strip()
 short = _Short(5)
 rewards = {'short': 1.0}
-'''), file('empty.py', 'KL = 0.0'), '--kl_estimate=k3', '--kl_beta=0', '--clip_low=0.1')
+'''), file('empty.py', 'KL = 0.0'), '--kl_estimate=k3', '--kl_beta=0', '--clip_low=0.1',
+        '--clip_high=1.5', '--warmup_iters=50', '--max_iters=50')
     said = capsys.readouterr().out
     assert 'empty.py changes nothing: it sets no knob, and defines no function\n' in said
     assert 'clean' not in said and 'did you mean' not in said
     assert 'kl_estimate = k3: nobody asks it, because kl_beta is 0\n' in said
+    assert 'warmup_iters = 50: the run ends before its learning_rate is reached\n' in said
+    assert 'clip_high = 1.5: ratios up to 2.5 are not clipped' in said
     assert 'clip_low = 0.1: nobody asks it, because a step has one update\n' in said
+    fresh('config/papers/dr_grpo.py', 'config/grpo_guess.py')
+    said = capsys.readouterr().out
+    assert 'grpo_guess.py sets adv_norm, entropy_coef after config/papers/dr_grpo.py, and' in said
     with pytest.raises(Mistake, match='two experiments would be mixed'):
         fresh('config/grpo_guess.py', file('b.py', "include('config/grpo_think.py')"))
     with pytest.raises(Mistake, match='a.py and .*b.py both have _LIMIT: rename one'):
