@@ -114,11 +114,12 @@ def show_rewards(networks, weights, task):
             rollout = rollout_of(prompts, k, texts)
             return grpo.score(rollout, networks, weights, 0, 'val')
 
+    names = [name for name in weights if name != 'judge']       # which is a toy
     prompts = task.prompts('val', 99, grpo.blank_low, grpo.blank_high)
     written = grpo.complete(networks.policy, prompts, 4).texts
     for whose, texts in ('the data', prompts.whole), ('a toy', written[::4]):
         scores, example = scores_of(1, texts), task.tok.decode(texts[0].tolist())
-        for name in weights:
+        for name in names:
             print(f'{name} is {scores[name].mean():.3f} for texts of {whose}, such as {example!r}')
             if name == 'verify' and whose == 'the data':
                 print('    (the share of right answers in what pretraining imitates)')
@@ -129,7 +130,7 @@ def show_rewards(networks, weights, task):
             (same, "is called again: random numbers need a seed, what lasts must be in `state`"),
             (same.flip(0), "gets the completions of a prompt in another order")):
         again = scores_of(4, written.unflatten(0, (-1, 4))[:, order].flatten(0, 1))
-        for name in weights:
+        for name in names:
             if not again[name].allclose(first[name][:, order]):
                 print(f'{name} is another one when it {change}')
 
@@ -213,7 +214,6 @@ def main():
         networks, task = open_toy(folder)
         print(f"{task.n_train} records to learn from; {task.kind = }, {task.blank_kind = }")
         weights = ({'verify': 1.0} if task.verify else {}) | grpo.rewards
-        weights.pop('judge', None)              # a toy
         show_rewards(networks, weights, task)
         bad = take_steps(networks, task)
     again = subprocess.check_output([sys.executable, '-c', PRINT, grpo.dataset], text=True)

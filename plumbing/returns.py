@@ -1,6 +1,7 @@
 """What the functions of a step return. A config file may replace each of them, and most wrong
 shapes would be broadcast in silence. So configure() lets these checks follow every call, and
 train_grpo.py need not speak of them."""
+import copy
 import dataclasses
 import functools
 
@@ -10,12 +11,16 @@ from plumbing.process import expect, near, say
 
 NAMES = ('collect complete sample score advantages updates_of token_weights policy_loss '
          'kl_penalty').split()
+say_once = functools.cache(say)
+COMPARED = []                   # [(rewards, advantages)] of this collect()
 # Shapes in comments: P prompts, k completions of each, M sampled tokens.
 
 
 def check_returns(script):
     """Let the check of its name follow each call of a function. script: the globals of
     train_grpo.py."""
+    if not getattr(script['advantages'], 'is_checked', False):
+        script['advantages'] = private(script['advantages'], script['state'])
     for name in NAMES:
         script[name] = checked(name, script[name], globals()[f'check_{name}'])
     check = functools.partial(check_token_stats, script)
@@ -29,21 +34,38 @@ def checked(name, function, check):
 
     @functools.wraps(function)
     def call(*words, **named):
-        if name == 'advantages':                # a file may change the rewards in place
-            words = words[0].clone(), dict(words[1])
+        if name == 'collect':
+            COMPARED.clear()
         result = function(*words, **named)
         check(result, *words, **named)
-        if name == 'advantages' and not call.is_tried and result.shape[0] == result.shape[1]:
-            try_other_shape(function, *words)
-            call.is_tried = True
         return result
-    call.is_checked, call.is_tried = True, False
+    call.is_checked = True
     return call
 
 
-def try_other_shape(advantages, reward, scores):
+def private(advantages, state):
+    """Return a function that calls advantages() with copies, which it may change in place, and then
+    looks at what it does with groups."""
+    @functools.wraps(advantages)
+    def call(reward, scores):
+        A = advantages(reward.clone(), dict(scores))
+        if getattr(A, 'shape', None) == reward.shape:
+            COMPARED.append((reward, A))
+            if len(A) == A.size(1) and not call.is_tried:
+                try_other_shape(advantages, reward, scores, state)
+                call.is_tried = True
+            if len(A) > 1 and A.sum(0).abs().max() < 1e-9 and A.sum(1).abs().max() > 1e-3:
+                say_once("advantages() compares completions of different prompts: a group is a "
+                         "row, reward.mean(1, keepdim=True)")
+        return A
+    call.is_tried = False
+    return call
+
+
+def try_other_shape(advantages, reward, scores, state):
     """Say if advantages() fails with fewer prompts than completions. With as many, a mean(1)
     without keepdim is taken for means of other groups, and nothing fails."""
+    before = copy.deepcopy(state)
     with torch.random.fork_rng(devices=[]):
         try:
             advantages(reward[1:].clone(), {name: x[1:].clone() for name, x in scores.items()})
@@ -51,6 +73,8 @@ def try_other_shape(advantages, reward, scores):
             if 'must match the size' in str(e):
                 say("advantages() works only if there are as many prompts as completions. Does a "
                     "mean(1) lack keepdim=True?")
+    state.clear()
+    state.update(before)
 
 
 def check_shape(name, x, shape):
@@ -97,6 +121,12 @@ def check_collect(result, *words, **named):
     expect(isinstance(result, tuple) and len(result) == 2, "collect() returned a "
            f"{type(result).__name__}: expected a list of Rollouts, and their scores")
     check_scores('as its second result collect', result[1])
+    for name, used in zip(('reward', 'advantage'), zip(*COMPARED)):
+        now, sizes = result[1].get(name), [len(x) for x in used]
+        if now is not None and len(now) == sum(sizes) and not all(
+                map(torch.equal, now.split(sizes), used)):
+            say_once(f"collect() has changed scores[{name!r}] after it was used: only the log sees "
+                     "that (docs/idea.md)")
 
 
 def check_complete(rollout, policy, prompts, k, *words, **named):
@@ -104,6 +134,8 @@ def check_complete(rollout, policy, prompts, k, *words, **named):
            "a Rollout")
     expect(rollout.k == k, f"complete() returned {rollout.k} completions of each prompt, and was "
            f"asked for {k}")
+    expect(rollout.advantage is None, "complete() returned a Rollout with an advantage, which "
+           "collect() sets later: write advantages()")
     check_table('complete', rollout)
 
 

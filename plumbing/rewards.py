@@ -139,7 +139,11 @@ def try_rewards(script, data):
     if script['Task'].kind == 'causal':
         columns |= {'completion': answers, 'sampled': answers, 'ended': [True, True]}
     if functions['reply']:
-        asked_of('reply', functions['reply'], [*records[0], 'completion'])
+        known = [*records[0], 'completion']
+        asked_of('reply', functions['reply'], known)
+        for x in inspect.signature(functions['reply']).parameters.values():
+            if x.default is not x.empty and x.name not in known:
+                say(f"reply() gets no {x.name}, so its default, {x.default!r}, is taken")
     watched = {'verify'} if functions['verify'] else set()         # with or without a weight
     for name in script['rewards'].keys() - {'judge'} | watched:
         function = functions.get(name)

@@ -208,6 +208,7 @@ def check_replaced(path, tree, name, new, old, knobs):
         for method in vars(new).keys() & {x for x in dir(old) if x[0] != '_'}:
             if inspect.isfunction(vars(new)[method]):
                 check_arguments(path, f'{name}.{method}', vars(new)[method], getattr(old, method))
+        check_super(path, tree, name, old)
         called = {x.attr for x in nodes_of(tree) if isinstance(x, ast.Attribute)}
         for method in sorted(vars(new).keys() - {*dir(old)} - called):
             meant = difflib.get_close_matches(method, [x for x in dir(old) if x[0] != '_'], 1, 0.8)
@@ -237,6 +238,18 @@ def check_replaced(path, tree, name, new, old, knobs):
                 if x.default is not x.empty}
     lost = [x for x in own if here and inner and x in optional and x not in read]
     expect(not lost, f"{path}: {name}() does not pass {lost} on to its inner")
+
+
+def check_super(path, tree, name, old):
+    """Refuse a method of a RunFolder, such as save(), that does not call ours: nothing would be
+    written."""
+    for node in nodes_of(tree) if name == 'RunFolder' else ():
+        methods = node.body if isinstance(node, ast.ClassDef) and node.name == name else []
+        for method in methods:
+            theirs = getattr(method, 'name', '')
+            names = {x.id for x in nodes_of(method) if isinstance(x, ast.Name)}
+            expect(theirs not in dir(old) or 'super' in names, f"{path}: {name}.{theirs}() does "
+                   f"not call super().{theirs}(), so nothing is written")
 
 
 def check_arguments(path, name, new, old):

@@ -519,10 +519,22 @@ def test_a_wrong_result_of_a_function_names_the_function(case, toy, file, tmp_pa
 
 def test_a_mean_without_keepdim_is_said_also_if_there_are_as_many_prompts_as_completions(
         toy, file, tmp_path):
-    for code, n in (('mean(1)', 1), ('mean(1, keepdim=True)', 0)):
+    for code, n, m in (('mean(1)', 1, 0), ('mean(1, keepdim=True)', 0, 0), ('mean(0)', 0, 1)):
         mine = file('mine.py', f'advantages = lambda reward, scores: reward - reward.{code}')
-        said = train([*toy, mine], tmp_path / f'{n}', '--gradient_accumulation_steps=1')
+        said = train([*toy, mine], tmp_path / f'{n}{m}', '--gradient_accumulation_steps=1')
         assert said.count('Does a mean(1) lack keepdim=True?') == n
+        assert said.count('advantages() compares completions of different prompts') == m
+
+
+def test_a_score_that_changes_after_it_was_used_is_said(toy, file, tmp_path):
+    late = file('late.py', """
+def collect(networks, task, step, *more, inner=collect):
+    rollouts, scores = inner(networks, task, step, *more)
+    scores['advantage'] = scores['advantage'] + (step > 2)
+    return rollouts, scores
+""")
+    said = train([*toy, late], tmp_path / 'run')
+    assert said.count("collect() has changed scores['advantage'] after it was used") == 1
 
 
 def test_what_two_files_both_have_is_refused_unless_one_wraps_the_other(file, grpo):
@@ -582,6 +594,13 @@ class Task(Task):
 ''')
     code, _, error = run(*toy, mine, f'--out_dir={tmp_path}/run')
     assert code == 1 and error.startswith("error: Task.prompts('val', ...) returned records to")
+
+
+def test_a_run_folder_that_would_write_nothing_is_refused(file, grpo):
+    code = "class RunFolder(RunFolder):\n    def save(self, *more):\n        print('saving')\n"
+    with pytest.raises(Mistake, match=r'RunFolder.save\(\) does not call super\(\).save\(\)'):
+        fresh(file('mine.py', code))
+    fresh(file('mine.py', code + '        super().save(*more)'))
 
 
 def test_a_global_that_nobody_knows_is_refused(file, grpo):
