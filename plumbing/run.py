@@ -66,7 +66,8 @@ def open_task(script, device, files):
     if devices.N_RANKS > 1:             # before a network is opened, which looks at them, too
         devices.check_same('dataset', (data.train, data.held_out))
     try_rewards(script, data)
-    try_task(grpo, data)
+    if grpo.generator not in files:
+        try_task(grpo, data)
     networks = grpo.open_networks(paths_of(script), grpo.dataset, device, files, grpo.load_network)
     task = grpo.Task(data, networks.policy.tok, grpo.blank_kind, networks.policy)
     with torch.random.fork_rng(devices=[]), patch.dict(grpo.state):

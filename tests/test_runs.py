@@ -514,7 +514,7 @@ def test_a_run_that_goes_on_and_sample_take_the_networks_with_which_it_began(
     sample = [tree, 'sample.py', '--num_samples=1']
     shown = run(*sample, 'run')
     assert len({*re.findall("x '.*'", shown[1])}) > 4           # four before, four other ones after
-    Path(recipe).write_text('n_layer = 1')
+    Path(recipe).write_text('nobody_knows = 1')
     train([tree, *toy], 'run', '--max_iters=0')
     assert run(*sample, 'run-1') == shown
     train(words, 'run-1', stops, '--resume=True')
