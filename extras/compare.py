@@ -139,7 +139,10 @@ def make(runs):
                         stdout=file, stderr=file)
             time.sleep(0.1)
             codes = [process.poll() for process in processes.values()]      # None: it is running
-            n_done.update(n_kept + codes.count(0) - n_done.n)
+            if codes.count(0) > n_done.n - n_kept:
+                n_done.update(n_kept + codes.count(0) - n_done.n)
+                for run in runs:                # now, if there is no such goal in its log
+                    curve_of(run)
             for folder, code in zip(processes, codes):
                 expect(code in (0, None), f"a run failed: {folder}.txt says why. "
                        f"{last_error(folder) or f'Its exit code is {code} (-9: it was killed)'}")

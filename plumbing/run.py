@@ -173,11 +173,16 @@ class Run:
 
     def evaluate(self, step, is_end):
         """Evaluate the policy, and log the result. Return False if a signal came meanwhile."""
-        grpo = self.grpo
+        grpo, before = self.grpo, knobs_of(self.grpo.__dict__)
         try:
             result = grpo.evaluate(self.networks, self.task, step)
         except Stopped:
             return False
+        after = knobs_of(grpo.__dict__)
+        for name in before.keys() & after.keys() - {'max_iters'}:       # a file may end the run
+            if after[name] != before[name]:
+                say(f"evaluate() has changed {name}, and the steps after it have it, too: "
+                    f"{before[name]} -> {after[name]}")
         if not isinstance(result, tuple) or len(result) != 3:
             raise Mistake(f"evaluate() returned {result!r:.80}: expected samples, their scores, "
                           "and scores of greedy completions")
