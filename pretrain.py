@@ -85,14 +85,15 @@ def loss_of(network, prompts):
 def share_right(network, held_out):
     """Return the share of right samples, of a network that fills blanks in one pass. The recipe of
     a causal network that has a stop_at includes config/networks/writes.py, which replaces this."""
-    expect(kind == 'fill', "stop_at: the recipe of a causal network must include "
-           "config/networks/writes.py")
     rollout = grpo.complete(network, held_out, 1)
     return grpo.score(rollout, None, {'verify': 1.0}, 0, 'val')['verify'].mean()
 
 
 def main():
+    ours = share_right
     configure(globals(), sys.argv[1:])
+    expect(stop_at == 0 or kind == 'fill' or share_right is not ours, "stop_at: the recipe of a "
+           "causal network must include config/networks/writes.py")
     expect(not out.endswith('/'), f"out = {out!r}: expected a file")
     networks.check_writable(out)
     even = 2 * n_head if positions == 'rotary' else n_head

@@ -141,7 +141,7 @@ class Task:
     def check_length(self, length):
         """Refuse texts that are longer than the network can read."""
         expect(length <= self.max_length, f"texts have up to {length} tokens, and the generator "
-               f"can read {self.max_length}")
+               f"can read {self.max_length}. (Is it of another dataset, or has this one grown?)")
 
     def encode(self, record):
         """Return the Row of a record."""

@@ -23,7 +23,12 @@ from plumbing.optim import make_optimizers  # noqa: F401  for train_grpo.py
 from plumbing.process import Mistake, Stopped, bar, expect, say, stop
 from plumbing.returns import check_scores
 from plumbing.rewards import try_rewards
-from plumbing.run_folder import SCRIPTS, RunFolder, check_state  # noqa: F401  for train_grpo.py
+from plumbing.run_folder import (
+    SCRIPTS,
+    RunFolder,  # noqa: F401  for train_grpo.py
+    check_shared,
+    check_state,
+)
 from tasks import BLANK, make_tokenizer
 
 
@@ -207,6 +212,7 @@ class Run:
         grpo = self.grpo
         if step == self.first_step:     # not at the next save only, which would lose its steps
             check_state(grpo.state)
+        check_shared(grpo.state, self.networks.policy)
         expect(isinstance(metrics, dict), f"learn() returned {metrics!r:.80}: expected a dict of "
                "numbers")
         metrics = metrics | report.metrics_of_step(scores, grpo.rewards, began, sampled)

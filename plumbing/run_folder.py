@@ -302,3 +302,13 @@ def check_state(state):
             raise Mistake(f"state[{name!r}] is a {type(x).__name__}, or has one in it: expected "
                           "numbers, texts, tensors, lists, tuples and dicts (float(x) makes a "
                           "number of numpy's)") from None
+
+
+def check_shared(state, policy):
+    """Refuse a tensor in `state` that is a weight of the policy: the next step would change it."""
+    weights = {x.data_ptr() for x in policy.parameters()}
+    for name, x in state.items():
+        for tensor in x.values() if isinstance(x, dict) else [x]:
+            is_weight = isinstance(tensor, torch.Tensor) and tensor.data_ptr() in weights
+            expect(not is_weight, f"state[{name!r}] has weights of the policy, which the next step "
+                   "changes: write x.clone()")

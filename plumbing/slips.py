@@ -290,6 +290,8 @@ def check_name_of_file(path, name, x, before, is_plugin):
     """Refuse a new name of a config file, with its value x, if somebody would have to know it:
     Max_iters for max_iters, betas = (0.9, 0.95). before: the globals before the file."""
     meant = {ours.lower(): ours for ours in before if len(ours) > 1}.get(name.lower())
+    if inspect.isclass(x) and isinstance(before.get(meant), dict):      # class Rewards
+        return
     is_constant = name.isupper() and not isinstance(before.get(meant), int | float | str | dict)
     is_module = isinstance(x, ModuleType)
     expect(not meant or is_constant or is_module, f"{path}: {name}: did you mean {meant}?")

@@ -345,6 +345,7 @@ def evaluate(a, b, c, k=4, inner=evaluate): return inner(a, b, c) -> does not pa
 def collect(a, b, c, draw=0, inner=collect): return a, draw -> does not call its inner
 rewards = {'mine': 1.0}; mine = lambda texts: texts.reverse() or [0.5, 0.5] -> the order of texts
 wandb_project = 'True' -> expected a text
+rewards = {'short': 0.1}; Rewards = type('Rewards', (), {}) -> there is no short()
 def _f(split): return split == 'test' -> split == 'test': `split` is 'train' or 'val'
 def learn(a, b, c, d): c[0].select([]); return {} -> c[0].select([]), does nothing
 reply = lambda completon: None; include('plugins/causal.py') -> reply() asks for 'completon', Near
@@ -504,6 +505,7 @@ def updates_of(rollouts): return rollouts -> updates_of() returned Rollouts
 complete = lambda *_, inner=complete: replace(inner(*_), more={'x': [1]}) -> its x has 1 rows
 complete = lambda a, b, k, greedy=0, inner=complete: inner(a, b, 4, greedy) -> returned 4 compl
 def collect(*a, inner=collect): r = inner(*a); r[0][0].advantages = 1; return r -> no advantages
+def collect(a, *b, inner=collect): state['x'] = a.policy.state_dict(); return inner(a, *b) -> clone
 collect = lambda *more, inner=collect: inner(*more)[0] -> collect() returned a list: expected
 def judge_scores(judge, texts): return [0.5] -> mine.py replaces judge_scores(). Ours: Return the
 '''
