@@ -37,7 +37,7 @@ def texts():
 """
 CPU = ['--device=cpu', '--dtype=float32']
 TOY = ['train_grpo.py', 'config/grpo_smoke.py', '--group_size=4', '--batch_size=4', '--max_iters=6',
-       '--log_interval=2', '--eval_interval=2', '--eval_prompts=8', *CPU]
+       '--log_interval=2', '--eval_interval=3', '--eval_prompts=8', *CPU]
 
 
 class Process:

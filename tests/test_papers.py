@@ -155,7 +155,8 @@ def test_best_is_the_checkpoint_of_the_best_evaluation_also_of_a_run_that_was_re
         ranks, toy, file, tmp_path):
     """A run is killed while it evaluates the best one, and does so again. It is stopped between two
     evaluations. With other weights of rewards, scores cannot be compared."""
-    words = [*toy, 'plugins/best.py', file('goals.py', GOALS), '--max_iters=8']
+    words = [*toy, 'plugins/best.py', file('goals.py', GOALS), '--max_iters=8',
+             '--eval_interval=2']
     train(words, tmp_path / 'whole', ranks=ranks)
     for more, step, best in (('', 4, 2), ('--resume=True', 5, 4), ('--resume=True', 8, 4), (
             "--resume=True --rewards={'goal':2.0} --max_iters=10", 10, 8)):

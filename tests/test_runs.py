@@ -249,7 +249,7 @@ def test_a_run_that_is_killed_at_random_moments_and_resumed_ends_like_one_that_w
 @pytest.mark.parametrize('signals, code, step', [([2], 0, 3), ([15], 0, 3), ([2, 15], 1, 2)])
 def test_a_signal_lets_the_step_end_and_save_and_the_second_one_ends_the_run_at_once(
         signals, code, step, toy, tmp_path, file):
-    words = [*toy, file('pool.py', POOL.format(signals))]
+    words = [*toy, file('pool.py', POOL.format(signals)), '--eval_interval=2']
     assert run(*words, f'--out_dir={tmp_path}/parts')[0] == code
     assert checkpoint_of(tmp_path / 'parts')['step'] == step
     for name in ('parts', 'whole'):
@@ -274,11 +274,12 @@ def test_a_run_that_goes_on_names_the_knobs_that_differ_and_may_begin_a_new_line
 
 @pytest.mark.parametrize('fault', FAULTS)
 def test_a_fault_ends_a_run_and_its_last_checkpoint_stands(fault, toy, finished, tmp_path, file):
-    code, _, error = run(*toy, file('mine.py', FAULTS[fault]), f'--out_dir={tmp_path}/run')
+    words = [*toy, '--eval_interval=2']
+    code, _, error = run(*words, file('mine.py', FAULTS[fault]), f'--out_dir={tmp_path}/run')
     assert code == 1 and re.fullmatch(fault, error)
     # A run saves itself before it evaluates.
     assert checkpoint_of(tmp_path / 'run')['step'] == (4 if '\\(' in fault else 2)
-    train(toy, tmp_path / 'run', '--resume=True')
+    train(words, tmp_path / 'run', '--resume=True')
     assert_same(tmp_path / 'run', finished)
 
 
@@ -295,7 +296,7 @@ def test_the_folder_of_a_run_that_failed_before_its_first_checkpoint_is_taken_ag
         toy, finished, tmp_path, file):
     code, *_ = run(*toy, file('mine.py', 'state["mine"] = print'), f'--out_dir={tmp_path}/run')
     assert code == 1 and (tmp_path / 'run/log.jsonl').exists()
-    train(toy, tmp_path / 'run')
+    train(toy, tmp_path / 'run', '--eval_interval=2')
     assert not (tmp_path / 'run-1').exists()
     assert_same(tmp_path / 'run', finished)
 
@@ -675,7 +676,7 @@ thread = threading.Thread(target=train_grpo.main)
 thread.start()
 thread.join()
 """)
-    train([script, *toy[1:]], tmp_path / 'run')
+    train([script, *toy[1:]], tmp_path / 'run', '--eval_interval=2')
     assert_same(tmp_path / 'run', finished)
 
 
@@ -685,7 +686,7 @@ def test_wandb_gets_the_numbers_of_the_log_and_a_resumed_run_goes_on_in_its_curv
     monkeypatch.syspath_prepend(tmp_path)
     for max_iters in (2, 4):
         train(toy, tmp_path / 'run', '--wandb_project=mine', f'--max_iters={max_iters}',
-              '--resume=True')
+              '--eval_interval=2', '--resume=True')
     lines = [*open(tmp_path / 'run/log.jsonl')]
     logged = [*open(f'{path}.log')]
     tables = [json.loads(line) for line in logged if 'samples' in line]
@@ -702,7 +703,7 @@ def test_a_run_goes_on_without_a_wandb_that_fails_and_says_which_package_is_miss
     file('wandb.py', WANDB.replace('    with open', "    assert step != 2, 'full'\n    with open"))
     with monkeypatch.context() as here:
         here.syspath_prepend(tmp_path)
-        said = train(toy, tmp_path / 'run', '--wandb_project=mine')
+        said = train(toy, tmp_path / 'run', '--wandb_project=mine', '--eval_interval=2')
     assert said.count('wandb gets nothing any more') == 1 and 'full' in said
     assert_same(tmp_path / 'run', finished)
     absent = file('absent.py', "import sys\nsys.modules['matplotlib'] = None\nimport matplotlib")
