@@ -42,8 +42,9 @@ class Task(Task):
         self.check_length(self.length)
 
     def row_to_fill(self, shown, answer, record):
-        raise Mistake(f"{record!r:.200}: a prompt with _ is for a network that fills blanks: leave "
-                      "out plugins/causal.py")
+        raise Mistake(f"{record!r:.200}: a prompt with _ is for a network that fills blanks, and "
+                      "plugins/causal.py continues prompts: write it without _, or leave out "
+                      "plugins/causal.py")
 
     def prompts_of(self, *arguments):
         """Return Prompts in which all positions are blank that a completion may take."""

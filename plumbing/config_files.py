@@ -129,6 +129,13 @@ class ConfigFiles:
         for name in 'configure', 'include':
             expect(script.get(name) == before.get(name), f"{path} replaces {name}(), which has "
                    "been called already")
+        for outer, start in self.open:          # it has a function, and then includes this file
+            if Path(outer).parent.name == 'plugins':            # passes.py wants it so
+                continue
+            lost = [x for x in before if inspect.isfunction(before[x])
+                    and before[x] is not start.get(x) and script.get(x) is not before[x]]
+            expect(not lost, f"{outer} has {lost[:1]}, and then include('{path}') replaces it: "
+                   "write the include() first")
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
         for outer, start in self.open:          # it has set a knob, and then includes this file
             lost = [x for x in knobs_of(before) if before[x] != start.get(x, before[x])

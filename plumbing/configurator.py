@@ -11,6 +11,7 @@ change is then a file of five lines, and needs no hook in the script."""
 import ast
 import contextlib
 import difflib
+import inspect
 import os
 import re
 import sys
@@ -32,6 +33,9 @@ CHOICES = {
     'kl_estimate': ('exact', 'k1', 'k2', 'k3'), 'device': ('auto', 'cpu', 'cuda', 'mps'),
     'dtype': ('float32', 'bfloat16', 'float64'),
     'fill_order': ('random', 'left', 'confident', 'learned')}
+# Which function reads a knob, and nobody else.
+READ_BY = {'adv_norm': 'advantages', 'loss_norm': 'token_weights', 'clip_low': 'policy_loss',
+           'clip_high': 'policy_loss', 'kl_estimate': 'kl_penalty'}
 TOKENIZERS = 'char', 'gpt2'      # or another dataset
 # The smallest value of knobs that are numbers; of others it is 0.
 SMALLEST = {'top_p': 1e-6, 'temperature': 1e-3, 'group_size': 2, 'eval_prompts': 2,
@@ -122,6 +126,12 @@ def say_idle(script, words, say):
         idle |= dict.fromkeys(('blank_low', 'blank_high'), "blank_kind is 'answer'")
     if script.get('epochs') == script.get('mini_batches') == 1:
         idle |= dict.fromkeys(('clip_low', 'clip_high'), 'a step has one update')
+    for knob, name in READ_BY.items():
+        function = inspect.unwrap(script.get(name, say_idle))
+        code = getattr(function, '__code__', None)
+        if name in script and code and knob not in code.co_names + code.co_varnames and (
+                'inner' not in code.co_varnames):
+            idle[knob] = f'{Path(code.co_filename).name} replaces {name}()'
     if 'warmup_iters' in chosen and script['warmup_iters'] >= script['max_iters']:
         say(f"warmup_iters = {script['warmup_iters']}: the run ends before its learning_rate is "
             "reached")

@@ -133,6 +133,9 @@ def open_networks(paths, dataset, device, files, load_network):
     files = files | from_first_rank(lambda: make_networks({
         path: file_of(path, dataset) for path in paths.values() if path not in {'', *files}
     }, dataset, device))
+    for path in sorted(resumed & {*paths.values()}):
+        if not is_still(path, files[path], dataset):
+            say(f'{path} would make another network now: the run keeps {files[path]}')
     networks = SimpleNamespace(**dict.fromkeys(paths), files=files)
     for role in filter(paths.get, paths):
         network, saved = load_network(files[paths[role]], device)
@@ -142,6 +145,14 @@ def open_networks(paths, dataset, device, files, load_network):
         setattr(networks, role, network)
         check_fit(role, network, networks.policy)
     return networks
+
+
+def is_still(path, file, dataset):
+    """Is a path no recipe, or one that makes the network of a file?"""
+    try:
+        return not words_of(path)[0].endswith('.py') or file_of(path, dataset) == file
+    except (Mistake, OSError):                  # the recipe is gone, or cannot be read any more
+        return False
 
 
 def check_records(role, path, is_resumed, saved, dataset):

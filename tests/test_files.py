@@ -345,6 +345,7 @@ def evaluate(a, b, c, k=4, inner=evaluate): return inner(a, b, c) -> does not pa
 def collect(a, b, c, draw=0, inner=collect): return a, draw -> does not call its inner
 rewards = {'mine': 1.0}; mine = lambda texts: texts.reverse() or [0.5, 0.5] -> the order of texts
 wandb_project = 'True' -> expected a text
+policy_loss = lambda a, b: 0; include('config/papers/cispo.py') -> include() first
 rewards = {'short': 0.1}; Rewards = type('Rewards', (), {}) -> there is no short()
 def _f(split): return split == 'test' -> split == 'test': `split` is 'train' or 'val'
 def learn(a, b, c, d): c[0].select([]); return {} -> c[0].select([]), does nothing
@@ -460,6 +461,11 @@ rewards = {'short': 1.0}
     assert 'empty.py changes nothing: it sets no knob, and defines no function\n' in said
     assert 'clean' not in said and 'did you mean' not in said
     assert 'kl_estimate = k3: nobody asks it, because kl_beta is 0\n' in said
+    fresh(file('own.py', 'advantages = lambda reward, scores: reward'), '--adv_norm=batch')
+    said_of_own = capsys.readouterr().out
+    assert 'adv_norm = batch: nobody asks it, because own.py replaces advantages()' in said_of_own
+    fresh('--adv_norm=batch', '--loss_norm=sequence', '--clip_low=0.1', '--epochs=2')
+    assert capsys.readouterr().out == ''
     assert 'warmup_iters = 50: the run ends before its learning_rate is reached\n' in said
     assert 'clip_high = 1.5: ratios up to 2.5 are not clipped' in said
     assert 'clip_low = 0.1: nobody asks it, because a step has one update\n' in said
