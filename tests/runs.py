@@ -103,6 +103,16 @@ def popen(command, stdout=None, stderr=None, env=None, real=subprocess.Popen, **
     return real(command, stdout=stdout, stderr=stderr, env=env, **how)
 
 
+def check_output(command, text, real=subprocess.check_output):
+    """Return the records that another process reads, for extras/check.py. They can be other ones
+    only if a set is there; else it takes a fifth of the time to read them here once more."""
+    from plumbing.datasets import load, path_of
+    path = command[-1]
+    if '{*' in path_of(path).read_text():
+        return real(command, text=text)
+    return f'{load.__wrapped__(path)[:2]!a}\n'
+
+
 def become(words, files, env):
     """Make this process, a fork, one that runs a script, as if it had just begun."""
     for number, file in enumerate(files, 1):
@@ -110,7 +120,7 @@ def become(words, files, env):
     sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
     os.environ.update(env)
     sys.argv = list(words)
-    subprocess.Popen = popen
+    subprocess.Popen, subprocess.check_output = popen, check_output
     signal.signal(signal.SIGINT, signal.default_int_handler)    # also if pytest ignores them
     again = {path.stem for path in ROOT.glob('*.py')} | {'plumbing', 'wandb'}
     for name in [*sys.modules]:

@@ -410,7 +410,8 @@ def test_a_weight_is_packed_once_and_gives_the_same_products(dtype, atol, hf):
 RUNS = {
     'of the hub': ('llama', '--chat_template=True --kl_beta=0.1 --generator=mine/net '
                             '--dtype=bfloat16'),
-    'adapters': ('llama', f'{LORA} --kl_beta=0.1 --generator=mine/net@{40 * "a"}'),
+    'adapters': ('llama', f'{LORA} --kl_beta=0.1 --max_new_tokens=2 '
+                          f'--generator=mine/net@{40 * "a"}'),
     'blanks': ('bert', f'{PASSES} --fill_order=learned --n_fill_steps=2')}
 
 
@@ -429,7 +430,7 @@ def test_a_run_is_resumed_exactly_and_its_policy_leaves_as_it_came(
     monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', True)
     publish(40 * 'a', 'llama')
     kind, more = RUNS[name]
-    words = words_of(folders, kind) + more.split() + ['--eval_interval=6']
+    words = words_of(folders, kind) + more.split() + ['--eval_interval=6', '--eval_prompts=2']
     if name == 'adapters':
         import peft  # noqa: F401
     whole, parts, exported = [tmp_path / name for name in ('whole', 'parts', 'exported')]
