@@ -129,26 +129,11 @@ class ConfigFiles:
         for name in 'configure', 'include':
             expect(script.get(name) == before.get(name), f"{path} replaces {name}(), which has "
                    "been called already")
-        for outer, start in self.open:          # it has a function, and then includes this file
-            if Path(outer).parent.name == 'plugins':            # passes.py wants it so
-                continue
-            lost = [x for x in before if inspect.isfunction(before[x])
-                    and before[x] is not start.get(x) and script.get(x) is not before[x]]
-            expect(not lost, f"{outer} has {lost[:1]}, and then include('{path}') replaces it: "
-                   "write the include() first")
+        for outer, start in self.open:
+            self.check_order(outer, start, path, before)
         check_file(path, tree, self.script, before, {*knobs_of(before)}, self.names)
-        for outer, start in self.open:          # it has set a knob, and then includes this file
-            lost = [x for x in knobs_of(before) if before[x] != start.get(x, before[x])
-                    and script.get(x) != before[x]]
-            expect(not lost, f"{outer} sets {lost}, and then include('{path}') sets them again: "
-                   "write the include() first")
-        changed = [x for x in knobs_of(before) if script.get(x) != before[x]]
         if not self.open and file.parent.name != 'plugins':
-            lost = [x for x in changed if x in self.knobs]
-            if lost and path == self.experiment:
-                self.lost.append(f"{path} sets {', '.join(lost)} after {self.knobs[lost[0]]}, and "
-                                 "the later word wins: write the experiment first")
-            self.knobs |= dict.fromkeys(changed, path)
+            self.note_knobs(path, before)
         rewards = script.get('rewards', {})
         expect(isinstance(rewards, dict), f"{path}: rewards = {rewards!r:.80}: expected a dict")
         self.weighted |= {*rewards}
@@ -167,6 +152,28 @@ class ConfigFiles:
             self.check_once(path, name, before)
         if file.parent.name == 'plugins':
             self.names |= {*script}
+
+    def check_order(self, outer, start, path, before):
+        """Refuse an include() below a knob, or a function, of the file `outer` that it sets again.
+        start, before: the globals before `outer`, and before the included file, path."""
+        script = self.script
+        lost = [x for x in knobs_of(before) if before[x] != start.get(x, before[x])
+                and script.get(x) != before[x]]
+        if Path(outer).parent.name != 'plugins':                # passes.py wants it so
+            lost += [x for x in before if inspect.isfunction(before[x])
+                     and before[x] is not start.get(x) and script.get(x) is not before[x]]
+        expect(not lost, f"{outer} sets {lost}, and then include('{path}') sets them again: write "
+               "the include() first")
+
+    def note_knobs(self, path, before):
+        """Remember which knobs a file of the command has set, for the case that an experiment
+        comes later and sets them again."""
+        changed = [x for x in knobs_of(before) if self.script.get(x) != before[x]]
+        lost = [x for x in changed if x in self.knobs]
+        if lost and path == self.experiment:
+            self.lost.append(f"{path} sets {', '.join(lost)} after {self.knobs[lost[0]]}, and the "
+                             "later word wins: write the experiment first")
+        self.knobs |= dict.fromkeys(changed, path)
 
     def sources(self):
         """Return the paths of the config files, of what they import, and of what they have read."""

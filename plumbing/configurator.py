@@ -126,11 +126,9 @@ def say_idle(script, words, say):
         idle |= dict.fromkeys(('blank_low', 'blank_high'), "blank_kind is 'answer'")
     if script.get('epochs') == script.get('mini_batches') == 1:
         idle |= dict.fromkeys(('clip_low', 'clip_high'), 'a step has one update')
-    for knob, name in READ_BY.items():
-        function = inspect.unwrap(script.get(name, say_idle))
-        code = getattr(function, '__code__', None)
-        if name in script and code and knob not in code.co_names + code.co_varnames and (
-                'inner' not in code.co_varnames):
+    for knob, name in READ_BY.items() if 'rewards' in script else ():
+        code = getattr(inspect.unwrap(script[name]), '__code__', None)
+        if code and not {knob, 'inner'} & {*code.co_names, *code.co_varnames}:
             idle[knob] = f'{Path(code.co_filename).name} replaces {name}()'
     if 'warmup_iters' in chosen and script['warmup_iters'] >= script['max_iters']:
         say(f"warmup_iters = {script['warmup_iters']}: the run ends before its learning_rate is "

@@ -111,9 +111,10 @@ def check_table(name, rollout):
         expect(not near(x, names), f"a Rollout has no {x}{near(x, names)}")
     n = len(rollout.text_of)
     columns = {x: getattr(rollout, x) for x in ('position', 'view_of', 'advantage', 'logp_old')}
-    for column, x in (columns | rollout.more).items():
-        expect(x is None or len(x) == n, f"{name}() returned a Rollout with {n} tokens, and its "
-               f"{column} has {x is not None and len(x)} rows: expected one for each token")
+    lengths = {column: len(x) for column, x in (columns | rollout.more).items() if x is not None}
+    for column, length in lengths.items():
+        expect(length == n, f"{name}() returned a Rollout with {n} tokens, and its {column} has "
+               f"{length} rows: expected one for each token")
 
 
 # ---- the checks ----------------------------------------------------------------------------------
