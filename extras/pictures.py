@@ -1,5 +1,6 @@
 """Draw a picture from runs of these commands, and write it beside the first run: NAME.png. With a
-last word --docs it becomes docs/assets/NAME.png, the picture of the pages.
+last word --docs it becomes docs/assets/NAME.png, the picture of the pages. It needs matplotlib,
+which is in requirements-dev.txt.
 
     python -m extras.pictures curve out-curve-1 out-curve-2 out-curve-3
         # train_grpo.py config/grpo_config.py --eval_interval=10 --seed=1, 2, 3
